@@ -1,0 +1,111 @@
+# Everything that a contributor runs. `make` alone lists the targets.
+
+PYTHON ?= python3
+STORE ?= sqlite
+QUICK ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+LOCK := requirements/dev.txt
+LOCK_VENV := .cache/lock
+UV_VERSION := 0.13.7
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# pyright comes from the lock; it need not ask the network whether there is a newer one.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+# The stages of `test` and `check` are in an order on purpose: what fails fastest runs first.
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## list the targets
+	@echo "usage: make TARGET"
+	@echo
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "variables: PYTHON=$(PYTHON)  ARGS= (more pytest arguments)  STORE=$(STORE) QUICK= (bench)"
+
+# --- environment ---------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(INSTALLED) ## make .venv from the hashed lock (does nothing when it is current)
+
+$(INSTALLED): $(LOCK) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Outlast needs Python 3.11 or newer; try: make setup PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r $(LOCK)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.PHONY: lock
+lock: ## compile requirements/dev.txt again, after an edit of the dependencies (UPGRADE=1: to the newest)
+	test -x $(LOCK_VENV)/bin/uv || $(PYTHON) -m venv $(LOCK_VENV)
+	$(LOCK_VENV)/bin/python -m pip install --quiet uv==$(UV_VERSION)
+	$(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11 \
+		--all-extras --group dev $(if $(UPGRADE),--upgrade) --output-file $(LOCK) pyproject.toml
+
+.PHONY: clean
+clean: ## remove the environment, caches and build output
+	rm -rf $(VENV) .cache .hypothesis build dist
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# --- tests ---------------------------------------------------------------------------------------
+
+.PHONY: test
+test: test-machine test-fast test-slow ## all tests: the machine at full coverage, then fast, then slow ones
+
+.PHONY: test-machine
+test-machine: setup ## the machine's unit tests, which must cover every one of its branches
+	@mkdir -p .cache/coverage
+	$(BIN)/coverage run -m pytest tests/unit/machine $(ARGS)
+	$(BIN)/coverage report
+
+.PHONY: test-fast
+test-fast: setup ## unit, property, conformance and tidy tests
+	$(BIN)/pytest -m "not slow" --ignore=tests/unit/machine $(ARGS)
+
+.PHONY: test-slow
+test-slow: setup ## tests marked slow (crashes, processes, races), in parallel
+	$(BIN)/pytest -m slow --numprocesses=auto --dist=loadgroup $(ARGS)
+
+.PHONY: test-system
+test-system: ## tests that need Debian packages (none yet)
+	@echo "Nothing needs Debian packages yet."
+
+.PHONY: check-mutants
+check-mutants: setup ## break rules of the engine one by one; the tests must notice each
+	$(BIN)/python tests/mutants/run.py
+
+# --- static checks -------------------------------------------------------------------------------
+
+.PHONY: check
+check: setup ## format, lint, types, import rules, tidy tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --cache-dir .cache/import_linter
+	$(BIN)/pytest tests/tidy
+
+.PHONY: format
+format: setup ## format the code and apply safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# --- running -------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: setup ## run examples/engine.py
+	$(BIN)/python examples/engine.py
+
+.PHONY: bench
+bench: setup ## benchmarks of STORE (sqlite), QUICK=1 for less than a minute
+	$(BIN)/python -m benchmarks --store $(STORE) $(if $(QUICK),--quick)
+
+.PHONY: docs
+docs: setup ## regenerate the generated pages and check every link
+	$(BIN)/python -m outlast.machine.diagram docs/state-machine.md
+	$(BIN)/pytest tests/tidy/test_docs.py

@@ -1,0 +1,145 @@
+"""Every error that Outlast raises, and only those.
+
+    OutlastError
+    ├── InvalidInput              what the caller gave is wrong; nothing was written
+    │   ├── LimitExceeded         … because it is past a limit of `limits.py`
+    │   ├── InvalidDuration
+    │   ├── InvalidName           an id, lane, workflow, tag or step name that cannot be used
+    │   └── InvalidConfig         an option or OUTLAST_… variable that cannot be used
+    ├── ExecutionNotFound
+    ├── ExecutionConflict         the id exists with other arguments
+    ├── ExecutionRefused          a legal call that this execution's state does not allow
+    ├── LeaseLost                 the caller no longer holds the execution
+    ├── CorruptState              a record breaks an invariant: a bug, or a hand-edited store
+    └── StoreError                the store could not do it
+        ├── StoreUnavailable      … now; the same call may succeed later
+        │   └── ReplyLost         … or it did and the answer was lost: retry verbatim
+        ├── StoreReadOnly
+        ├── StoreFull             no room left on the device
+        ├── StoreCorrupt          the file is not what it should be
+        ├── StoreClosed
+        ├── SchemaMissing         no schema yet: migrate
+        ├── SchemaOutdated        an older schema than this code: migrate
+        └── SchemaTooNew          a newer schema than this code knows
+
+Each message says what was wrong and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class OutlastError(Exception):
+    """The base of all errors of Outlast."""
+
+
+class InvalidInput(OutlastError, ValueError):
+    """What the caller gave cannot be accepted; nothing was written."""
+
+
+class LimitExceeded(InvalidInput):
+    """Something is longer, larger or more than `limits.py` allows."""
+
+    def __init__(self, what: str, *, actual: int, limit: int, unit: str = "") -> None:
+        self.what, self.actual, self.limit, self.unit = what, actual, limit, unit
+        suffix = f" {unit}" if unit else ""
+        super().__init__(f"{what}: {actual:,}{suffix} is over the limit of {limit:,}{suffix}")
+
+
+class InvalidDuration(InvalidInput):
+    """Not a duration: write "200ms", "1h30m", a timedelta, or seconds."""
+
+
+class InvalidName(InvalidInput):
+    """A name or id that cannot be used, and why."""
+
+    def __init__(self, what: str, name: object, why: str) -> None:
+        self.what, self.name, self.why = what, name, why
+        super().__init__(f"{what} {name!r}: {why}")
+
+
+class InvalidConfig(InvalidInput):
+    """An option that cannot be honoured."""
+
+
+class ExecutionNotFound(OutlastError, LookupError):
+    """No execution with that id in that namespace (never started, or purged)."""
+
+    def __init__(self, namespace: str, execution_id: str) -> None:
+        self.namespace, self.execution_id = namespace, execution_id
+        super().__init__(f"no execution {execution_id!r} in namespace {namespace!r}: never started, or purged")
+
+
+class ExecutionConflict(OutlastError):
+    """The id is taken by an execution with other arguments."""
+
+    def __init__(self, execution_id: str, *, existing: str, given: str) -> None:
+        self.execution_id, self.existing, self.given = execution_id, existing, given
+        super().__init__(
+            f"execution {execution_id!r} exists as {existing} and was started again as {given}; "
+            'use another id, or if_exists="restart" once it has ended'
+        )
+
+
+class ExecutionRefused(OutlastError):
+    """The execution exists, but its state does not allow the operation."""
+
+    def __init__(self, execution_id: str, code: str, message: str) -> None:
+        self.execution_id, self.code = execution_id, code
+        super().__init__(f"execution {execution_id!r}: {message}")
+
+
+class LeaseLost(OutlastError):
+    """The worker's hold on the execution ended: its writes are refused."""
+
+    def __init__(self, execution_id: str, *, held: int, current: int | None) -> None:
+        self.execution_id, self.held, self.current = execution_id, held, current
+        now_is = "it is gone" if current is None else f"it is at epoch {current}"
+        super().__init__(f"execution {execution_id!r}: held epoch {held}, but {now_is}")
+
+
+class CorruptState(OutlastError):
+    """A record breaks an invariant: a bug in Outlast, or a store edited by hand."""
+
+
+class StoreError(OutlastError):
+    """The store could not do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store does not answer now; the same call may succeed later."""
+
+
+class ReplyLost(StoreUnavailable):
+    """The call was sent and its answer was lost: retry it verbatim to learn the verdict."""
+
+
+class StoreReadOnly(StoreError):
+    """The store can be read but not written."""
+
+
+class StoreFull(StoreError):
+    """No room left where the store keeps its data."""
+
+
+class StoreCorrupt(StoreError):
+    """The data is not what the store wrote."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed."""
+
+
+class SchemaMissing(StoreError):
+    """There is no schema yet: call `migrate()`."""
+
+
+class SchemaOutdated(StoreError):
+    """The schema is older than this code: call `migrate()`."""
+
+
+class SchemaTooNew(StoreError):
+    """The schema is newer than this code knows: upgrade Outlast."""
+
+    def __init__(self, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(f"the store has schema {found}, this version of Outlast knows up to {known}: upgrade it")

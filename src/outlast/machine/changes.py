@@ -1,0 +1,182 @@
+"""What the machine answers: `Changes` to be committed as one, or a `Refusal`.
+
+A `Changes` names its anchors (the records that a store locks, in key order), its guards (read under those locks) and
+its writes. All of it lives in one partition. Either every guard holds and every write is applied, or nothing is.
+
+Every write is safe to repeat: an insert meets its own record (same `change_id`), which means "done before", and an
+addition stands only beside an insert, so that it cannot be applied twice.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from outlast.model.execution import Execution
+from outlast.model.record import Key, Now, Plain, Record, Time, resolve
+
+
+class View(Struct, frozen=True):
+    """What is known of an execution when a fact about it arrives; `execution` is None if there is none."""
+
+    partition: int
+    execution: Execution | None
+
+
+# ---- guards -------------------------------------------------------------------------------------------------------
+
+
+class Matches(Struct, frozen=True):
+    """The record exists and has these values."""
+
+    key: Key
+    fields: dict[str, Plain]
+
+
+class Absent(Struct, frozen=True):
+    """There is no such record."""
+
+    key: Key
+
+
+class Reached(Struct, frozen=True):
+    """The record exists and its time has come: not null, and not after the commit."""
+
+    key: Key
+    field: str
+
+
+class Ahead(Struct, frozen=True):
+    """The record exists and its time lies after the commit."""
+
+    key: Key
+    field: str
+
+
+class Lapsed(Struct, frozen=True):
+    """The record is gone, or its time has come: the guard of every takeover."""
+
+    key: Key
+    field: str
+
+
+Guard: TypeAlias = Matches | Absent | Reached | Ahead | Lapsed
+
+
+# ---- writes -------------------------------------------------------------------------------------------------------
+
+
+class Insert(Struct, frozen=True):
+    """A new record; that there is none with its key is guarded by itself."""
+
+    record: Record
+
+
+class Patch(Struct, frozen=True):
+    """New values for some fields of a record that exists."""
+
+    key: Key
+    fields: dict[str, Plain | Now]
+
+
+class Put(Struct, frozen=True):
+    """The record, whether or not one was there: for gates that an operator sets."""
+
+    record: Record
+
+
+class Delete(Struct, frozen=True):
+    """No such record any more."""
+
+    key: Key
+
+
+class Add(Struct, frozen=True):
+    """`amount` more in a counter field of a record that exists."""
+
+    key: Key
+    field: str
+    amount: int
+
+
+Write: TypeAlias = Insert | Patch | Put | Delete | Add
+
+HOME = "home"
+"""The ring of the partition itself; the store knows its number."""
+
+
+def lane_channel(namespace: str, lane: str) -> str:
+    return f"lane:{namespace}:{lane}"
+
+
+def partition_channel(partition: int) -> str:
+    return f"partition:{partition}"
+
+
+class Changes(Struct, frozen=True, kw_only=True):
+    """One guarded, all-or-nothing change of one partition."""
+
+    id: str
+    partition: int
+    anchors: tuple[Key, ...]
+    guards: tuple[Guard, ...] = ()
+    writes: tuple[Write, ...] = ()
+    rings: tuple[str, ...] = ()
+
+
+class Code(StrEnum):
+    """Why a fact was refused."""
+
+    UNKNOWN = "unknown"
+    ALREADY = "already"
+    CONFLICT = "conflict"
+    TERMINAL = "terminal"
+    NOT_HOLDER = "not_holder"
+    NOT_DUE = "not_due"
+    NOT_ALLOWED = "not_allowed"
+    LIMIT = "limit"
+
+
+class Refusal(Struct, frozen=True):
+    """Nothing to write, and why. `ALREADY` means that the fact's effect stands: repeating it answers the same."""
+
+    code: Code
+    message: str
+
+
+def patched(record: Record, fields: dict[str, Any], now: int) -> Record:
+    """The record after a patch committed at `now`."""
+    return msgspec.structs.replace(record, **{name: _settle(value, now) for name, value in fields.items()})
+
+
+def inserted(record: Record, now: int) -> Record:
+    """The record as a store keeps it when it is inserted at `now` (its `seq`, if any, is the store's to give)."""
+    return patched(record, {name: getattr(record, name) for name in record.TIMES}, now)
+
+
+def execution_after(view: View, changes: Changes, now: int) -> Execution | None:
+    """What the view's execution is once `changes` are committed at `now`."""
+    execution = view.execution
+    for write in changes.writes:
+        match write:
+            case Insert(Execution() as record):
+                execution = _execution(inserted(record, now))
+            case Patch(key, fields) if key.kind == Execution.KIND and execution is not None:
+                execution = _execution(patched(execution, fields, now))
+            case Add(key, field, amount) if key.kind == Execution.KIND and execution is not None:
+                execution = _execution(patched(execution, {field: getattr(execution, field) + amount}, now))
+            case _:
+                pass
+    return execution
+
+
+def _execution(record: Record) -> Execution:
+    assert isinstance(record, Execution)
+    return record
+
+
+def _settle(value: Plain | Time, now: int) -> Plain:
+    return resolve(value, now) if isinstance(value, Now) else value

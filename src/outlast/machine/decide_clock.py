@@ -1,0 +1,118 @@
+"""What time made true. Each answer re-checks its time under the lock: a reconciler's stale list harms nothing.
+
+A lost lease and a timed-out attempt can't race: one is guarded by "the session lapsed", the other by "it lives".
+"""
+
+from __future__ import annotations
+
+from outlast.machine import facts
+from outlast.machine.backoff import delay_ms
+from outlast.machine.changes import (
+    HOME,
+    Ahead,
+    Changes,
+    Code,
+    Guard,
+    Lapsed,
+    Patch,
+    Reached,
+    Refusal,
+    View,
+    Write,
+)
+from outlast.machine.decide_holder import try_again
+from outlast.machine.parts import (
+    Fields,
+    as_seen,
+    changes,
+    ended,
+    held_and_heard,
+    rings_for,
+    runnable,
+)
+from outlast.model.attempt import Outcome
+from outlast.model.execution import Execution
+from outlast.model.record import Key
+from outlast.model.session import session_key
+from outlast.model.status import Reason, Status
+
+TIMED = frozenset({Reason.TIMER, Reason.DELAY, Reason.RETRY})
+
+
+def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusal:
+    """A timed cause must be due by the store's clock; any other must be one that it waits for."""
+    waits = execution.waits_for
+    timed = fact.cause in TIMED and execution.wake_at is not None
+    if not timed and fact.cause not in waits:
+        awaited = ", ".join(waits) or execution.reason
+        return Refusal(Code.NOT_DUE, f"waits for {awaited}, not for {fact.cause}")
+    guards: list[Guard] = [as_seen(execution)]
+    if timed:
+        guards.append(Reached(execution.key, "wake_at"))
+    fields: Fields = {**runnable(execution), "change_id": fact.change_id}
+    writes: list[Write] = [Patch(execution.key, fields)]
+    return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))
+
+
+def time_out(view: View, execution: Execution, fact: facts.TimeOut) -> Changes | Refusal:
+    if execution.attempt_deadline_at is None:
+        return Refusal(Code.NOT_DUE, "its attempts have no timeout")
+    guards: tuple[Guard, ...] = (
+        Reached(execution.key, "attempt_deadline_at"),
+        Ahead(_session(view, execution), "expires_at"),
+    )
+    failures = execution.failures + 1
+    policy = execution.retry_policy
+    if failures < policy.max_attempts:
+        wait_ms = delay_ms(policy, failures, fact.jitter)
+        return try_again(view, execution, fact, Outcome.TIMED_OUT, wait_ms=wait_ms, guards=guards)
+    writes = ended(
+        view,
+        execution,
+        fact,
+        Status.EXPIRED,
+        cause="attempt_timeout",
+        outcome=Outcome.TIMED_OUT,
+        counted={"failures": failures},
+    )
+    fence = [held_and_heard(execution, execution.inbox), *guards]
+    return changes(view, execution, fact, fence, writes, HOME)
+
+
+def lease_lost(view: View, execution: Execution, fact: facts.LeaseLost) -> Changes:
+    """A crash is no failure of the user's code: it is counted apart, up to a cap of its own."""
+    guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"),)
+    crashes = execution.crashes + 1
+    if crashes < execution.crash_cap:
+        return try_again(view, execution, fact, Outcome.INTERRUPTED, guards=guards)
+    writes = ended(
+        view,
+        execution,
+        fact,
+        Status.EXPIRED,
+        cause="crashes",
+        outcome=Outcome.INTERRUPTED,
+        counted={"crashes": crashes},
+    )
+    fence = [held_and_heard(execution, execution.inbox), *guards]
+    return changes(view, execution, fact, fence, writes, HOME)
+
+
+def deadline_passed(view: View, execution: Execution, fact: facts.DeadlinePassed) -> Changes | Refusal:
+    if execution.deadline_at is None:
+        return Refusal(Code.NOT_DUE, "has no deadline")
+    writes = ended(view, execution, fact, Status.EXPIRED, cause="deadline", outcome=Outcome.TIMED_OUT)
+    guards: list[Guard] = [as_seen(execution), Reached(execution.key, "deadline_at")]
+    return changes(view, execution, fact, guards, writes, HOME)
+
+
+def skip(view: View, execution: Execution, fact: facts.Skip) -> Changes | Refusal:
+    if Reason.DEPENDENCIES not in execution.waits_for:
+        return Refusal(Code.NOT_ALLOWED, f"waits for {execution.reason}, not for dependencies")
+    writes = ended(view, execution, fact, Status.SKIPPED, cause=fact.cause, outcome=Outcome.CANCELLED)
+    return changes(view, execution, fact, [as_seen(execution)], writes, HOME)
+
+
+def _session(view: View, execution: Execution) -> Key:
+    assert execution.worker is not None
+    return session_key(view.partition, execution.worker)

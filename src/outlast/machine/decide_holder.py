@@ -1,0 +1,217 @@
+"""What the holder of the lease says: every answer is fenced by its epoch."""
+
+from __future__ import annotations
+
+from outlast import limits
+from outlast.machine import facts
+from outlast.machine.backoff import delay_ms
+from outlast.machine.changes import (
+    HOME,
+    Add,
+    Changes,
+    Code,
+    Delete,
+    Guard,
+    Insert,
+    Matches,
+    Patch,
+    Refusal,
+    View,
+    Write,
+)
+from outlast.machine.parts import (
+    LEASE_GONE,
+    Fields,
+    as_seen,
+    attempt_ended,
+    changes,
+    ended,
+    held_and_heard,
+    held_by,
+    joined,
+    next_attempt,
+    permit_back,
+    ran_so_far,
+    rings_for,
+    runnable,
+    superseded,
+)
+from outlast.model.attempt import Attempt, Outcome, attempt_key
+from outlast.model.event import event_key
+from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry
+from outlast.model.lane import quota_key
+from outlast.model.record import Now
+from outlast.model.status import Reason, Status
+
+
+def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
+    """The specification of the stores' native claim: they must write exactly this."""
+    epoch = execution.epoch + 1
+    left_ms = None if execution.timeout_ms is None else max(0, execution.timeout_ms - execution.ran_ms)
+    fields: Fields = {
+        "status": Status.ACTIVE,
+        "reason": None,
+        "epoch": epoch,
+        "worker": fact.worker,
+        "claim_id": fact.change_id,
+        "claimed_at": Now(),
+        "attempt_deadline_at": None if left_ms is None else Now(left_ms),
+        "ready_at": None,
+        "attempt_open": True,
+        "change_id": fact.change_id,
+    }
+    writes: list[Write] = [Patch(execution.key, fields), _attempt_begun(execution, fact, epoch)]
+    if execution.quota is not None:
+        writes.append(Add(quota_key(view.partition, execution.namespace, execution.quota), "free", -1))
+    return changes(view, execution, fact, [as_seen(execution)], writes)
+
+
+def _attempt_begun(execution: Execution, fact: facts.Claim, epoch: int) -> Write:
+    """A new attempt's record; a resumed one goes on under its new holder."""
+    if execution.attempt_open:
+        key = attempt_key(execution.namespace, execution.id, execution.generation, execution.attempt)
+        return Patch(key, {"epoch": epoch, "worker": fact.worker, "change_id": fact.change_id})
+    return Insert(
+        Attempt(
+            namespace=execution.namespace,
+            execution=execution.id,
+            generation=execution.generation,
+            number=execution.attempt,
+            epoch=epoch,
+            worker=fact.worker,
+            started_at=Now(),
+            change_id=fact.change_id,
+        )
+    )
+
+
+def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) -> Changes | Refusal:
+    """One insert: a step never rewrites the execution's row (but for the first undo that it registers)."""
+    if fact.entries >= limits.JOURNAL_MAX_ENTRIES:
+        return Refusal(
+            Code.LIMIT,
+            f"its journal is full ({limits.JOURNAL_MAX_ENTRIES:,} entries): continue as new, or split the work",
+        )
+    entry = JournalEntry(
+        namespace=execution.namespace,
+        execution=execution.id,
+        generation=execution.journal_generation,
+        scope=fact.scope,
+        name=fact.name,
+        occurrence=fact.occurrence,
+        op=fact.op,
+        outcome=fact.outcome,
+        value=fact.value,
+        tries=fact.tries,
+        epoch=fact.epoch,
+        recorded_at=Now(),
+        change_id=fact.change_id,
+    )
+    guards: list[Guard] = [held_by(execution)]
+    writes: list[Write] = [Insert(entry)]
+    if fact.consumes is not None:
+        received = event_key(execution.namespace, execution.id, *fact.consumes)
+        guards.append(Matches(received, {"consumed": False}))
+        writes.append(Patch(received, {"consumed": True}) if fact.keyed else Delete(received))
+    if fact.unwinds and not execution.unwinds:
+        writes.append(Patch(execution.key, {"unwinds": True}))
+    return changes(view, execution, fact, guards, writes)
+
+
+def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> Changes:
+    """Guarded by `inbox`: what came from outside since the code last looked refuses it, so no wake-up is lost."""
+    fields: Fields = {
+        **LEASE_GONE,
+        "status": Status.SUSPENDED,
+        "reason": fact.reason,
+        "waits": joined(fact.waits),
+        "wake_at": fact.wake_at,
+        "ran_ms": ran_so_far(execution, now),
+        "change_id": fact.change_id,
+    }
+    writes: list[Write] = [Patch(execution.key, fields), *permit_back(view, execution)]
+    return changes(view, execution, fact, [held_and_heard(execution, fact.inbox)], writes)
+
+
+def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
+    """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
+    writes = ended(view, execution, fact, Status.SUCCEEDED, cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
+    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+
+
+def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
+    failures = execution.failures + 1
+    policy = execution.retry_policy
+    if fact.retryable and failures < policy.max_attempts:
+        wait_ms = delay_ms(policy, failures, fact.jitter)
+        return try_again(view, execution, fact, Outcome.FAILED, wait_ms=wait_ms, failure=fact.failure)
+    writes = ended(
+        view,
+        execution,
+        fact,
+        Status.FAILED,
+        cause="failed",
+        outcome=Outcome.FAILED,
+        counted={"failures": failures},
+        value=fact.failure,
+    )
+    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+
+
+def try_again(
+    view: View,
+    execution: Execution,
+    fact: facts.Fail | facts.TimeOut | facts.LeaseLost,
+    outcome: Outcome,
+    *,
+    wait_ms: int = 0,
+    failure: bytes | None = None,
+    guards: tuple[Guard, ...] = (),
+) -> Changes:
+    """The attempt ended, the execution goes on, unless somebody has asked to cancel it meanwhile."""
+    crashed = outcome is Outcome.INTERRUPTED
+    counted = next_attempt(execution, failures=int(not crashed), crashes=int(crashed))
+    fence: list[Guard] = [held_and_heard(execution, execution.inbox), *guards]
+    if execution.cancel_requested and not execution.unwinds:
+        tally: Fields = {"failures": counted["failures"], "crashes": counted["crashes"]}
+        writes = ended(
+            view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=outcome, counted=tally, value=failure
+        )
+        return changes(view, execution, fact, fence, writes, HOME)
+    cause = {Outcome.FAILED: "failed", Outcome.TIMED_OUT: "attempt_timeout"}.get(outcome, "lease_lost")
+    fields: Fields = {
+        **runnable(execution, after_ms=wait_ms, waits=Reason.RETRY),
+        **counted,
+        "cause": cause,
+        "change_id": fact.change_id,
+    }
+    writes = [Patch(execution.key, fields), *attempt_ended(execution, fact, outcome, failure)]
+    escaped = superseded(execution, fact.supersedes) if isinstance(fact, facts.Fail) else None
+    if escaped is not None:
+        # The failure stays in the attempt's record; without its journal entry the step runs again.
+        writes.append(Delete(escaped))
+    writes += permit_back(view, execution)
+    return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
+
+
+def cancelled(view: View, execution: Execution, fact: facts.Cancelled) -> Changes | Refusal:
+    if not execution.cancel_requested:
+        return Refusal(Code.NOT_ALLOWED, "nobody asked to cancel it")
+    writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
+    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+
+
+def hand_back(view: View, execution: Execution, fact: facts.HandBack, now: int) -> Changes:
+    """The attempt stays open: whoever claims it next goes on with it."""
+    fence: list[Guard] = [held_and_heard(execution, execution.inbox)]
+    if execution.cancel_requested and not execution.unwinds:
+        writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
+        return changes(view, execution, fact, fence, writes, HOME)
+    fields: Fields = {
+        **runnable(execution),
+        "ran_ms": ran_so_far(execution, now),
+        "change_id": fact.change_id,
+    }
+    writes = [Patch(execution.key, fields), *permit_back(view, execution)]
+    return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))

@@ -1,0 +1,149 @@
+"""What anybody may say at any time: each write leaves an inbox record and never touches the holder's fields."""
+
+from __future__ import annotations
+
+from outlast.machine import facts
+from outlast.machine.changes import HOME, Add, Changes, Code, Delete, Insert, Patch, Refusal, View, Write
+from outlast.machine.decide_start import REOPENED
+from outlast.machine.parts import (
+    Fields,
+    as_seen,
+    changes,
+    ended,
+    inbox_record,
+    rings_for,
+    runnable,
+    superseded,
+)
+from outlast.model import event
+from outlast.model.attempt import Outcome
+from outlast.model.deferred import Deferred, Resolution
+from outlast.model.execution import Execution
+from outlast.model.record import Now
+from outlast.model.status import Reason, Status
+
+
+def cancel_requested(view: View, execution: Execution, fact: facts.CancelRequested) -> Changes | Refusal:
+    """At once if no code runs and nothing must be undone; otherwise the code is told, and unwinds."""
+    if execution.cancel_requested:
+        return Refusal(Code.ALREADY, "its cancel was requested before")
+    inbox = inbox_record(execution, fact, event.CANCEL, fact.reason.encode())
+    if execution.status is Status.ACTIVE:
+        writes: list[Write] = [Patch(execution.key, {"cancel_requested": True}), *inbox]
+        return changes(view, execution, fact, [as_seen(execution)], writes, HOME)
+    if execution.unwinds:
+        # A cancel ends a hold: otherwise nothing would be undone until an operator remembers it.
+        fields: Fields = {
+            **runnable(execution, held=False),
+            "cancel_requested": True,
+            "change_id": fact.change_id,
+        }
+        writes = [Patch(execution.key, fields), *inbox]
+        return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, Status.READY))
+    writes = ended(
+        view,
+        execution,
+        fact,
+        Status.CANCELLED,
+        cause="cancelled",
+        outcome=Outcome.CANCELLED,
+        counted={"cancel_requested": True},
+    )
+    return changes(view, execution, fact, [as_seen(execution)], [*writes, *inbox], HOME)
+
+
+def hold(view: View, execution: Execution, fact: facts.Hold) -> Changes | Refusal:
+    if execution.held:
+        return Refusal(Code.ALREADY, "is held")
+    fields: Fields = {"held": True}
+    if execution.status is Status.READY:
+        fields |= {"status": Status.BLOCKED, "reason": Reason.OPERATOR, "ready_at": None}
+    elif execution.status is Status.BLOCKED:
+        fields |= {"reason": Reason.OPERATOR}
+    writes: list[Write] = [Patch(execution.key, fields), *inbox_record(execution, fact, event.HOLD)]
+    return changes(view, execution, fact, [as_seen(execution)], writes, HOME)
+
+
+def release(view: View, execution: Execution, fact: facts.Release) -> Changes | Refusal:
+    if not execution.held:
+        return Refusal(Code.ALREADY, "is not held")
+    fields: Fields = {"held": False}
+    status = execution.status
+    if status is Status.BLOCKED and execution.waits:
+        fields |= {"reason": execution.waits}
+    elif status is Status.BLOCKED:
+        status = Status.READY
+        fields |= {"status": status, "reason": None, "ready_at": Now()}
+    writes: list[Write] = [Patch(execution.key, fields), *inbox_record(execution, fact, event.RELEASE)]
+    return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, status))
+
+
+def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes:
+    """A new generation on the same journal: what was recorded is not run again, but for the failure that escaped."""
+    waits = Reason.DEPENDENCIES if execution.status is Status.SKIPPED else ""
+    fields: Fields = {
+        **runnable(execution, waits=waits),
+        **REOPENED,
+        "generation": execution.generation + 1,
+        "deadline_at": None if execution.deadline_ms is None else Now(execution.deadline_ms),
+        "change_id": fact.change_id,
+    }
+    writes: list[Write] = [Patch(execution.key, fields), *inbox_record(execution, fact, event.RETRY)]
+    escaped = superseded(execution, fact.supersedes)
+    if escaped is not None:
+        writes.append(Delete(escaped))
+    return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, fields["status"]))
+
+
+def change_priority(view: View, execution: Execution, fact: facts.ChangePriority) -> Changes | Refusal:
+    if execution.priority == fact.priority:
+        return Refusal(Code.ALREADY, f"has priority {fact.priority}")
+    value = str(fact.priority).encode()
+    writes: list[Write] = [
+        Patch(execution.key, {"priority": fact.priority}),
+        *inbox_record(execution, fact, event.PRIORITY, value),
+    ]
+    return changes(view, execution, fact, [as_seen(execution)], writes)
+
+
+def event_sent(view: View, execution: Execution, fact: facts.EventSent) -> Changes:
+    writes = inbox_record(execution, fact, fact.name, fact.value, fact.dedup)
+    return _message(view, execution, fact, Reason.event(fact.name), writes)
+
+
+def deferred_resolved(view: View, execution: Execution, fact: facts.DeferredResolved) -> Changes:
+    """First resolution wins: the record is insert-only, and the store's verdict shows the one that stands."""
+    writes = _resolved(execution, fact, fact.name, fact.resolution, fact.value)
+    return _message(view, execution, fact, Reason.deferred(fact.name), writes)
+
+
+def child_completed(view: View, execution: Execution, fact: facts.ChildCompleted) -> Changes:
+    name = Reason.child(fact.child)
+    resolution = Resolution.RESOLVED if fact.status is Status.SUCCEEDED else Resolution.REJECTED
+    return _message(view, execution, fact, name, _resolved(execution, fact, name, resolution, fact.value))
+
+
+def _resolved(
+    execution: Execution, fact: facts.Fact, name: str, resolution: Resolution, value: bytes | None
+) -> list[Write]:
+    deferred = Deferred(
+        namespace=execution.namespace,
+        execution=execution.id,
+        generation=execution.journal_generation,
+        name=name,
+        resolution=resolution,
+        value=value,
+        resolved_at=Now(),
+        change_id=fact.change_id,
+    )
+    return [Insert(deferred), Add(execution.key, "inbox", 1)]
+
+
+def _message(view: View, execution: Execution, fact: facts.Fact, wait: str, writes: list[Write]) -> Changes:
+    """The record, and the wake-up if this is what the code waits for: one commit, so neither is without the other."""
+    status = execution.status
+    if status is Status.SUSPENDED and wait in execution.waits_for:
+        fields = {**runnable(execution), "change_id": fact.change_id}
+        status = fields["status"]
+        writes = [*writes, Patch(execution.key, fields)]
+    return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, status))

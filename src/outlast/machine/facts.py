@@ -1,0 +1,347 @@
+"""What the machine is told happened. A fact is plain data, checked when it is made: a fact that exists is well-formed.
+
+Three voices speak facts: the holder of the lease (`epoch` says which holder), the outside (anybody, at any time), and
+the reconcilers (what the clock made true). Facts may travel through the outbox, so they are encodable.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from outlast import limits
+from outlast.errors import InvalidInput, LimitExceeded
+from outlast.model.deferred import Resolution
+from outlast.model.names import check_id, check_name, check_user_name, check_word
+from outlast.model.retry import NO_RETRY, RetryPolicy
+from outlast.model.status import Status, is_reason
+
+
+class Fact(Struct, frozen=True, kw_only=True, tag=True):
+    """`change_id` is this fact's own name: the store uses it to recognise a repeated commit."""
+
+    change_id: str
+
+
+class HolderFact(Fact, frozen=True, kw_only=True):
+    """Said by the worker that holds the lease at `epoch`."""
+
+    epoch: int
+
+
+# ---- from outside -------------------------------------------------------------------------------------------------
+
+
+class Start(Fact, frozen=True, kw_only=True):
+    """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit."""
+
+    namespace: str
+    id: str
+    workflow: str
+    version: str
+    input: bytes
+    input_digest: str
+    signature: str = ""
+    lane: str = "default"
+    requires: tuple[str, ...] = ()
+    priority: int = 0
+    delay_ms: int = 0
+    deadline_ms: int | None = None
+    timeout_ms: int | None = None
+    retry: RetryPolicy = NO_RETRY
+    crash_cap: int = 5
+    retention_ms: int | None = None
+    tags: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    parent: str | None = None
+    flow: str | None = None
+    quota: str | None = None
+    after_dependencies: bool = False
+    if_exists: str = "same"
+
+    def __post_init__(self) -> None:
+        check_name("namespace", self.namespace)
+        # The engine itself names children and members under their parent.
+        if self.parent is None and self.flow is None:
+            check_id(self.id)
+        else:
+            check_name("id", self.id, max_chars=limits.ID_MAX_CHARS)
+        check_word("workflow", self.workflow)
+        check_word("version", self.version)
+        check_word("lane", self.lane)
+        _at_most("requires", len(self.requires), limits.REQUIRES_MAX, "capabilities")
+        for word in self.requires:
+            check_word("capability", word)
+        check_tags(self.tags)
+        check_payload("input", self.input)
+        if self.quota is not None:
+            check_word("quota", self.quota)
+        check_priority(self.priority)
+        _duration("delay", self.delay_ms)
+        _duration("deadline", self.deadline_ms)
+        _duration("timeout", self.timeout_ms)
+        _duration("retention", self.retention_ms)
+        if self.after_dependencies and self.delay_ms:
+            raise InvalidInput("a delay cannot be combined with dependencies: delay an upstream instead")
+        if not 1 <= self.crash_cap <= limits.CRASHES_MAX:
+            raise InvalidInput(f"crash_cap must be between 1 and {limits.CRASHES_MAX}, not {self.crash_cap}")
+        if self.if_exists not in ("same", "error", "restart"):
+            raise InvalidInput(f'if_exists must be "same", "error" or "restart", not {self.if_exists!r}')
+
+
+class CancelRequested(Fact, frozen=True, kw_only=True):
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        _at_most("cancel reason", len(self.reason), limits.REASON_MAX_CHARS, "characters")
+
+
+class Hold(Fact, frozen=True, kw_only=True):
+    """An operator wants it not to run until released."""
+
+
+class Release(Fact, frozen=True, kw_only=True):
+    """The hold is over."""
+
+
+class Retry(Fact, frozen=True, kw_only=True):
+    """An operator wants a terminal execution tried again: a new generation on the same journal.
+
+    `supersedes` is the journaled failure that ended it; everything else replays as it was.
+    """
+
+    supersedes: tuple[str, str, int] | None = None
+
+
+class ChangePriority(Fact, frozen=True, kw_only=True):
+    priority: int
+
+    def __post_init__(self) -> None:
+        check_priority(self.priority)
+
+
+class EventSent(Fact, frozen=True, kw_only=True):
+    """`dedup` makes the same event, sent again, the same; without one every send is its own."""
+
+    name: str
+    value: bytes
+    dedup: str | None = None
+
+    def __post_init__(self) -> None:
+        check_user_name("event", self.name)
+        check_payload("event", self.value)
+        if self.dedup is not None:
+            check_name("event key", self.dedup)
+
+
+class DeferredResolved(Fact, frozen=True, kw_only=True):
+    name: str
+    value: bytes
+    resolution: Resolution = Resolution.RESOLVED
+
+    def __post_init__(self) -> None:
+        check_name("deferred", self.name)
+        if self.name.startswith("child:"):
+            raise InvalidInput(f"deferred {self.name!r}: names that begin with 'child:' belong to child executions")
+        check_payload("deferred", self.value)
+
+
+class ChildCompleted(Fact, frozen=True, kw_only=True):
+    """A child of this execution ended; `value` is its output or failure."""
+
+    child: str
+    status: Status
+    value: bytes | None
+
+    def __post_init__(self) -> None:
+        if not self.status.terminal:
+            raise InvalidInput(f"child {self.child!r} is {self.status}, which is not an end")
+
+
+# ---- from the holder ----------------------------------------------------------------------------------------------
+
+
+class Claim(Fact, frozen=True, kw_only=True):
+    """A worker takes it. `change_id` is the claim id: a claim whose reply was lost is found again by it."""
+
+    worker: str
+
+
+class StepRecorded(HolderFact, frozen=True, kw_only=True):
+    """A durable operation has its outcome. `entries` is how many the journal holds so far.
+
+    `consumes` names the event (name, dedup) that this entry received; a keyed one is kept, marked, to go on
+    deduplicating. `unwinds` says that the entry registers an undo, so that a cancel must let the code unwind.
+    """
+
+    scope: str
+    name: str
+    occurrence: int
+    op: str
+    outcome: str
+    value: bytes | None
+    tries: int = 1
+    entries: int = 0
+    consumes: tuple[str, str] | None = None
+    keyed: bool = False
+    unwinds: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("step", self.name)
+        _at_most("scope", len(self.scope), limits.SCOPE_MAX_CHARS, "characters")
+        if self.value is not None:
+            check_payload("step result", self.value)
+
+
+class Suspend(HolderFact, frozen=True, kw_only=True):
+    """All that the code awaits is durable: nothing is left to run until one of `waits` comes, or `wake_at`.
+
+    `inbox` is the newest that the code has seen: a write from outside since then refuses the suspension.
+    """
+
+    inbox: int
+    reason: str
+    waits: tuple[str, ...] = ()
+    wake_at: int | None = None
+
+    def __post_init__(self) -> None:
+        for wait in (self.reason, *self.waits):
+            check_name("wait", wait, max_chars=limits.NAME_MAX_CHARS + 64)
+            if not is_reason(wait):
+                raise InvalidInput(f"{wait!r} is not a reason to wait")
+        _at_most("waits", len(self.waits), limits.WAITS_MAX, "waits")
+        if not self.waits and self.wake_at is None:
+            raise InvalidInput("a suspension needs something that can wake it: a wait or a wake time")
+
+
+class Complete(HolderFact, frozen=True, kw_only=True):
+    output: bytes
+
+    def __post_init__(self) -> None:
+        check_payload("output", self.output)
+
+
+class Fail(HolderFact, frozen=True, kw_only=True):
+    """The code raised. `supersedes` is the journaled failure that escaped, so that a retry runs that step again.
+
+    `jitter` is a random number in [0, 1): the machine has no randomness of its own.
+    """
+
+    failure: bytes
+    retryable: bool = True
+    supersedes: tuple[str, str, int] | None = None
+    jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        _at_most("failure", len(self.failure), limits.FAILURE_MAX_BYTES, "bytes")
+
+
+class Cancelled(HolderFact, frozen=True, kw_only=True):
+    """The code has observed the cancel request and unwound."""
+
+
+class HandBack(HolderFact, frozen=True, kw_only=True):
+    """The worker does not run it (draining, or claimed and never begun): no fault of the code, nothing is counted."""
+
+
+# ---- from the clock -----------------------------------------------------------------------------------------------
+
+
+class Wake(Fact, frozen=True, kw_only=True):
+    """The time or the condition that it waited for has come; `cause` is the reason that ends."""
+
+    cause: str
+
+
+class TimeOut(Fact, frozen=True, kw_only=True):
+    """The attempt ran longer than its timeout, on a worker that is alive. `jitter` as in `Fail`."""
+
+    epoch: int
+    jitter: float = 0.0
+
+
+class LeaseLost(Fact, frozen=True, kw_only=True):
+    """The session that the lease hangs on expired: the process is dead, or cut off."""
+
+    epoch: int
+
+
+class DeadlinePassed(Fact, frozen=True, kw_only=True):
+    """The whole execution took longer than its deadline."""
+
+
+class Skip(Fact, frozen=True, kw_only=True):
+    """Its dependencies can no longer be satisfied."""
+
+    cause: str = Status.SKIPPED
+
+
+AnyFact: TypeAlias = (
+    Start
+    | Claim
+    | StepRecorded
+    | Suspend
+    | Wake
+    | Complete
+    | Fail
+    | Cancelled
+    | HandBack
+    | TimeOut
+    | LeaseLost
+    | CancelRequested
+    | Hold
+    | Release
+    | Retry
+    | ChangePriority
+    | DeadlinePassed
+    | EventSent
+    | DeferredResolved
+    | ChildCompleted
+    | Skip
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)
+
+
+def encode_fact(fact: AnyFact) -> bytes:
+    return _encoder.encode(fact)
+
+
+def decode_fact(data: bytes) -> AnyFact:
+    return _decoder.decode(data)
+
+
+# ---- checks -------------------------------------------------------------------------------------------------------
+
+
+def check_payload(what: str, value: bytes) -> None:
+    _at_most(what, len(value), limits.PAYLOAD_MAX_BYTES, "bytes")
+
+
+def check_priority(priority: int) -> None:
+    if not limits.PRIORITY_MIN <= priority <= limits.PRIORITY_MAX:
+        raise InvalidInput(
+            f"priority must be between {limits.PRIORITY_MIN:,} and {limits.PRIORITY_MAX:,}, not {priority:,}"
+        )
+
+
+def check_tags(tags: dict[str, str]) -> None:
+    _at_most("tags", len(tags), limits.TAGS_MAX, "tags")
+    for tag, value in tags.items():
+        check_name("tag", tag, max_chars=limits.TAG_KEY_MAX_CHARS)
+        check_name(f"value of tag {tag!r}", value, max_chars=limits.TAG_VALUE_MAX_CHARS)
+
+
+def _at_most(what: str, actual: int, limit: int, unit: str) -> None:
+    if actual > limit:
+        raise LimitExceeded(what, actual=actual, limit=limit, unit=unit)
+
+
+def _duration(what: str, ms: int | None) -> None:
+    if ms is None:
+        return
+    if ms < 0:
+        raise InvalidInput(f"{what} must not be negative, not {ms} ms")
+    _at_most(what, ms, limits.DURATION_MAX_MS, "ms")

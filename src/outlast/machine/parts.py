@@ -1,0 +1,260 @@
+"""The pieces that decisions are made of: guards that pin what was decided upon, and the writes that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outlast.machine import facts
+from outlast.machine.changes import (
+    HOME,
+    Add,
+    Changes,
+    Guard,
+    Insert,
+    Matches,
+    Patch,
+    View,
+    Write,
+    lane_channel,
+)
+from outlast.model.attempt import Outcome, attempt_key
+from outlast.model.completion import Completion
+from outlast.model.event import Event
+from outlast.model.execution import WAITS_SEPARATOR, Execution
+from outlast.model.lane import quota_key
+from outlast.model.outbox import Delivery
+from outlast.model.payload import Payload, Role
+from outlast.model.record import Key, Now, Plain, settled
+from outlast.model.status import Reason, Status
+
+Fields = dict[str, Plain | Now]
+
+
+def changes(
+    view: View,
+    execution: Execution,
+    fact: facts.Fact,
+    guards: Sequence[Guard],
+    writes: Sequence[Write],
+    *rings: str,
+) -> Changes:
+    """The answer: one change anchored at the execution."""
+    return Changes(
+        id=fact.change_id,
+        partition=view.partition,
+        anchors=(execution.key,),
+        guards=tuple(guards),
+        writes=tuple(writes),
+        rings=rings,
+    )
+
+
+# ---- guards -------------------------------------------------------------------------------------------------------
+
+
+def as_seen(execution: Execution) -> Matches:
+    """Everything that a decision from outside may depend on; `inbox` is not among it, so outside writes commute."""
+    return Matches(
+        execution.key,
+        {
+            "status": execution.status,
+            "epoch": execution.epoch,
+            "generation": execution.generation,
+            "waits": execution.waits,
+            "held": execution.held,
+            "unwinds": execution.unwinds,
+            "cancel_requested": execution.cancel_requested,
+        },
+    )
+
+
+def held_by(execution: Execution) -> Matches:
+    """The fence of every write by a holder: same epoch, still active. A zombie's write is refused here."""
+    return Matches(execution.key, {"status": Status.ACTIVE, "epoch": execution.epoch})
+
+
+def held_and_heard(execution: Execution, inbox: int) -> Matches:
+    """… and nothing came from outside that the decision has not taken into account: no wake-up is lost."""
+    return Matches(execution.key, {"status": Status.ACTIVE, "epoch": execution.epoch, "inbox": inbox})
+
+
+# ---- writes -------------------------------------------------------------------------------------------------------
+
+
+def ran_so_far(execution: Execution, now: int) -> int:
+    """How long the attempt has run in all, suspensions excluded."""
+    claimed_at = settled(execution.claimed_at)
+    return execution.ran_ms + (max(0, now - claimed_at) if claimed_at is not None else 0)
+
+
+LEASE_GONE: Fields = {"worker": None, "claim_id": None, "claimed_at": None, "attempt_deadline_at": None}
+
+
+def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: bool | None = None) -> Fields:
+    """The fields of an execution that may run again: at once, after a delay, or when its hold ends."""
+    held = execution.held if held is None else held
+    blocked_on = waits if after_ms or waits == Reason.DEPENDENCIES else ""
+    fields: Fields = {
+        **LEASE_GONE,
+        "waits": blocked_on,
+        "wake_at": Now(after_ms) if after_ms else None,
+        "resumed": execution.epoch > 0,
+        "held": held,
+    }
+    if held or blocked_on:
+        reason = Reason.OPERATOR if held else blocked_on
+        return {**fields, "status": Status.BLOCKED, "reason": reason, "ready_at": None}
+    return {**fields, "status": Status.READY, "reason": None, "ready_at": Now()}
+
+
+def next_attempt(execution: Execution, *, failures: int = 0, crashes: int = 0) -> Fields:
+    """The counters after an attempt that ended without ending the execution."""
+    return {
+        "failures": execution.failures + failures,
+        "crashes": execution.crashes + crashes,
+        "attempt": execution.attempt + 1,
+        "attempt_open": False,
+        "ran_ms": 0,
+    }
+
+
+def attempt_ended(
+    execution: Execution, fact: facts.Fact, outcome: Outcome, failure: bytes | None = None
+) -> list[Write]:
+    """The end of the attempt's record, if one is open."""
+    if not execution.attempt_open:
+        return []
+    key = attempt_key(execution.namespace, execution.id, execution.generation, execution.attempt)
+    return [
+        Patch(key, {"ended_at": Now(), "outcome": outcome, "failure": failure, "change_id": fact.change_id}),
+    ]
+
+
+def permit_back(view: View, execution: Execution) -> list[Write]:
+    """A lease that ends gives its quota's permit back. The lease's own fence keeps this from happening twice."""
+    if execution.quota is None or execution.status is not Status.ACTIVE:
+        return []
+    return [Add(quota_key(view.partition, execution.namespace, execution.quota), "free", 1)]
+
+
+def inbox_record(
+    execution: Execution, fact: facts.Fact, name: str, value: bytes | None = None, dedup: str | None = None
+) -> list[Write]:
+    """What every outside write leaves: a record that makes it idempotent, and the bell on the doorstep."""
+    event = Event(
+        namespace=execution.namespace,
+        execution=execution.id,
+        name=name,
+        dedup=fact.change_id if dedup is None else dedup,
+        value=value,
+        sent_at=Now(),
+        change_id=fact.change_id,
+    )
+    return [Insert(event), Add(execution.key, "inbox", 1)]
+
+
+def payload(execution: Execution, fact: facts.Fact, role: Role, value: bytes) -> Insert:
+    return Insert(
+        Payload(
+            namespace=execution.namespace,
+            execution=execution.id,
+            generation=execution.generation,
+            role=role,
+            value=value,
+            change_id=fact.change_id,
+        )
+    )
+
+
+def ended(
+    view: View,
+    execution: Execution,
+    fact: facts.Fact,
+    status: Status,
+    *,
+    cause: str | None,
+    outcome: Outcome,
+    counted: Fields | None = None,
+    value: bytes | None = None,
+) -> list[Write]:
+    """All that belongs to an end, in one commit: status, completion, output or failure, attempt, word to the parent."""
+    fields: Fields = {
+        **LEASE_GONE,
+        **(counted or {}),
+        "status": status,
+        "reason": None,
+        "waits": "",
+        "cause": cause,
+        "wake_at": None,
+        "deadline_at": None,
+        "ready_at": None,
+        "resumed": False,
+        "held": False,
+        "attempt_open": False,
+        "finished_at": Now(),
+        "purge_at": None if execution.retention_ms is None else Now(execution.retention_ms),
+        "change_id": fact.change_id,
+    }
+    completion = Completion(
+        namespace=execution.namespace,
+        execution=execution.id,
+        generation=execution.generation,
+        status=status,
+        cause=cause,
+        workflow=execution.workflow,
+        tags=execution.tags,
+        finished_at=Now(),
+        change_id=fact.change_id,
+    )
+    writes: list[Write] = [Patch(execution.key, fields), Insert(completion)]
+    failure = value if status is not Status.SUCCEEDED else None
+    writes += attempt_ended(execution, fact, outcome, failure)
+    if value is not None:
+        writes.append(payload(execution, fact, Role.OUTPUT if status is Status.SUCCEEDED else Role.FAILURE, value))
+    writes += permit_back(view, execution)
+    writes += word_to_parent(view, execution, fact, status, value)
+    return writes
+
+
+def word_to_parent(
+    view: View, execution: Execution, fact: facts.Fact, status: Status, value: bytes | None
+) -> list[Write]:
+    """The parent may live in another partition, so it learns of the end through the outbox."""
+    if execution.parent is None:
+        return []
+    told = facts.ChildCompleted(change_id=f"{fact.change_id}/parent", child=execution.id, status=status, value=value)
+    return [
+        Insert(
+            Delivery(
+                partition=view.partition,
+                id=told.change_id,
+                namespace=execution.namespace,
+                target=execution.parent,
+                fact=facts.encode_fact(told),
+                due_at=Now(),
+                created_at=Now(),
+                change_id=fact.change_id,
+            )
+        )
+    ]
+
+
+# ---- rings --------------------------------------------------------------------------------------------------------
+
+
+def rings_for(execution: Execution, status: object) -> tuple[str, ...]:
+    """Who may want to look: workers of the lane when work becomes ready, everyone at home when anything ends."""
+    if status is Status.READY:
+        return (lane_channel(execution.namespace, execution.lane),)
+    return (HOME,)
+
+
+def joined(waits: tuple[str, ...]) -> str:
+    return WAITS_SEPARATOR.join(waits)
+
+
+def superseded(execution: Execution, entry: tuple[str, str, int] | None) -> Key | None:
+    """The key of the journaled failure that a retry runs again."""
+    if entry is None:
+        return None
+    return Key("journal", (execution.namespace, execution.id, execution.journal_generation, *entry))

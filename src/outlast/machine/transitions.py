@@ -1,0 +1,72 @@
+"""Every legal move, as a table: what each fact may turn each status into.
+
+This is the theory of the engine in one place. `decide` refuses what is not here, and checks its own answers against it;
+`docs/state-machine.md` is generated from it. `None` stands for "there is no such execution".
+
+An execution waits in one of two ways: `blocked` (something must happen before code may run: a delay, a backoff,
+dependencies, an operator's hold) or `suspended` (its own code waits for a timer, an event, a deferred, a child).
+Both become `ready`, and only a claim makes a ready one `active`.
+"""
+
+from __future__ import annotations
+
+from outlast.machine import facts
+from outlast.model.status import OPEN, TERMINAL, Status
+
+BLOCKED, READY, ACTIVE, SUSPENDED = Status.BLOCKED, Status.READY, Status.ACTIVE, Status.SUSPENDED
+SUCCEEDED, FAILED, CANCELLED = Status.SUCCEEDED, Status.FAILED, Status.CANCELLED
+EXPIRED, SKIPPED = Status.EXPIRED, Status.SKIPPED
+
+Moves = dict[Status | None, frozenset[Status]]
+
+
+def _moves(**by_status: set[Status]) -> Moves:
+    return {Status(name): frozenset(to) for name, to in by_status.items()}
+
+
+def _stays(*statuses: Status) -> Moves:
+    return {status: frozenset({status}) for status in statuses}
+
+
+# A message wakes the suspended (into `blocked` if an operator holds it) and is kept by everyone else.
+_MESSAGE: Moves = {
+    **_stays(BLOCKED, READY, ACTIVE),
+    SUSPENDED: frozenset({SUSPENDED, READY, BLOCKED}),
+}
+
+TRANSITIONS: dict[type[facts.Fact], Moves] = {
+    facts.Start: {
+        None: frozenset({READY, BLOCKED}),
+        **{status: frozenset({READY, BLOCKED}) for status in TERMINAL},  # if_exists="restart"
+    },
+    facts.Claim: _moves(ready={ACTIVE}),
+    facts.StepRecorded: _stays(ACTIVE),
+    facts.Suspend: _moves(active={SUSPENDED}),
+    facts.Wake: _moves(blocked={READY, BLOCKED}, suspended={READY, BLOCKED}),
+    facts.Complete: _moves(active={SUCCEEDED}),
+    facts.Fail: _moves(active={READY, BLOCKED, FAILED, CANCELLED}),
+    facts.Cancelled: _moves(active={CANCELLED}),
+    facts.HandBack: _moves(active={READY, BLOCKED, CANCELLED}),
+    facts.TimeOut: _moves(active={READY, BLOCKED, EXPIRED, CANCELLED}),
+    facts.LeaseLost: _moves(active={READY, BLOCKED, EXPIRED, CANCELLED}),
+    facts.CancelRequested: _moves(
+        blocked={CANCELLED, READY},
+        ready={CANCELLED, READY},
+        active={ACTIVE},
+        suspended={CANCELLED, READY},
+    ),
+    facts.Hold: {**_stays(BLOCKED, ACTIVE, SUSPENDED), READY: frozenset({BLOCKED})},
+    facts.Release: {**_stays(ACTIVE, SUSPENDED), BLOCKED: frozenset({BLOCKED, READY})},
+    facts.Retry: _moves(failed={READY}, cancelled={READY}, expired={READY}, skipped={BLOCKED}),
+    facts.ChangePriority: _stays(BLOCKED, READY, ACTIVE, SUSPENDED),
+    facts.DeadlinePassed: {status: frozenset({EXPIRED}) for status in OPEN},
+    facts.EventSent: _MESSAGE,
+    facts.DeferredResolved: _MESSAGE,
+    facts.ChildCompleted: _MESSAGE,
+    facts.Skip: _moves(blocked={SKIPPED}),
+}
+
+
+def allowed(fact: type[facts.Fact], status: Status | None) -> frozenset[Status]:
+    """The statuses that the fact may lead to; empty if it is refused there."""
+    return TRANSITIONS[fact].get(status, frozenset())

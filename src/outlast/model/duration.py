@@ -1,0 +1,46 @@
+"""Durations as people write them: "200ms", "1h30m", a timedelta, or seconds; always milliseconds inside."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+from typing import TypeAlias
+
+from outlast import limits
+from outlast.errors import InvalidDuration
+
+Duration: TypeAlias = str | timedelta | int | float
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
+
+
+def to_ms(duration: object, *, what: str = "duration") -> int:
+    """The duration in milliseconds; `InvalidDuration` if it is not one, is negative, or is over a century.
+
+    >>> to_ms("1h30m"), to_ms(2.5), to_ms(timedelta(seconds=1))
+    (5400000, 2500, 1000)
+    """
+    if isinstance(duration, bool):
+        raise InvalidDuration(f"{what}: {duration!r} is not a duration")
+    if isinstance(duration, str):
+        ms = _parse(duration, what)
+    elif isinstance(duration, timedelta):
+        ms = duration.total_seconds() * 1_000
+    elif isinstance(duration, int | float):
+        ms = duration * 1_000
+    else:
+        raise InvalidDuration(f'{what}: {duration!r} is not a duration; write "200ms", "1h30m", a timedelta or seconds')
+    if math.isnan(ms) or ms < 0:
+        raise InvalidDuration(f"{what}: {duration!r} is negative or not a number")
+    if ms > limits.DURATION_MAX_MS:
+        raise InvalidDuration(f"{what}: {duration!r} is over a hundred years")
+    return math.ceil(ms)
+
+
+def _parse(text: str, what: str) -> float:
+    if not _WHOLE.fullmatch(text):
+        raise InvalidDuration(f'{what}: {text!r} is not a duration; write "200ms", "30s", "1h30m" or "7d"')
+    return sum(float(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text))

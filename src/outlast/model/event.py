@@ -1,0 +1,41 @@
+"""A named message to an execution: FIFO per name, buffered until received.
+
+Every outside write leaves one of these (or a deferred) behind, under a reserved name for the engine's own: it makes the
+write idempotent, and it is the trail of who asked for what. `seq` is given by the store and orders them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from outlast.model.names import RESERVED_PREFIX
+from outlast.model.record import Key, Record, Time
+
+CANCEL = f"{RESERVED_PREFIX}cancel"
+HOLD = f"{RESERVED_PREFIX}hold"
+RELEASE = f"{RESERVED_PREFIX}release"
+PRIORITY = f"{RESERVED_PREFIX}priority"
+RETRY = f"{RESERVED_PREFIX}retry"
+RESTART = f"{RESERVED_PREFIX}restart"
+
+
+class Event(Record, frozen=True, kw_only=True):
+    KIND: ClassVar[str] = "event"
+    KEY: ClassVar[tuple[str, ...]] = ("namespace", "execution", "name", "dedup")
+    TIMES: ClassVar[tuple[str, ...]] = ("sent_at",)
+    FLAGS: ClassVar[tuple[str, ...]] = ("consumed",)
+    SEQUENCED: ClassVar[bool] = True
+
+    namespace: str
+    execution: str
+    name: str
+    dedup: str
+    value: bytes | None
+    consumed: bool = False
+    sent_at: Time
+    seq: int = 0
+    change_id: str
+
+
+def event_key(namespace: str, execution: str, name: str, dedup: str) -> Key:
+    return Key(Event.KIND, (namespace, execution, name, dedup))

@@ -1,0 +1,142 @@
+"""One unit of durable work. This is the hot row: what guards, claim, due and find read, and nothing wide.
+
+Who writes which fields is what makes the engine safe:
+
+- the holder (a worker with the lease, fenced by `epoch`): status, reason, waits, the attempt's counters;
+- everybody else, at any time: an inbox record (event, deferred), `inbox` + 1, `cancel_requested`, `held`, `priority`.
+
+So an outside write never fights with the holder, and a holder that must not miss one guards its change by `inbox`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import ClassVar, NamedTuple
+
+import msgspec
+
+from outlast.model.record import Key, Record, Time
+from outlast.model.retry import RetryPolicy
+from outlast.model.status import Status
+
+WAITS_SEPARATOR = "\n"
+ROUTE_SEPARATOR = "|"
+
+
+class Execution(Record, frozen=True, kw_only=True):
+    KIND: ClassVar[str] = "execution"
+    KEY: ClassVar[tuple[str, ...]] = ("namespace", "id")
+    TIMES: ClassVar[tuple[str, ...]] = (
+        "ready_at",
+        "wake_at",
+        "deadline_at",
+        "claimed_at",
+        "attempt_deadline_at",
+        "created_at",
+        "finished_at",
+        "purge_at",
+    )
+    FLAGS: ClassVar[tuple[str, ...]] = ("resumed", "attempt_open", "cancel_requested", "held", "unwinds")
+    WORDS: ClassVar[Mapping[str, type[StrEnum]]] = {"status": Status}
+
+    # Identity and routing.
+    namespace: str
+    id: str
+    workflow: str
+    version: str
+    signature: str = ""
+    lane: str
+    route: str
+    parent: str | None = None
+    flow: str | None = None
+    quota: str | None = None
+    tags: str = "{}"
+    input_digest: str
+
+    # Where it is.
+    status: Status
+    reason: str | None = None
+    waits: str = ""
+    cause: str | None = None
+    generation: int = 1
+    journal_generation: int = 1
+
+    # The fence and the doorstep.
+    epoch: int = 0
+    inbox: int = 0
+
+    # Order among the ready.
+    priority: int = 0
+    resumed: bool = False
+    ready_at: Time | None = None
+
+    # The lease: who holds it, since when.
+    worker: str | None = None
+    claim_id: str | None = None
+    claimed_at: Time | None = None
+
+    # Times at which something is due.
+    wake_at: Time | None = None
+    deadline_at: Time | None = None
+    attempt_deadline_at: Time | None = None
+    purge_at: Time | None = None
+
+    # The attempt under way, or the next one.
+    attempt: int = 1
+    attempt_open: bool = False
+    failures: int = 0
+    crashes: int = 0
+    ran_ms: int = 0
+
+    # Policy, fixed at the start.
+    timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    retry: str = ""
+    crash_cap: int = 5
+    retention_ms: int | None = None
+
+    # What was asked from outside.
+    cancel_requested: bool = False
+    held: bool = False
+    unwinds: bool = False
+
+    # Life.
+    created_at: Time
+    finished_at: Time | None = None
+    change_id: str = ""
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        return RetryPolicy.parse(self.retry) if self.retry else RetryPolicy()
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        return tuple(self.waits.split(WAITS_SEPARATOR)) if self.waits else ()
+
+    @property
+    def tag_map(self) -> dict[str, str]:
+        return msgspec.json.decode(self.tags, type=dict[str, str])
+
+
+def execution_key(namespace: str, execution_id: str) -> Key:
+    return Key(Execution.KIND, (namespace, execution_id))
+
+
+def route_of(workflow: str, version: str, requires: tuple[str, ...], quota: str | None = None) -> str:
+    """Ready work is indexed by route: a worker scans only the routes that it can serve, and skips one at once."""
+    return ROUTE_SEPARATOR.join((workflow, version, ",".join(sorted(requires)), quota or ""))
+
+
+class Route(NamedTuple):
+    """What a worker must offer to serve a route, and the quota whose permits its executions take."""
+
+    workflow: str
+    version: str
+    requires: frozenset[str]
+    quota: str | None
+
+
+def parse_route(route: str) -> Route:
+    workflow, version, requires, quota = route.split(ROUTE_SEPARATOR)
+    return Route(workflow, version, frozenset(requires.split(",")) if requires else frozenset(), quota or None)

@@ -1,0 +1,34 @@
+"""The journal: one insert-only entry per durable operation of an execution, found again by its key at replay.
+
+The key is fixed when the operation is called, not when it ends: (execution, generation, scope, name, occurrence).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from outlast.model.record import Key, Record, Time
+
+
+class JournalEntry(Record, frozen=True, kw_only=True):
+    KIND: ClassVar[str] = "journal"
+    KEY: ClassVar[tuple[str, ...]] = ("namespace", "execution", "generation", "scope", "name", "occurrence")
+    TIMES: ClassVar[tuple[str, ...]] = ("recorded_at",)
+
+    namespace: str
+    execution: str
+    generation: int
+    scope: str
+    name: str
+    occurrence: int
+    op: str
+    outcome: str
+    value: bytes | None
+    tries: int = 1
+    epoch: int
+    recorded_at: Time
+    change_id: str
+
+
+def journal_key(namespace: str, execution: str, generation: int, scope: str, name: str, occurrence: int) -> Key:
+    return Key(JournalEntry.KIND, (namespace, execution, generation, scope, name, occurrence))

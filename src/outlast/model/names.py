@@ -1,0 +1,51 @@
+"""What a name may be. Checked once, where a name enters; the rest of the code trusts it.
+
+A caller's id has no `/`: children and members are named under their parent (`order-42/ship`) and live with it.
+"""
+
+from __future__ import annotations
+
+from outlast import limits
+from outlast.errors import InvalidName, LimitExceeded
+
+RESERVED_PREFIX = "outlast:"
+
+
+def check_name(what: str, name: object, *, max_chars: int = limits.NAME_MAX_CHARS) -> str:
+    """`name` itself if it is a usable name: a non-empty string, not too long, printable."""
+    if not isinstance(name, str):
+        raise InvalidName(what, name, "must be a string")
+    if not name:
+        raise InvalidName(what, name, "must not be empty")
+    if len(name) > max_chars:
+        raise LimitExceeded(what, actual=len(name), limit=max_chars, unit="characters")
+    if not name.isprintable():
+        raise InvalidName(what, name, "must be printable, without control characters or line breaks")
+    if name != name.strip():
+        raise InvalidName(what, name, "must not begin or end with a space")
+    return name
+
+
+def check_id(execution_id: object) -> str:
+    """An id as a caller may give it."""
+    checked = check_name("id", execution_id, max_chars=limits.ID_MAX_CHARS)
+    if "/" in checked:
+        raise InvalidName("id", execution_id, "must not contain '/': that names children under their parent")
+    return checked
+
+
+def check_word(what: str, word: object) -> str:
+    """A lane, capability, version, workflow or tag key: also free of the separators that routes use."""
+    checked = check_name(what, word)
+    for separator in (",", "|", " "):
+        if separator in checked:
+            raise InvalidName(what, word, f"must not contain {separator!r}")
+    return checked
+
+
+def check_user_name(what: str, name: object) -> str:
+    """A name chosen by a user, outside of the engine's own `outlast:` names."""
+    checked = check_name(what, name)
+    if checked.startswith(RESERVED_PREFIX):
+        raise InvalidName(what, name, f"names that begin with {RESERVED_PREFIX!r} are reserved")
+    return checked

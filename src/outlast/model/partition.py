@@ -1,0 +1,31 @@
+"""Placement: where an execution lives. Ids route to partitions; a family lives together.
+
+The partition is a hash of the namespace and the id up to the first `/`, modulo the number of partitions, which is
+fixed when a store is created and kept in it. SHA-256, not a short hash: the placement must never differ between
+versions, machines or languages.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+
+def root_of(execution_id: str) -> str:
+    """The id that decides the placement: `order-42/ship/label` lives with `order-42`."""
+    return execution_id.partition("/")[0]
+
+
+def partition_of(namespace: str, execution_id: str, partitions: int) -> int:
+    """The partition of an execution, in `range(partitions)`."""
+    if partitions == 1:
+        return 0
+    # The length keeps ("a", "bc") and ("ab", "c") apart.
+    text = f"{len(namespace)}:{namespace}:{root_of(execution_id)}"
+    return int.from_bytes(sha256(text.encode()).digest()[:8]) % partitions
+
+
+def rendezvous(partition: int, workers: list[str]) -> str | None:
+    """The worker that should repair this partition (advisory): highest hash wins, so few move when workers change."""
+    if not workers:
+        return None
+    return max(workers, key=lambda worker: (sha256(f"{partition}:{worker}".encode()).digest(), worker))

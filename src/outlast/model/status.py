@@ -1,0 +1,67 @@
+"""Where an execution is (`Status`), and why it is not running (`Reason`)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    BLOCKED = "blocked"
+    READY = "ready"
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    SKIPPED = "skipped"
+
+    @property
+    def terminal(self) -> bool:
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.SKIPPED})
+OPEN = frozenset(Status) - TERMINAL
+
+
+class Reason:
+    """Why an execution is not running. Some name what is awaited: `Reason.event("plan")` is `event:plan`."""
+
+    DEPENDENCIES = "dependencies"
+    DELAY = "delay"
+    RETRY = "retry"
+    TIMER = "timer"
+    VERSION = "version"
+    OPERATOR = "operator"
+
+    @staticmethod
+    def event(name: str) -> str:
+        return f"event:{name}"
+
+    @staticmethod
+    def deferred(name: str) -> str:
+        return f"deferred:{name}"
+
+    @staticmethod
+    def child(execution_id: str) -> str:
+        return f"child:{execution_id}"
+
+    @staticmethod
+    def quota(name: str) -> str:
+        return f"quota:{name}"
+
+    @staticmethod
+    def capability(word: str) -> str:
+        return f"capability:{word}"
+
+
+PLAIN_REASONS = frozenset(
+    {Reason.DEPENDENCIES, Reason.DELAY, Reason.RETRY, Reason.TIMER, Reason.VERSION, Reason.OPERATOR}
+)
+NAMED_REASONS = ("event:", "deferred:", "child:", "quota:", "budget:", "capability:")
+
+
+def is_reason(text: str) -> bool:
+    """Whether `text` is one of the reasons that the vocabulary knows."""
+    return text in PLAIN_REASONS or text.startswith(NAMED_REASONS)

@@ -1,0 +1,131 @@
+"""The engine carries facts: it looks at the execution, lets the machine decide, and commits what it answered.
+
+If the store refuses because something changed in between, it looks again. So every fact ends in an answer: applied,
+refused by the machine, or refused by the record that was there first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+
+from outlast.errors import StoreUnavailable
+from outlast.machine.changes import Absent, Ahead, Changes, Code, Delete, Lapsed, Matches, Patch, Reached, Refusal, View
+from outlast.machine.decide import decide
+from outlast.machine.facts import AnyFact, decode_fact
+from outlast.model.execution import Execution, execution_key
+from outlast.model.outbox import Delivery
+from outlast.model.partition import partition_of
+from outlast.model.record import Now, Plain, Record
+from outlast.runtime.entropy import Entropy, SystemEntropy
+from outlast.runtime.group_commit import GroupCommit, Pause
+from outlast.store.port import Store, Verdict
+
+LOOKS_MAX = 1_000
+"""Looking again so often in vain is no contention any more; it is reported instead of going on for ever."""
+
+
+class Told(Struct, frozen=True):
+    """What became of a fact.
+
+    `refusal` is the machine's; `instead` is the record that was there first (an event or a deferred with that key).
+    Neither: it is applied.
+    """
+
+    before: Execution | None
+    refusal: Refusal | None = None
+    instead: Record | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def applied(self) -> bool:
+        return self.refusal is None and self.instead is None
+
+
+class Engine:
+    """One per process and store."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        entropy: Entropy | None = None,
+        batch_max: int = 500,
+        patience_s: float = 30.0,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        self.store = store
+        self.entropy = entropy or SystemEntropy()
+        self.group = GroupCommit(store, batch_max=batch_max, patience_s=patience_s, pause=pause)
+
+    async def close(self) -> None:
+        await self.group.close()
+
+    def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
+        return View(partition_of(namespace, execution_id, self.store.partitions), execution)
+
+    async def look(self, namespace: str, execution_id: str) -> Execution | None:
+        """The execution as it is now."""
+        [record] = await self.store.load([execution_key(namespace, execution_id)])
+        assert record is None or isinstance(record, Execution)
+        return record
+
+    async def tell(self, namespace: str, execution_id: str, fact: AnyFact, *, seen: Execution | None = None) -> Told:
+        """Tell the machine a fact about an execution, until it is settled. `seen` saves the first look."""
+        execution = seen if seen is not None else await self.look(namespace, execution_id)
+        for _ in range(LOOKS_MAX):
+            answer = decide(self.view(namespace, execution_id, execution), fact, await self._now())
+            if isinstance(answer, Refusal):
+                return Told(execution, refusal=answer)
+            verdict = await self.group.commit(answer)
+            if verdict.applied:
+                return Told(execution, verdict=verdict)
+            if _taken(verdict):
+                return Told(execution, instead=verdict.current, verdict=verdict)
+            if isinstance(verdict.refused_by, Reached | Ahead | Lapsed):
+                return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
+            execution = await self.look(namespace, execution_id)
+        raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")
+
+    async def deliver(self, delivery: Delivery) -> Told:
+        """Carry an outbox record to its target, then strike it off. Repeating it is harmless."""
+        told = await self.tell(delivery.namespace, delivery.target, decode_fact(delivery.fact))
+        await self.group.commit(self._struck(delivery))
+        return told
+
+    async def postpone(self, delivery: Delivery, *, error: str, delay_ms: int) -> None:
+        """A delivery that failed is tried again later, and says why."""
+        fields: dict[str, Plain | Now] = {"due_at": Now(delay_ms), "tries": delivery.tries + 1, "error": error[:1_000]}
+        same = Matches(delivery.key, {"tries": delivery.tries})
+        await self.group.commit(self._of_delivery(delivery, guards=(same,), writes=(Patch(delivery.key, fields),)))
+
+    def _struck(self, delivery: Delivery) -> Changes:
+        return self._of_delivery(delivery, guards=(), writes=(Delete(delivery.key),))
+
+    def _of_delivery(
+        self, delivery: Delivery, *, guards: tuple[Matches, ...], writes: tuple[Patch | Delete, ...]
+    ) -> Changes:
+        return Changes(
+            id=self.entropy.new_id(),
+            partition=delivery.partition,
+            anchors=(delivery.key,),
+            guards=guards,
+            writes=writes,
+        )
+
+    async def _now(self) -> int:
+        if self.group.now == 0:
+            self.group.now = await self.store.now()
+        return self.group.now
+
+
+def _taken(verdict: Verdict) -> bool:
+    """Whether a record of the same key was there first: an event sent before, a deferred resolved before."""
+    refused_by = verdict.refused_by
+    return isinstance(refused_by, Absent) and refused_by.key.kind != Execution.KIND and verdict.current is not None
+
+
+def _not_due(guard: Reached | Ahead | Lapsed) -> Refusal:
+    """By the store's clock it is not so: whoever said so was early, or somebody renewed meanwhile."""
+    return Refusal(Code.NOT_DUE, f"{guard.key.kind}.{guard.field} says otherwise")

@@ -1,0 +1,104 @@
+"""Group commit: changes that come while a commit is in flight share the next one. No artificial delay.
+
+One batch is in flight at a time and changes keep their order, so what was submitted first is decided first. A commit
+whose reply was lost is retried verbatim: every change is safe to repeat, and its verdict says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from outlast import limits
+from outlast.errors import StoreClosed, StoreUnavailable
+from outlast.machine.changes import Changes
+from outlast.store.port import Store, Verdict
+
+
+class Pause(Protocol):
+    """How to wait before a retry; `asyncio.sleep`, unless a simulation schedules."""
+
+    async def __call__(self, delay_s: float, /) -> None: ...
+
+
+class GroupCommit:
+    """`verdict = await group.commit(changes)`."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        batch_max: int = 500,
+        patience_s: float = 30.0,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        assert 1 <= batch_max <= limits.BATCH_MAX_CHANGES
+        self._store = store
+        self._batch_max = batch_max
+        self._patience_s = patience_s
+        self._pause = pause
+        self._waiting: list[tuple[Changes, asyncio.Future[Verdict]]] = []
+        self._pump: asyncio.Task[None] | None = None
+        self._closed = False
+        self.now = 0
+        """The store's time as last heard."""
+
+    async def commit(self, changes: Changes) -> Verdict:
+        """The verdict on `changes`, once they are durable or refused."""
+        if self._closed:
+            raise StoreClosed("the engine is closed")
+        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting.append((changes, future))
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._drain(), name="outlast group commit")
+        return await future
+
+    async def close(self) -> None:
+        """Take nothing more, and let what was taken be answered."""
+        self._closed = True
+        if self._pump is not None:
+            await self._pump
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._batch_max], self._waiting[self._batch_max :]
+                await self._commit(batch)
+        finally:
+            self._pump = None
+
+    async def _commit(self, batch: list[tuple[Changes, asyncio.Future[Verdict]]]) -> None:
+        try:
+            committed = await self._until_answered([changes for changes, _ in batch])
+        except Exception as error:
+            if len(batch) == 1:
+                _fail(batch[0][1], error)
+                return
+            # One of them spoils it for all: find out which.
+            for alone in batch:
+                await self._commit([alone])
+            return
+        for (_, future), verdict in zip(batch, committed, strict=True):
+            if not future.done():
+                future.set_result(verdict)
+
+    async def _until_answered(self, batch: list[Changes]) -> list[Verdict]:
+        """Verbatim retries while the store does not answer, up to the patience."""
+        waited_s, delay_s = 0.0, 0.01
+        while True:
+            try:
+                committed = await self._store.commit(batch)
+            except StoreUnavailable:
+                if waited_s >= self._patience_s:
+                    raise
+                await self._pause(delay_s)
+                waited_s += delay_s
+                delay_s = min(delay_s * 2, 1.0)
+                continue
+            self.now = max(self.now, committed.now)
+            return committed.verdicts
+
+
+def _fail(future: asyncio.Future[Verdict], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,285 @@
+"""The store port: what every store does, and all that the engine knows of it.
+
+A store keeps records (`model/kinds.py`) and ordered indexes. It knows no transitions: it commits what the machine
+decided, each `Changes` guarded and all-or-nothing, with a verdict of its own. Only what must be native for speed is
+native: claim, due, renew, purge.
+
+The contract, in short (the conformance suite `outlast.testing.conformance` is the judge):
+
+- `commit` locks the anchors in key order, then reads guards under the locks, then writes. A refused change never fails
+  its neighbours. Changes that share an anchor apply in the order given. A change that was applied before (its own
+  records are there) is applied again as "done before": `Verdict.again`.
+- Time is the store's. `Now(+ms)` in a change is resolved by the commit; every answer carries the store's time; a
+  partition's clock never goes back. A store accepts a test `Clock` when it is made.
+- Crash points: a store calls `points(name)` before and after each statement and reply, so that tests can stop it there.
+- Doorbells are hints: a channel's name is their only content, they are coalesced, they may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from enum import StrEnum
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+from outlast.machine.changes import Changes, Guard
+from outlast.model.completion import Completion
+from outlast.model.execution import Execution
+from outlast.model.frame import Frame
+from outlast.model.record import Key, Record
+from outlast.model.status import Status
+
+
+class Clock(Protocol):
+    """Where a store's time comes from, if not from the store itself."""
+
+    def now_ms(self) -> int: ...
+
+
+Points: TypeAlias = Callable[[str], None]
+"""Called with the name of a crash point; may raise, or end the process."""
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """How a store differs, declared instead of guessed."""
+
+    native_doorbell: bool
+    exact_order: bool
+    """Claims are ordered across the whole store, not only within a partition."""
+
+
+# ---- commit -------------------------------------------------------------------------------------------------------
+
+
+class Verdict(Struct, frozen=True):
+    """What became of one change.
+
+    `inbox` is that of the anchored execution after the change, so that a holder sees a cancel without asking.
+    A refusal says which guard failed and what the record is now (`None` if there is none).
+    """
+
+    applied: bool
+    inbox: int | None = None
+    again: bool = False
+    refused_by: Guard | None = None
+    current: Record | None = None
+
+
+class Committed(Struct, frozen=True):
+    now: int
+    verdicts: list[Verdict]
+
+
+# ---- claim and renew ----------------------------------------------------------------------------------------------
+
+
+class ClaimRequest(Struct, frozen=True, kw_only=True):
+    """What a worker can take. `serves` are (workflow, version) pairs; `claim_id` finds a claim whose reply was lost."""
+
+    namespace: str
+    lanes: tuple[str, ...]
+    serves: frozenset[tuple[str, str]]
+    worker: str
+    claim_id: str
+    limit: int
+    lease_ttl_ms: int
+    capabilities: frozenset[str] = frozenset()
+
+
+class ClaimedExecution(Struct, frozen=True):
+    execution: Execution
+    input: bytes
+
+
+class Claimed(Struct, frozen=True):
+    now: int
+    executions: list[ClaimedExecution]
+
+
+class Held(Struct, frozen=True):
+    """A lease as the store sees it: the worker compares it with what it runs, and hands the rest back."""
+
+    namespace: str
+    id: str
+    epoch: int
+    inbox: int
+
+
+class Renewed(Struct, frozen=True):
+    now: int
+    held: list[Held]
+
+
+# ---- due ----------------------------------------------------------------------------------------------------------
+
+
+class DueKind(StrEnum):
+    """The ordered indexes of what time makes true."""
+
+    LEASE = "lease"
+    TIMEOUT = "timeout"
+    DEADLINE = "deadline"
+    TIMER = "timer"
+    OUTBOX = "outbox"
+    RETENTION = "retention"
+    SESSION = "session"
+
+
+class Filter(Struct, frozen=True, kw_only=True):
+    """Which executions a reconciler looks at: all, those of a namespace, those with an instance tag."""
+
+    namespace: str | None = None
+    tag: tuple[str, str] | None = None
+
+
+EVERYTHING = Filter()
+
+
+class DueItem(Struct, frozen=True):
+    due_at: int
+    record: Record
+
+
+class Due(Struct, frozen=True):
+    """Oldest first. `depth` counts all that is due, this page included."""
+
+    now: int
+    items: list[DueItem]
+    depth: int
+
+
+# ---- find ---------------------------------------------------------------------------------------------------------
+
+
+class Query(Struct, frozen=True, kw_only=True):
+    """Which executions of a namespace; newest first. All conditions must hold. `after` is a page's cursor."""
+
+    namespace: str
+    status: frozenset[Status] = frozenset()
+    workflow: str | None = None
+    lane: str | None = None
+    tags: dict[str, str] = field(default_factory=dict[str, str])
+    id_prefix: str | None = None
+    created_from: int | None = None
+    created_before: int | None = None
+    after: str | None = None
+    limit: int = 100
+
+
+class Page(Struct, frozen=True):
+    executions: list[Execution]
+    cursor: str | None
+
+
+class Feed(Struct, frozen=True):
+    """Completions in commit order, and the cursor to go on from: a late commit is never skipped."""
+
+    completions: list[Completion]
+    cursor: str
+
+
+class Appended(Struct, frozen=True):
+    """`applied` is false when the writer no longer holds the execution; `seq` is the stream's newest frame."""
+
+    applied: bool
+    seq: int
+
+
+# ---- doorbell -----------------------------------------------------------------------------------------------------
+
+
+RESCAN = "*"
+"""Heard first, and whenever rings may have been missed: look at everything."""
+
+
+class Subscription(Protocol):
+    """Rings heard since the last look: `async for channels in subscription`. The first item holds `RESCAN`."""
+
+    def __aiter__(self) -> AsyncIterator[frozenset[str]]: ...
+
+    async def close(self) -> None: ...
+
+
+# ---- the port -----------------------------------------------------------------------------------------------------
+
+
+class Store(Protocol):
+    @property
+    def url(self) -> str:
+        """What people see: without passwords."""
+        ...
+
+    @property
+    def partitions(self) -> int: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    async def open(self) -> None:
+        """Connect and check the schema: `SchemaMissing`, `SchemaOutdated` or `SchemaTooNew` if it does not fit."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is in flight and let go of everything. Calling it twice is harmless."""
+        ...
+
+    async def migrate(self) -> int:
+        """Bring the schema to this code's version and return that; safe when many processes do it at once."""
+        ...
+
+    async def now(self) -> int:
+        """The store's time in milliseconds since 1970."""
+        ...
+
+    async def commit(self, batch: Sequence[Changes]) -> Committed: ...
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        """Take up to `limit` ready executions, by priority, then resumed before new, then age.
+
+        Writes exactly what `decide(view, Claim)` gives, and renews the worker's session.
+        """
+        ...
+
+    async def renew(self, worker: str, *, lease_ttl_ms: int) -> Renewed:
+        """Keep the worker's sessions alive (also an expired one that nobody took over) and say what they hold."""
+        ...
+
+    async def load(self, keys: Sequence[Key]) -> list[Record | None]: ...
+
+    async def scan(
+        self, kind: str, prefix: tuple[str | int, ...], *, after: Key | None = None, limit: int = 1_000
+    ) -> list[Record]:
+        """Records whose key begins with `prefix`, in key order; sequenced kinds in the order of their `seq`."""
+        ...
+
+    async def find(self, query: Query) -> Page: ...
+
+    async def count(self, query: Query) -> int: ...
+
+    async def due(self, kind: DueKind, *, limit: int, filter: Filter = EVERYTHING) -> Due:
+        """What is due by now, oldest first: executions, or the records that the kind names."""
+        ...
+
+    async def append(
+        self, namespace: str, execution_id: str, *, epoch: int, change_id: str, frames: Sequence[bytes]
+    ) -> Appended:
+        """Add frames to an execution's stream, fenced by its holder's epoch; a repeated call appends once."""
+        ...
+
+    async def frames(self, namespace: str, execution_id: str, *, after: int = 0, limit: int = 1_000) -> list[Frame]: ...
+
+    async def completions(
+        self, *, after: str | None = None, limit: int = 1_000, filter: Filter = EVERYTHING
+    ) -> Feed: ...
+
+    def ring(self, channels: frozenset[str]) -> None: ...
+
+    def listen(self) -> Subscription: ...
+
+    async def purge(
+        self, *, finished_before: int | None = None, limit: int = 1_000, filter: Filter = EVERYTHING
+    ) -> int:
+        """Delete ended executions, with all that belongs to them: those whose retention is over, or, if
+        `finished_before` is given, those that ended before. Returns how many."""
+        ...

@@ -1,0 +1,117 @@
+"""Claim and renew, natively. Claim writes exactly what `decide(view, Claim)` gives; conformance compares them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from outlast import limits
+from outlast.model.execution import Execution, Route, parse_route
+from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
+from outlast.store.sqlite.connection import Transaction
+from outlast.store.sqlite.statements import TABLES, statement
+
+_TABLE = TABLES[Execution.KIND]
+_AGAIN = statement("claim_again").format(columns=_TABLE.columns)
+_READY = statement("claim_ready").format(columns=_TABLE.columns)
+
+
+def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
+    """The same claim id finds what it took before; otherwise take anew, in the order of claims."""
+    tx.rows(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
+    taken = [_execution(row) for row in tx.rows(_AGAIN, (request.worker, request.claim_id))]
+    if not taken:
+        taken = [_take(tx, request, execution) for execution in _choose(tx, request)]
+    return Claimed(tx.now, [ClaimedExecution(execution, _input(tx, execution)) for execution in taken])
+
+
+def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
+    tx.rows(statement("session_renew"), (worker, tx.now + lease_ttl_ms, tx.now))
+    held = tx.rows(statement("claim_held"), (worker,))
+    return Renewed(tx.now, [Held(*row) for row in held])
+
+
+def _choose(tx: Transaction, request: ClaimRequest) -> list[Execution]:
+    """The first `limit` of all routes that the worker serves and whose gates are open."""
+    permits: dict[str, int] = {}
+    ordered = heapq.merge(
+        *(
+            _of_route(tx, request, lane, route)
+            for lane in _open_lanes(tx, request)
+            for route in _routes(tx, request, lane)
+        ),
+        key=_claim_order,
+    )
+    chosen: list[Execution] = []
+    for execution in ordered:
+        if len(chosen) == request.limit:
+            break
+        if execution.quota is not None:
+            free = permits.get(execution.quota)
+            if free is None:
+                free = _free_permits(tx, request.namespace, execution.quota)
+            if free <= 0:
+                continue
+            permits[execution.quota] = free - 1
+        chosen.append(execution)
+    return chosen
+
+
+def _claim_order(execution: Execution) -> tuple[int, bool, object, str]:
+    return (-execution.priority, not execution.resumed, execution.ready_at, execution.id)
+
+
+def _open_lanes(tx: Transaction, request: ClaimRequest) -> Iterator[str]:
+    for lane in request.lanes:
+        paused = tx.rows(statement("claim_gate_lane"), (request.namespace, lane))
+        if not (paused and paused[0][0]):
+            yield lane
+
+
+def _routes(tx: Transaction, request: ClaimRequest, lane: str) -> Iterator[str]:
+    rows = tx.rows(statement("claim_routes"), (request.namespace, lane, limits.ROUTES_MAX))
+    for (route,) in rows:
+        if _served(tx, request, parse_route(route)):
+            yield route
+
+
+def _served(tx: Transaction, request: ClaimRequest, route: Route) -> bool:
+    if (route.workflow, route.version) not in request.serves or not route.requires <= request.capabilities:
+        return False
+    return route.quota is None or _free_permits(tx, request.namespace, route.quota) > 0
+
+
+def _free_permits(tx: Transaction, namespace: str, quota: str) -> int:
+    rows = tx.rows(statement("claim_gate_quota"), (namespace, quota))
+    return rows[0][0] if rows else 0
+
+
+def _of_route(tx: Transaction, request: ClaimRequest, lane: str, route: str) -> list[Execution]:
+    rows = tx.rows(_READY, (request.namespace, lane, route, request.limit))
+    return [_execution(row) for row in rows]
+
+
+def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> Execution:
+    e, now = execution, tx.now
+    deadline_at = None if e.timeout_ms is None else now + max(0, e.timeout_ms - e.ran_ms)
+    tx.rows(statement("claim_take"), (request.worker, request.claim_id, now, deadline_at, e.namespace, e.id))
+    attempt = (e.namespace, e.id, e.generation, e.attempt)
+    if e.attempt_open:
+        tx.rows(statement("claim_attempt_resumed"), (e.epoch + 1, request.worker, request.claim_id, *attempt))
+    else:
+        begun = (*attempt, e.epoch + 1, request.worker, now, request.claim_id)
+        tx.rows(statement("claim_attempt_new"), begun)
+    if e.quota is not None:
+        tx.rows(statement("claim_permits"), (1, e.namespace, e.quota))
+    return _execution(tx.rows(_TABLE.load, (e.namespace, e.id))[0])
+
+
+def _execution(row: tuple[object, ...]) -> Execution:
+    record = _TABLE.record(row)
+    assert isinstance(record, Execution)
+    return record
+
+
+def _input(tx: Transaction, execution: Execution) -> bytes:
+    key = (execution.namespace, execution.id, execution.journal_generation)
+    return tx.rows(statement("claim_input"), key)[0][0]

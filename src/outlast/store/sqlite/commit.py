@@ -1,0 +1,196 @@
+"""Commit a batch of guarded changes inside the writer's transaction.
+
+The file has one writer at a time, so the transaction itself is the lock on every anchor, and changes apply in the
+order given. Within a change all guards are read before anything is written; after that no write can fail by contract,
+so a refusal needs no rollback.
+"""
+
+# apsw's stubs name a type that Python 3.11 does not have yet.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+import apsw
+
+from outlast.machine.changes import (
+    HOME,
+    Absent,
+    Add,
+    Ahead,
+    Changes,
+    Delete,
+    Guard,
+    Insert,
+    Lapsed,
+    Matches,
+    Patch,
+    Put,
+    Reached,
+    Write,
+    partition_channel,
+)
+from outlast.model.execution import Execution
+from outlast.model.record import Key, Now, Record
+from outlast.store.port import Points, Verdict
+from outlast.store.sqlite.statements import TABLES
+
+_EXECUTION = Execution.KIND
+_HOME = partition_channel(0)
+
+
+class Commit:
+    """The commit of one transaction: verdicts, and the doorbells to ring once it is durable."""
+
+    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None) -> None:
+        self._execute = cursor.execute
+        self._connection = cursor.connection
+        self._now = now
+        self._points = points
+        self.rings: set[str] = set()
+
+    def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
+        return [self._apply(changes) for changes in batch]
+
+    def _apply(self, changes: Changes) -> Verdict:
+        inbox: int | None = None
+        for guard in changes.guards:
+            holds, seen = self._holds(guard)
+            if not holds:
+                return self._refused(changes, guard)
+            if seen is not None:
+                inbox = seen
+        writes = changes.writes
+        if len(writes) == 1 and type(writes[0]) is Insert:
+            # The commonest change of all, a step: the insert is its own guard.
+            record = writes[0].record
+            if not self._insert(record):
+                return self._refused(changes, Absent(record.key))
+        else:
+            for write in writes:
+                if type(write) is Insert and self._exists(write.record.key):
+                    return self._refused(changes, Absent(write.record.key))
+            for write in writes:
+                self._write(write)
+                if type(write) is Add and write.field == "inbox" and inbox is not None:
+                    inbox += write.amount
+        for ring in changes.rings:
+            self.rings.add(_HOME if ring == HOME else ring)
+        if inbox is None:
+            inbox = self._inbox(changes)
+        return Verdict(True, inbox)
+
+    # ---- guards ---------------------------------------------------------------------------------------------------
+
+    def _holds(self, guard: Guard) -> tuple[bool, int | None]:
+        """Whether the guard holds, and the inbox of the execution that it read, if it read one."""
+        if isinstance(guard, Matches):
+            expected = guard.fields
+            table = TABLES[guard.key.kind]
+            row = self._row(table.guard(tuple(expected)), guard.key.values)
+            if row is None:
+                return False, None
+            for found, value in zip(row, expected.values(), strict=False):
+                if found != value:
+                    return False, None
+            return True, row[-1] if table.has_inbox else None
+        if isinstance(guard, Absent):
+            return not self._exists(guard.key), None
+        match guard:
+            case Reached(key, field):
+                time = self._time(key, field)
+                return time is not None and time <= self._now, None
+            case Ahead(key, field):
+                time = self._time(key, field)
+                return time is not None and time > self._now, None
+            case Lapsed(key, field):
+                time = self._time(key, field)
+                return time is None or time <= self._now, None
+            case _:
+                assert_never(guard)
+
+    def _time(self, key: Key, field: str) -> int | None:
+        row = self._row(TABLES[key.kind].guard((field,)), key.values)
+        return None if row is None else row[0]
+
+    def _exists(self, key: Key) -> bool:
+        table = TABLES[key.kind]
+        return self._row(table.guard(table.kind.KEY[:1]), key.values) is not None
+
+    def _row(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        self._point("commit:statement")
+        row = self._execute(sql, values).fetchone()
+        self._point("commit:statement done")
+        return row
+
+    # ---- refusals -------------------------------------------------------------------------------------------------
+
+    def _refused(self, changes: Changes, guard: Guard) -> Verdict:
+        """Refused by one's own record means: applied before, and the reply was lost."""
+        again = any(self._own(changes, write) for write in changes.writes)
+        inbox = self._inbox(changes)
+        if again:
+            return Verdict(True, inbox, again=True)
+        return Verdict(False, inbox, refused_by=guard, current=self._load(guard.key))
+
+    def _own(self, changes: Changes, write: Write) -> bool:
+        match write:
+            case Insert(record):
+                key = record.key
+            case Patch(key, fields) if "change_id" in fields:
+                pass
+            case _:
+                return False
+        table = TABLES[key.kind]
+        if not table.has_change_id:
+            return False
+        row = self._row(table.guard(("change_id",)), key.values)
+        return row is not None and row[0] == changes.id
+
+    def _inbox(self, changes: Changes) -> int | None:
+        for anchor in changes.anchors:
+            if anchor.kind == _EXECUTION:
+                row = self._row(TABLES[_EXECUTION].guard(("inbox",)), anchor.values)
+                return None if row is None else row[0]
+        return None
+
+    def _load(self, key: Key) -> Record | None:
+        table = TABLES[key.kind]
+        row = self._row(table.load, key.values)
+        return None if row is None else table.record(row)
+
+    # ---- writes ---------------------------------------------------------------------------------------------------
+
+    def _insert(self, record: Record) -> bool:
+        table = TABLES[record.KIND]
+        self._run(table.insert, table.row(record, self._now))
+        return self._connection.changes() == 1
+
+    def _write(self, write: Write) -> None:
+        match write:
+            case Insert(record):
+                self._insert(record)
+            case Patch(key, fields):
+                now = self._now
+                values = [now + v.plus_ms if type(v) is Now else v for v in fields.values()]
+                self._run(TABLES[key.kind].patch(tuple(fields)), (*values, *key.values))
+            case Put(record):
+                table = TABLES[record.KIND]
+                self._run(table.put, table.row(record, self._now))
+            case Delete(key):
+                self._run(TABLES[key.kind].delete, key.values)
+            case Add(key, field, amount):
+                self._run(TABLES[key.kind].add(field), (amount, *key.values))
+            case _:
+                assert_never(write)
+
+    def _run(self, sql: str, values: Sequence[Any]) -> None:
+        self._point("commit:statement")
+        self._execute(sql, values)
+        self._point("commit:statement done")
+
+    def _point(self, name: str) -> None:
+        if self._points is not None:
+            self._points(name)

@@ -1,0 +1,264 @@
+"""One connection on one thread, fed by any number of event loops.
+
+SQLite calls block, so they run on threads of their own: one writer and one reader per process. Operations that gather
+while the writer is busy share its next transaction, and so its fsync; replies go out after the commit. If one of them
+fails, the transaction is rolled back and each is done alone, so that no operation fails for its neighbour's sake.
+"""
+
+# apsw's stubs name a type that Python 3.11 does not have yet.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
+
+import apsw
+
+from outlast.errors import ReplyLost, StoreClosed
+from outlast.store.port import Clock, Points
+from outlast.store.sqlite.errors import translated
+from outlast.store.sqlite.statements import statement
+
+T = TypeVar("T")
+
+SHARED_MAX = 64
+"""How many operations may share a transaction."""
+
+
+def rows_of(cursor: apsw.Cursor, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
+    """Every row of a statement."""
+    return cast("list[tuple[Any, ...]]", cursor.execute(sql, values).fetchall())
+
+
+class Transaction:
+    """What an operation gets: a cursor, the time of the commit, and the crash points."""
+
+    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None) -> None:
+        self.cursor = cursor
+        self.now = now
+        self.points = points
+        self.rings: set[str] = set()
+
+    def rows(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
+        """Run one statement between its two crash points."""
+        if self.points is None:
+            return rows_of(self.cursor, sql, values)
+        self.points("statement")
+        rows = rows_of(self.cursor, sql, values)
+        self.points("statement done")
+        return rows
+
+    def many(self, sql: str, values: list[Any]) -> None:
+        """Run one statement for many sets of values."""
+        if self.points is not None:
+            self.points("statement")
+        self.cursor.executemany(sql, values)
+        if self.points is not None:
+            self.points("statement done")
+
+
+Operation = Callable[[Transaction], Any]
+
+
+class _Call:
+    __slots__ = ("error", "future", "loop", "name", "operation", "result")
+
+    def __init__(self, name: str, operation: Operation, loop: asyncio.AbstractEventLoop) -> None:
+        self.name = name
+        self.operation = operation
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class Connection:
+    """A thread that owns an SQLite connection and runs operations in transactions."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        begin: str,
+        connect: Callable[[], apsw.Connection],
+        turn: AbstractContextManager[None] | None,
+        clock: Clock,
+        points: Points | None,
+        ring: Callable[[set[str]], None] | None,
+    ) -> None:
+        self._path = path
+        self._begin = begin
+        self._writes = ring is not None
+        self._connect = connect
+        self._turn = turn or nullcontext()
+        self._clock = clock
+        self._points = points
+        self._ring = ring
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._closed = False
+        self._dead: BaseException | None = None
+        self._guard = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name=f"outlast-sqlite {begin}", daemon=True)
+        self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def open(self) -> None:
+        """Start the thread and its connection; raises what opening raised."""
+        self._thread.start()
+        error = self._opened.get()
+        if error is not None:
+            self._thread.join()
+            raise error
+
+    def close(self) -> None:
+        """Let what was accepted finish, then end the thread. Blocks for as long as that takes."""
+        with self._guard:
+            if not self._closed:
+                self._closed = True
+                self._calls.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def call(self, name: str, operation: Callable[[Transaction], T]) -> asyncio.Future[T]:
+        """Run the operation in a transaction; the future has its result once the transaction is durable."""
+        with self._guard:
+            if self._closed:
+                raise StoreClosed(f"the store {self._path} is closed")
+            if self._dead is not None:
+                raise StoreClosed(f"the store {self._path} has stopped") from self._dead
+            call = _Call(name, operation, asyncio.get_running_loop())
+            self._calls.put(call)
+        return call.future
+
+    # ---- the thread -----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            with translated(self._path):
+                connection = self._connect()
+        except BaseException as error:
+            self._opened.put(error)
+            return
+        self._opened.put(None)
+        cursor = connection.cursor()
+        try:
+            while (calls := self._gather()) is not None:
+                self._run_shared(cursor, calls)
+        finally:
+            connection.close(True)
+            self._refuse_the_rest()
+
+    def _gather(self) -> list[_Call] | None:
+        """All that waits, up to the bound; None when the store is closing and nothing is left."""
+        first = self._calls.get()
+        if first is None:
+            return None
+        calls = [first]
+        while len(calls) < SHARED_MAX:
+            try:
+                call = self._calls.get_nowait()
+            except Empty:
+                break
+            if call is None:
+                self._calls.put(None)
+                break
+            calls.append(call)
+        return calls
+
+    def _run_shared(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
+        try:
+            self._run(cursor, calls)
+        except Exception as error:
+            if len(calls) == 1:
+                calls[0].error = error
+            else:
+                for call in calls:
+                    self._run_shared(cursor, [call])
+                return
+        except BaseException as crash:
+            # A test's crash point: from here on this store is a dead process.
+            self._dead = crash
+            for call in calls:
+                call.error = crash
+            self._deliver(calls)
+            raise SystemExit from crash
+        self._deliver(calls)
+
+    def _run(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
+        point = self._points
+        name = calls[0].name
+        with translated(self._path), self._turn:
+            if point is not None:
+                point(f"{name}:begin")
+            cursor.execute(self._begin)
+            try:
+                stored = rows_of(cursor, statement("clock_read"))[0][0] if self._ready(cursor) else 0
+                now = max(self._clock.now_ms(), stored)
+                transaction = Transaction(cursor, now, self._named_points(name))
+                for call in calls:
+                    call.result = call.operation(transaction)
+                if self._writes and now > stored and self._ready(cursor):
+                    cursor.execute(statement("clock_write"), (now,))
+                if point is not None:
+                    point(f"{name}:commit")
+                cursor.execute("COMMIT")
+            except BaseException:
+                if not cursor.connection.get_autocommit():
+                    cursor.execute("ROLLBACK")
+                raise
+        if self._ring is not None and transaction.rings:
+            self._ring(transaction.rings)
+        if point is not None:
+            try:
+                point(f"{name}:reply")
+            except ReplyLost as lost:
+                for call in calls:
+                    call.error = lost
+
+    def _ready(self, cursor: apsw.Cursor) -> bool:
+        """Whether the schema is there: before the first migration there is no clock to read."""
+        if not self._schema_seen:
+            self._schema_seen = rows_of(cursor, statement("has_schema"))[0][0] == 1
+        return self._schema_seen
+
+    _schema_seen = False
+
+    def _named_points(self, name: str) -> Points | None:
+        points = self._points
+        return None if points is None else lambda stage: points(f"{name}:{stage}")
+
+    def _refuse_the_rest(self) -> None:
+        with self._guard:
+            self._closed = True
+        leftover: list[_Call] = []
+        while True:
+            try:
+                call = self._calls.get_nowait()
+            except Empty:
+                break
+            if call is not None:
+                call.error = StoreClosed(f"the store {self._path} was closed")
+                leftover.append(call)
+        self._deliver(leftover)
+
+    def _deliver(self, calls: list[_Call]) -> None:
+        by_loop: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
+        for call in calls:
+            by_loop.setdefault(call.loop, []).append(call)
+        for loop, its_calls in by_loop.items():
+            if not loop.is_closed():  # nobody is left to hear it otherwise
+                loop.call_soon_threadsafe(_settle, its_calls)
+
+
+def _settle(calls: list[_Call]) -> None:
+    for call in calls:
+        if call.future.done():
+            continue
+        if call.error is not None:
+            call.future.set_exception(call.error)
+        else:
+            call.future.set_result(call.result)

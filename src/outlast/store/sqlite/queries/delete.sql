@@ -1,0 +1,2 @@
+-- delete: one record, by key.
+DELETE FROM {table} WHERE {key}
