@@ -17,7 +17,7 @@ from outlast.machine.facts import AnyFact, decode_fact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.record import Now, Plain, Record
+from outlast.model.record import Key, Now, Plain, Record
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.group_commit import GroupCommit, Pause
 from outlast.store.port import Store, Verdict
@@ -57,6 +57,8 @@ class Engine:
     ) -> None:
         self.store = store
         self.entropy = entropy or SystemEntropy()
+        self.places: dict[str, Key | None] = {}
+        """Where walks over all records stand, by name."""
         self.group = GroupCommit(store, batch_max=batch_max, patience_s=patience_s, pause=pause)
 
     async def close(self) -> None:
@@ -64,6 +66,14 @@ class Engine:
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
         return View(partition_of(namespace, execution_id, self.store.partitions), execution)
+
+    def partition_of(self, record: Record) -> int:
+        """Where a record lives: by its own word, or by the execution that it belongs to."""
+        partition = getattr(record, "partition", None)
+        if partition is not None:
+            return partition
+        namespace, execution_id = record.key.values[:2]
+        return partition_of(str(namespace), str(execution_id), self.store.partitions)
 
     async def look(self, namespace: str, execution_id: str) -> Execution | None:
         """The execution as it is now."""
@@ -91,17 +101,18 @@ class Engine:
     async def deliver(self, delivery: Delivery) -> Told:
         """Carry an outbox record to its target, then strike it off. Repeating it is harmless."""
         told = await self.tell(delivery.namespace, delivery.target, decode_fact(delivery.fact))
-        await self.group.commit(self._struck(delivery))
+        await self.strike(delivery)
         return told
+
+    async def strike(self, delivery: Delivery) -> None:
+        """Nothing is owed any more."""
+        await self.group.commit(self._of_delivery(delivery, guards=(), writes=(Delete(delivery.key),)))
 
     async def postpone(self, delivery: Delivery, *, error: str, delay_ms: int) -> None:
         """A delivery that failed is tried again later, and says why."""
         fields: dict[str, Plain | Now] = {"due_at": Now(delay_ms), "tries": delivery.tries + 1, "error": error[:1_000]}
         same = Matches(delivery.key, {"tries": delivery.tries})
         await self.group.commit(self._of_delivery(delivery, guards=(same,), writes=(Patch(delivery.key, fields),)))
-
-    def _struck(self, delivery: Delivery) -> Changes:
-        return self._of_delivery(delivery, guards=(), writes=(Delete(delivery.key),))
 
     def _of_delivery(
         self, delivery: Delivery, *, guards: tuple[Matches, ...], writes: tuple[Patch | Delete, ...]

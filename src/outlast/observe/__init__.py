@@ -1,0 +1,1 @@
+"""What can be seen from outside: the names of metrics, in one place."""

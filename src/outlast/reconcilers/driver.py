@@ -1,0 +1,169 @@
+"""Runs the rows of the table, each in its own rhythm, until stopped.
+
+One item's failure is counted, backs off, and never blocks the rest: items that back off do not take the places of
+others in the batch. A cycle that fails is counted too, and leaves its gauges as they were. Sharing between processes
+saves work and guards nothing: two engines doing the same repair is harmless, because every repair is guarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from outlast import limits
+from outlast.model.record import Key, Record
+from outlast.observe.metrics import ReconcilerMetrics
+from outlast.reconcilers.row import Row
+from outlast.reconcilers.sharing import Sharing
+from outlast.runtime.engine import Engine
+from outlast.runtime.group_commit import Pause
+from outlast.store.port import Due, DueItem
+
+_log = logging.getLogger(__name__)
+
+JITTER = 0.1
+"""So much of an interval is random: processes that started together do not stay in step."""
+PARALLEL = 100
+"""So many items of a cycle at a time: they share commits."""
+BACKOFF_MAX_CYCLES = 64
+BACKOFF_MAX_ITEMS = 500
+
+
+class Report(Struct, frozen=True):
+    """What one cycle did. `skipped` is left to another process, backs off, or was settled meanwhile."""
+
+    processed: int = 0
+    errors: int = 0
+    skipped: int = 0
+    full: bool = False
+    """There was at least a whole batch: look again at once."""
+
+
+class _Backoff(Struct):
+    failures: int
+    until_cycle: int
+
+
+class Reconcilers:
+    """`reconcilers = Reconcilers(engine, rows_for(config)); reconcilers.start(); … await reconcilers.stop()`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rows: tuple[Row, ...],
+        *,
+        sharing: Sharing | None = None,
+        pause: Pause = asyncio.sleep,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._rows = {row.name: row for row in rows}
+        self._sharing = sharing
+        self._pause = pause
+        self._monotonic_s = monotonic_s
+        self._backoffs: dict[str, dict[Key, _Backoff]] = {row.name: {} for row in rows}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.metrics = {row.name: ReconcilerMetrics() for row in rows}
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        assert not self._tasks, "started before"
+        self._tasks = [
+            asyncio.create_task(self._repeat(row), name=f"outlast reconciler {row.name}")
+            for row in self._rows.values()
+            if row.enabled
+        ]
+
+    async def stop(self) -> None:
+        """Ends at once: what is under way is guarded, and the next process finishes it."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _repeat(self, row: Row) -> None:
+        while True:
+            report = await self.cycle(row.name)
+            if report.full and report.processed:
+                continue
+            jitter = JITTER * (2 * self._engine.entropy.random() - 1)
+            await self._pause(row.interval_ms / 1_000 * (1 + jitter))
+
+    # ---- one cycle ------------------------------------------------------------------------------------------------
+
+    async def cycle(self, name: str) -> Report:
+        """One look at what is due, and its repair. Never raises: what fails is counted."""
+        row = self._rows[name]
+        metrics = self.metrics[name]
+        began_s = self._monotonic_s()
+        try:
+            report = await self._cycle(row, metrics)
+        except Exception:
+            _log.exception("reconciler %s: the cycle failed", name)
+            report = Report(errors=1)
+        metrics.cycles += 1
+        metrics.duration_s = self._monotonic_s() - began_s
+        metrics.processed += report.processed
+        metrics.errors += report.errors
+        return report
+
+    async def _cycle(self, row: Row, metrics: ReconcilerMetrics) -> Report:
+        limit = min(row.batch + len(self._backoffs[row.name]), limits.DUE_MAX)
+        due = await self._look(row, limit)
+        metrics.depth = due.depth
+        metrics.lag_s = max((due.now - due.items[0].due_at) / 1_000, 0.0) if due.items else 0.0
+        if row.sweep is not None:
+            swept = await row.sweep(self._engine, row.batch, row.filter) if due.items else 0
+            return Report(swept, full=swept == row.batch)
+        chosen: list[Record] = []
+        for item in due.items:
+            if len(chosen) < row.batch and not self._backs_off(row, item) and await self._mine(row, item, due.now):
+                chosen.append(item.record)
+        settled = await self._repair_all(row, chosen)
+        processed, errors = settled.count(True), settled.count(None)
+        return Report(processed, errors, len(due.items) - processed - errors, full=len(due.items) == limit)
+
+    async def _look(self, row: Row, limit: int) -> Due:
+        if row.look is not None:
+            return await row.look(self._engine, limit, row.filter)
+        assert row.due is not None
+        return await self._engine.store.due(row.due, limit=limit, filter=row.filter)
+
+    async def _repair_all(self, row: Row, records: list[Record]) -> list[bool | None]:
+        """For each: done, not needed any more, or (None) failed."""
+        settled: list[bool | None] = []
+        for start in range(0, len(records), PARALLEL):
+            some = records[start : start + PARALLEL]
+            settled += await asyncio.gather(*(self._repair(row, record) for record in some))
+        return settled
+
+    async def _repair(self, row: Row, record: Record) -> bool | None:
+        assert row.repair is not None
+        backoffs = self._backoffs[row.name]
+        try:
+            done = await row.repair(self._engine, record)
+        except Exception:
+            known = backoffs.get(record.key)
+            failures = known.failures + 1 if known else 1
+            pause_cycles = min(2**failures, BACKOFF_MAX_CYCLES)
+            if known is not None or len(backoffs) < BACKOFF_MAX_ITEMS:
+                backoffs[record.key] = _Backoff(failures, self.metrics[row.name].cycles + pause_cycles)
+            _log.exception("reconciler %s: %s failed (%d times)", row.name, record.key, failures)
+            return None
+        backoffs.pop(record.key, None)
+        return done
+
+    def _backs_off(self, row: Row, item: DueItem) -> bool:
+        backoff = self._backoffs[row.name].get(item.record.key)
+        return backoff is not None and self.metrics[row.name].cycles < backoff.until_cycle
+
+    async def _mine(self, row: Row, item: DueItem, now: int) -> bool:
+        if self._sharing is None:
+            return True
+        overdue_ms = now - item.due_at
+        return await self._sharing.owns(self._engine.partition_of(item.record), now, overdue_ms, row.interval_ms)

@@ -1,0 +1,37 @@
+"""What a reconciler is: how often, how much at once, what it looks at, and what it does with one item."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from outlast.model.record import Record
+from outlast.runtime.engine import Engine
+from outlast.store.port import EVERYTHING, Due, DueKind, Filter
+
+Repair: TypeAlias = Callable[[Engine, Record], Awaitable[bool]]
+"""Repairs one item, and says whether there was something to do: that it was done meanwhile is no error."""
+
+Look: TypeAlias = Callable[[Engine, int, Filter], Awaitable[Due]]
+"""What is due, for a row that has no due index of its own."""
+
+
+Sweep: TypeAlias = Callable[[Engine, int, Filter], Awaitable[int]]
+"""Repairs up to so many items in one go, and says how many, for what the store does natively."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One line of the table. `what` is its line in the docs. It repairs item by item, or sweeps."""
+
+    name: str
+    what: str
+    interval_ms: int
+    batch: int
+    repair: Repair | None = None
+    sweep: Sweep | None = None
+    due: DueKind | None = None
+    look: Look | None = None
+    enabled: bool = True
+    filter: Filter = EVERYTHING

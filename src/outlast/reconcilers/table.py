@@ -1,0 +1,169 @@
+"""The reconcilers: one row each. Every number is a default that `Config` can change.
+
+`lease_expiry` and `attempt_timeout` can't race: the one requires that the session lapsed, the other that it lives, and
+the store checks that under its lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from outlast.config import RECONCILERS, Config, ReconcilerOptions
+from outlast.machine import facts
+from outlast.machine.changes import Changes, Delete, Lapsed
+from outlast.model.execution import Execution
+from outlast.model.outbox import Delivery
+from outlast.model.record import Record
+from outlast.model.session import Session
+from outlast.model.status import Reason, Status
+from outlast.reconcilers.index_check import look_at_next, repair_indexes
+from outlast.reconcilers.outbox import deliver
+from outlast.reconcilers.row import Repair, Row
+from outlast.runtime.engine import Engine
+from outlast.runtime.entropy import Entropy
+from outlast.store.port import DueKind, Filter
+
+FactOf = Callable[[Execution, Entropy], facts.AnyFact]
+
+
+def tells(fact_of: FactOf) -> Repair:
+    """The usual repair: time made a fact true of an execution, so tell the machine."""
+
+    async def repair(engine: Engine, record: Record) -> bool:
+        assert isinstance(record, Execution)
+        fact = fact_of(record, engine.entropy)
+        told = await engine.tell(record.namespace, record.id, fact, seen=record)
+        return told.applied
+
+    return repair
+
+
+def _lease_lost(execution: Execution, entropy: Entropy) -> facts.LeaseLost:
+    return facts.LeaseLost(change_id=entropy.new_id(), epoch=execution.epoch)
+
+
+def _time_out(execution: Execution, entropy: Entropy) -> facts.TimeOut:
+    return facts.TimeOut(change_id=entropy.new_id(), epoch=execution.epoch, jitter=entropy.random())
+
+
+def _deadline_passed(execution: Execution, entropy: Entropy) -> facts.DeadlinePassed:
+    return facts.DeadlinePassed(change_id=entropy.new_id())
+
+
+def _wake(execution: Execution, entropy: Entropy) -> facts.Wake:
+    cause = Reason.TIMER if execution.status is Status.SUSPENDED else execution.waits
+    return facts.Wake(change_id=entropy.new_id(), cause=cause)
+
+
+async def _purge(engine: Engine, batch: int, filter: Filter) -> int:
+    """The store checks again: only what has ended and is past its retention goes."""
+    return await engine.store.purge(limit=batch, filter=filter)
+
+
+async def _end_session(engine: Engine, record: Record) -> bool:
+    """A session that lapsed and holds nothing; one that was renewed meanwhile refuses."""
+    assert isinstance(record, Session)
+    changes = Changes(
+        id=engine.entropy.new_id(),
+        partition=record.partition,
+        anchors=(record.key,),
+        guards=(Lapsed(record.key, "expires_at"),),
+        writes=(Delete(record.key),),
+    )
+    return (await engine.group.commit(changes)).applied
+
+
+async def _deliver(engine: Engine, record: Record) -> bool:
+    assert isinstance(record, Delivery)
+    return await deliver(engine, record)
+
+
+ROWS: tuple[Row, ...] = (
+    Row(
+        name="lease_expiry",
+        what="an active execution whose worker's session lapsed: the attempt is interrupted, another may claim it",
+        due=DueKind.LEASE,
+        interval_ms=1_000,
+        batch=200,
+        repair=tells(_lease_lost),
+    ),
+    Row(
+        name="attempt_timeout",
+        what="an attempt that runs longer than its timeout on a worker that is alive",
+        due=DueKind.TIMEOUT,
+        interval_ms=1_000,
+        batch=200,
+        repair=tells(_time_out),
+    ),
+    Row(
+        name="execution_deadline",
+        what="an open execution past its deadline, whatever it is doing",
+        due=DueKind.DEADLINE,
+        interval_ms=1_000,
+        batch=200,
+        repair=tells(_deadline_passed),
+    ),
+    Row(
+        name="timer",
+        what="a sleep, a delay, a backoff or a wait's timeout that is over",
+        due=DueKind.TIMER,
+        interval_ms=500,
+        batch=500,
+        repair=tells(_wake),
+    ),
+    Row(
+        name="outbox",
+        what="a word owed to another execution that was not delivered in process",
+        due=DueKind.OUTBOX,
+        interval_ms=1_000,
+        batch=200,
+        repair=_deliver,
+    ),
+    Row(
+        name="retention",
+        what="an ended execution whose retention, counted from its end, is over: purged with all that belongs to it",
+        due=DueKind.RETENTION,
+        interval_ms=60_000,
+        batch=500,
+        sweep=_purge,
+    ),
+    Row(
+        name="session_expiry",
+        what="the session of a worker that is gone and holds nothing any more",
+        due=DueKind.SESSION,
+        interval_ms=30_000,
+        batch=200,
+        repair=_end_session,
+    ),
+    Row(
+        name="index_check",
+        what="a record that contradicts another (tags, completions): repaired, and said so",
+        look=look_at_next,
+        interval_ms=60_000,
+        batch=200,
+        repair=repair_indexes,
+    ),
+)
+
+assert tuple(row.name for row in ROWS) == RECONCILERS, "config.py names the reconcilers"
+
+
+def rows_for(config: Config) -> tuple[Row, ...]:
+    """The table as configured."""
+    applies_to = Filter(namespace=config.reconcile_namespace, tag=config.reconcile_tag)
+    default = ReconcilerOptions()
+    rows: list[Row] = []
+    for row in ROWS:
+        options = config.reconcilers.get(row.name, default)
+        rows.append(
+            msgspec.structs.replace(
+                row,
+                interval_ms=options.interval_ms or row.interval_ms,
+                batch=options.batch or row.batch,
+                enabled=options.enabled,
+                filter=applies_to,
+            )
+        )
+    return tuple(rows)
