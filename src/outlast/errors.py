@@ -5,8 +5,17 @@
     │   ├── LimitExceeded         … because it is past a limit of `limits.py`
     │   ├── InvalidDuration
     │   ├── InvalidName           an id, lane, workflow, tag or step name that cannot be used
+    │   ├── InvalidArguments      arguments that do not fit a workflow's signature
+    │   ├── CodecError            a value that cannot be stored, or read back as its type
+    │   ├── UnknownWorkflow       no such workflow (or version) is registered in this app
+    │   ├── DuplicateRegistration the name and version are taken by another function
     │   └── InvalidConfig         an option or OUTLAST_… variable that cannot be used
+    ├── WrongPlace                called where it cannot work: a step's workflow, a loop's thread, a closed app
     ├── ExecutionNotFound
+    ├── ExecutionFailed           the execution failed with an error that cannot be raised here as itself
+    ├── ExecutionCancelled        … was cancelled
+    ├── ExecutionExpired          … ran out of time, or crashed too often
+    ├── NonDeterminism            a replay met another operation than the recorded one
     ├── ExecutionConflict         the id exists with other arguments
     ├── ExecutionRefused          a legal call that this execution's state does not allow
     ├── LeaseLost                 the caller no longer holds the execution
@@ -59,6 +68,54 @@ class InvalidName(InvalidInput):
 
 class InvalidConfig(InvalidInput):
     """An option that cannot be honoured."""
+
+
+class InvalidArguments(InvalidInput, TypeError):
+    """The arguments do not fit the workflow's signature."""
+
+
+class CodecError(InvalidInput):
+    """A value that cannot be stored, or cannot be read back as its type."""
+
+
+class UnknownWorkflow(InvalidInput):
+    """No workflow of that name and version is registered in this app."""
+
+
+class DuplicateRegistration(InvalidInput):
+    """The name and version are taken by another function."""
+
+
+class WrongPlace(OutlastError, RuntimeError):
+    """Called where it cannot work; the message says where it can."""
+
+
+class ExecutionFailed(OutlastError):
+    """The execution failed; `traceback` is the remote one."""
+
+    def __init__(self, execution_id: str, what: str, error_type: str, message: str, traceback: str) -> None:
+        self.execution_id, self.error_type, self.message, self.traceback = execution_id, error_type, message, traceback
+        name = error_type.partition(":")[2] or error_type
+        super().__init__(f"{what} of {execution_id!r} failed with {name}: {message}\n\n{traceback}".rstrip())
+
+
+class ExecutionCancelled(OutlastError):
+    """The execution was cancelled."""
+
+
+class ExecutionExpired(OutlastError):
+    """The execution ran out of time, or its process died too often."""
+
+
+class NonDeterminism(OutlastError):
+    """The replay met another operation than the recorded one: the code changed under a running execution."""
+
+    def __init__(self, execution_id: str, *, expected: str, actual: str, line: str) -> None:
+        self.execution_id, self.expected, self.actual, self.line = execution_id, expected, actual, line
+        super().__init__(
+            f"execution {execution_id!r} recorded {expected}, but the code now does {actual} ({line}); "
+            "register the changed code as a new version"
+        )
 
 
 class ExecutionNotFound(OutlastError, LookupError):

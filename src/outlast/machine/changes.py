@@ -16,10 +16,12 @@ import msgspec
 from msgspec import Struct
 
 from outlast.model.execution import Execution
-from outlast.model.record import Key, Now, Plain, Record, Time, resolve
+from outlast.model.record import Key, Now, Plain, Record
+
+_EXECUTION = Execution.KIND
 
 
-class View(Struct, frozen=True):
+class View(Struct, frozen=True, gc=False):
     """What is known of an execution when a fact about it arrives; `execution` is None if there is none."""
 
     partition: int
@@ -29,34 +31,34 @@ class View(Struct, frozen=True):
 # ---- guards -------------------------------------------------------------------------------------------------------
 
 
-class Matches(Struct, frozen=True):
+class Matches(Struct, frozen=True, gc=False):
     """The record exists and has these values."""
 
     key: Key
     fields: dict[str, Plain]
 
 
-class Absent(Struct, frozen=True):
+class Absent(Struct, frozen=True, gc=False):
     """There is no such record."""
 
     key: Key
 
 
-class Reached(Struct, frozen=True):
+class Reached(Struct, frozen=True, gc=False):
     """The record exists and its time has come: not null, and not after the commit."""
 
     key: Key
     field: str
 
 
-class Ahead(Struct, frozen=True):
+class Ahead(Struct, frozen=True, gc=False):
     """The record exists and its time lies after the commit."""
 
     key: Key
     field: str
 
 
-class Lapsed(Struct, frozen=True):
+class Lapsed(Struct, frozen=True, gc=False):
     """The record is gone, or its time has come: the guard of every takeover."""
 
     key: Key
@@ -69,32 +71,32 @@ Guard: TypeAlias = Matches | Absent | Reached | Ahead | Lapsed
 # ---- writes -------------------------------------------------------------------------------------------------------
 
 
-class Insert(Struct, frozen=True):
+class Insert(Struct, frozen=True, gc=False):
     """A new record; that there is none with its key is guarded by itself."""
 
     record: Record
 
 
-class Patch(Struct, frozen=True):
+class Patch(Struct, frozen=True, gc=False):
     """New values for some fields of a record that exists."""
 
     key: Key
     fields: dict[str, Plain | Now]
 
 
-class Put(Struct, frozen=True):
+class Put(Struct, frozen=True, gc=False):
     """The record, whether or not one was there: for gates that an operator sets."""
 
     record: Record
 
 
-class Delete(Struct, frozen=True):
+class Delete(Struct, frozen=True, gc=False):
     """No such record any more."""
 
     key: Key
 
 
-class Add(Struct, frozen=True):
+class Add(Struct, frozen=True, gc=False):
     """`amount` more in a counter field of a record that exists."""
 
     key: Key
@@ -116,7 +118,7 @@ def partition_channel(partition: int) -> str:
     return f"partition:{partition}"
 
 
-class Changes(Struct, frozen=True, kw_only=True):
+class Changes(Struct, frozen=True, kw_only=True, gc=False):
     """One guarded, all-or-nothing change of one partition."""
 
     id: str
@@ -140,7 +142,7 @@ class Code(StrEnum):
     LIMIT = "limit"
 
 
-class Refusal(Struct, frozen=True):
+class Refusal(Struct, frozen=True, gc=False):
     """Nothing to write, and why. `ALREADY` means that the fact's effect stands: repeating it answers the same."""
 
     code: Code
@@ -149,12 +151,14 @@ class Refusal(Struct, frozen=True):
 
 def patched(record: Record, fields: dict[str, Any], now: int) -> Record:
     """The record after a patch committed at `now`."""
-    return msgspec.structs.replace(record, **{name: _settle(value, now) for name, value in fields.items()})
+    settled = {name: now + value.plus_ms if type(value) is Now else value for name, value in fields.items()}
+    return msgspec.structs.replace(record, **settled)
 
 
 def inserted(record: Record, now: int) -> Record:
     """The record as a store keeps it when it is inserted at `now` (its `seq`, if any, is the store's to give)."""
-    return patched(record, {name: getattr(record, name) for name in record.TIMES}, now)
+    relative = {name: time for name in record.TIMES if type(time := getattr(record, name)) is Now}
+    return patched(record, relative, now)
 
 
 def execution_after(view: View, changes: Changes, now: int) -> Execution | None:
@@ -162,12 +166,13 @@ def execution_after(view: View, changes: Changes, now: int) -> Execution | None:
     execution = view.execution
     for write in changes.writes:
         match write:
-            case Insert(Execution() as record):
-                execution = _execution(inserted(record, now))
-            case Patch(key, fields) if key.kind == Execution.KIND and execution is not None:
-                execution = _execution(patched(execution, fields, now))
-            case Add(key, field, amount) if key.kind == Execution.KIND and execution is not None:
-                execution = _execution(patched(execution, {field: getattr(execution, field) + amount}, now))
+            case Insert() if isinstance(write.record, Execution):
+                execution = _execution(inserted(write.record, now))
+            case Patch() if write.key.kind == _EXECUTION and execution is not None:
+                execution = _execution(patched(execution, write.fields, now))
+            case Add() if write.key.kind == _EXECUTION and execution is not None:
+                count = getattr(execution, write.field) + write.amount
+                execution = _execution(patched(execution, {write.field: count}, now))
             case _:
                 pass
     return execution
@@ -176,7 +181,3 @@ def execution_after(view: View, changes: Changes, now: int) -> Execution | None:
 def _execution(record: Record) -> Execution:
     assert isinstance(record, Execution)
     return record
-
-
-def _settle(value: Plain | Time, now: int) -> Plain:
-    return resolve(value, now) if isinstance(value, Now) else value

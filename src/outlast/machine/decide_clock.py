@@ -34,15 +34,13 @@ from outlast.model.attempt import Outcome
 from outlast.model.execution import Execution
 from outlast.model.record import Key
 from outlast.model.session import session_key
-from outlast.model.status import Reason, Status
-
-TIMED = frozenset({Reason.TIMER, Reason.DELAY, Reason.RETRY})
+from outlast.model.status import TIMED_REASONS, Reason, Status
 
 
 def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusal:
     """A timed cause must be due by the store's clock; any other must be one that it waits for."""
     waits = execution.waits_for
-    timed = fact.cause in TIMED and execution.wake_at is not None
+    timed = fact.cause in TIMED_REASONS and execution.wake_at is not None
     if not timed and fact.cause not in waits:
         awaited = ", ".join(waits) or execution.reason
         return Refusal(Code.NOT_DUE, f"waits for {awaited}, not for {fact.cause}")

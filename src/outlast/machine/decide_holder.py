@@ -29,7 +29,9 @@ from outlast.machine.parts import (
     held_and_heard,
     held_by,
     joined,
+    key_of,
     next_attempt,
+    nothing_to_undo,
     permit_back,
     ran_so_far,
     rings_for,
@@ -61,7 +63,7 @@ def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
         "attempt_open": True,
         "change_id": fact.change_id,
     }
-    writes: list[Write] = [Patch(execution.key, fields), _attempt_begun(execution, fact, epoch)]
+    writes: list[Write] = [Patch(key_of(execution), fields), _attempt_begun(execution, fact, epoch)]
     if execution.quota is not None:
         writes.append(Add(quota_key(view.partition, execution.namespace, execution.quota), "free", -1))
     return changes(view, execution, fact, [as_seen(execution)], writes)
@@ -105,6 +107,7 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
         value=fact.value,
         tries=fact.tries,
         epoch=fact.epoch,
+        position=fact.entries,
         recorded_at=Now(),
         change_id=fact.change_id,
     )
@@ -119,8 +122,10 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
     return changes(view, execution, fact, guards, writes)
 
 
-def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> Changes:
+def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> Changes | Refusal:
     """Guarded by `inbox`: what came from outside since the code last looked refuses it, so no wake-up is lost."""
+    if fact.inbox < execution.inbox:
+        return Refusal(Code.NOT_ALLOWED, f"has heard {execution.inbox} times from outside, not {fact.inbox}: look again")
     fields: Fields = {
         **LEASE_GONE,
         "status": Status.SUSPENDED,
@@ -178,7 +183,7 @@ def try_again(
         writes = ended(
             view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=outcome, counted=tally, value=failure
         )
-        return changes(view, execution, fact, fence, writes, HOME)
+        return changes(view, execution, fact, [*fence, nothing_to_undo(execution)], writes, HOME)
     cause = {Outcome.FAILED: "failed", Outcome.TIMED_OUT: "attempt_timeout"}.get(outcome, "lease_lost")
     fields: Fields = {
         **runnable(execution, after_ms=wait_ms, waits=Reason.RETRY),
@@ -187,10 +192,8 @@ def try_again(
         "change_id": fact.change_id,
     }
     writes = [Patch(execution.key, fields), *attempt_ended(execution, fact, outcome, failure)]
-    escaped = superseded(execution, fact.supersedes) if isinstance(fact, facts.Fail) else None
-    if escaped is not None:
-        # The failure stays in the attempt's record; without its journal entry the step runs again.
-        writes.append(Delete(escaped))
+    if isinstance(fact, facts.Fail):
+        writes += superseded(execution, fact.supersedes)
     writes += permit_back(view, execution)
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
 
@@ -207,7 +210,7 @@ def hand_back(view: View, execution: Execution, fact: facts.HandBack, now: int) 
     fence: list[Guard] = [held_and_heard(execution, execution.inbox)]
     if execution.cancel_requested and not execution.unwinds:
         writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
-        return changes(view, execution, fact, fence, writes, HOME)
+        return changes(view, execution, fact, [*fence, nothing_to_undo(execution)], writes, HOME)
     fields: Fields = {
         **runnable(execution),
         "ran_ms": ran_so_far(execution, now),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.machine.changes import HOME, Add, Changes, Code, Delete, Insert, Patch, Refusal, View, Write
+from outlast.machine.changes import HOME, Add, Changes, Code, Insert, Patch, Refusal, View, Write
 from outlast.machine.decide_start import REOPENED
 from outlast.machine.parts import (
     Fields,
@@ -84,14 +84,14 @@ def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes:
     fields: Fields = {
         **runnable(execution, waits=waits),
         **REOPENED,
+        # The journal goes on, and with it the undo that its steps registered.
+        "unwinds": execution.unwinds,
         "generation": execution.generation + 1,
         "deadline_at": None if execution.deadline_ms is None else Now(execution.deadline_ms),
         "change_id": fact.change_id,
     }
     writes: list[Write] = [Patch(execution.key, fields), *inbox_record(execution, fact, event.RETRY)]
-    escaped = superseded(execution, fact.supersedes)
-    if escaped is not None:
-        writes.append(Delete(escaped))
+    writes += superseded(execution, fact.supersedes)
     return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, fields["status"]))
 
 

@@ -62,6 +62,8 @@ def start(view: View, fact: facts.Start) -> Changes | Refusal:
         return _new(view, fact)
     if fact.if_exists == "restart" and existing.status.terminal:
         return _restart(view, existing, fact)
+    if fact.if_exists == "restart":
+        return Refusal(Code.CONFLICT, f"is {existing.status}: it can be restarted once it has ended")
     same = existing.input_digest == fact.input_digest and existing.workflow == fact.workflow
     if same and fact.if_exists != "error":
         return Refusal(Code.ALREADY, f"was started before and is {existing.status}")

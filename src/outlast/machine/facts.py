@@ -16,10 +16,10 @@ from outlast.errors import InvalidInput, LimitExceeded
 from outlast.model.deferred import Resolution
 from outlast.model.names import check_id, check_name, check_user_name, check_word
 from outlast.model.retry import NO_RETRY, RetryPolicy
-from outlast.model.status import Status, is_reason
+from outlast.model.status import TIMED_REASONS, Status, is_reason
 
 
-class Fact(Struct, frozen=True, kw_only=True, tag=True):
+class Fact(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """`change_id` is this fact's own name: the store uses it to recognise a repeated commit."""
 
     change_id: str
@@ -95,6 +95,7 @@ class CancelRequested(Fact, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _at_most("cancel reason", len(self.reason), limits.REASON_MAX_CHARS, "characters")
+        _encodable("cancel reason", self.reason)
 
 
 class Hold(Fact, frozen=True, kw_only=True):
@@ -108,10 +109,10 @@ class Release(Fact, frozen=True, kw_only=True):
 class Retry(Fact, frozen=True, kw_only=True):
     """An operator wants a terminal execution tried again: a new generation on the same journal.
 
-    `supersedes` is the journaled failure that ended it; everything else replays as it was.
+    `supersedes` are the journaled failures that ended it; everything else replays as it was.
     """
 
-    supersedes: tuple[str, str, int] | None = None
+    supersedes: tuple[tuple[str, str, int], ...] = ()
 
 
 class ChangePriority(Fact, frozen=True, kw_only=True):
@@ -169,7 +170,7 @@ class Claim(Fact, frozen=True, kw_only=True):
 
 
 class StepRecorded(HolderFact, frozen=True, kw_only=True):
-    """A durable operation has its outcome. `entries` is how many the journal holds so far.
+    """A durable operation has its outcome. `entries` is how many the journal holds so far, which is its place in it.
 
     `consumes` names the event (name, dedup) that this entry received; a keyed one is kept, marked, to go on
     deduplicating. `unwinds` says that the entry registers an undo, so that a cancel must let the code unwind.
@@ -210,6 +211,8 @@ class Suspend(HolderFact, frozen=True, kw_only=True):
             check_name("wait", wait, max_chars=limits.NAME_MAX_CHARS + 64)
             if not is_reason(wait):
                 raise InvalidInput(f"{wait!r} is not a reason to wait")
+            if wait in TIMED_REASONS and self.wake_at is None:
+                raise InvalidInput(f"a suspension on {wait!r} needs a wake time")
         _at_most("waits", len(self.waits), limits.WAITS_MAX, "waits")
         if not self.waits and self.wake_at is None:
             raise InvalidInput("a suspension needs something that can wake it: a wait or a wake time")
@@ -223,18 +226,20 @@ class Complete(HolderFact, frozen=True, kw_only=True):
 
 
 class Fail(HolderFact, frozen=True, kw_only=True):
-    """The code raised. `supersedes` is the journaled failure that escaped, so that a retry runs that step again.
+    """The code raised. `supersedes` are the journaled failures that escaped (and what was given up because of them),
+    so that a retry runs those steps again; what the code caught replays as it was.
 
     `jitter` is a random number in [0, 1): the machine has no randomness of its own.
     """
 
     failure: bytes
     retryable: bool = True
-    supersedes: tuple[str, str, int] | None = None
+    supersedes: tuple[tuple[str, str, int], ...] = ()
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
         _at_most("failure", len(self.failure), limits.FAILURE_MAX_BYTES, "bytes")
+        _fraction("jitter", self.jitter)
 
 
 class Cancelled(HolderFact, frozen=True, kw_only=True):
@@ -259,6 +264,9 @@ class TimeOut(Fact, frozen=True, kw_only=True):
 
     epoch: int
     jitter: float = 0.0
+
+    def __post_init__(self) -> None:
+        _fraction("jitter", self.jitter)
 
 
 class LeaseLost(Fact, frozen=True, kw_only=True):
@@ -337,6 +345,18 @@ def check_tags(tags: dict[str, str]) -> None:
 def _at_most(what: str, actual: int, limit: int, unit: str) -> None:
     if actual > limit:
         raise LimitExceeded(what, actual=actual, limit=limit, unit=unit)
+
+
+def _encodable(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} {text!r}: has half of a surrogate pair, which is no text")
+
+
+def _fraction(what: str, number: float) -> None:
+    if not 0.0 <= number < 1.0:
+        raise InvalidInput(f"{what} must be at least 0 and below 1, not {number}")
 
 
 def _duration(what: str, ms: int | None) -> None:

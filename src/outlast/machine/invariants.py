@@ -25,16 +25,16 @@ Rules = list[tuple[bool, str]]
 
 
 def _always(e: Execution) -> Rules:
-    leased = e.status is Status.ACTIVE
+    leased, terminal = e.status is Status.ACTIVE, e.status.terminal
     return [
         ((e.worker is not None) == leased, "exactly the active hold a lease: worker"),
         ((e.claim_id is not None) == leased, "exactly the active hold a lease: claim_id"),
         ((e.claimed_at is not None) == leased, "exactly the active hold a lease: claimed_at"),
         (leased or e.attempt_deadline_at is None, "only an active attempt can time out"),
         ((e.ready_at is not None) == (e.status is Status.READY), "exactly the ready are in the order of claims"),
-        ((e.finished_at is not None) == e.status.terminal, "exactly the ended have an end"),
-        (e.status.terminal or e.purge_at is None, "retention counts from the end"),
-        (e.status.terminal or e.attempt == e.failures + e.crashes + 1, "attempts are failures and crashes, plus one"),
+        ((e.finished_at is not None) == terminal, "exactly the ended have an end"),
+        (terminal or e.purge_at is None, "retention counts from the end"),
+        (terminal or e.attempt == e.failures + e.crashes + 1, "attempts are failures and crashes, plus one"),
         (e.failures >= 0 and e.crashes >= 0 and e.ran_ms >= 0, "counters do not go below zero"),
         (1 <= e.journal_generation <= e.generation, "a journal is of this generation or an earlier one"),
         (e.reason is None or is_reason(e.reason), f"a reason of the vocabulary, not {e.reason!r}"),

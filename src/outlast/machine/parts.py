@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from outlast.machine import facts
 from outlast.machine.changes import (
     HOME,
     Add,
     Changes,
+    Delete,
     Guard,
     Insert,
     Matches,
@@ -20,7 +22,7 @@ from outlast.machine.changes import (
 from outlast.model.attempt import Outcome, attempt_key
 from outlast.model.completion import Completion
 from outlast.model.event import Event
-from outlast.model.execution import WAITS_SEPARATOR, Execution
+from outlast.model.execution import WAITS_SEPARATOR, Execution, execution_key
 from outlast.model.lane import quota_key
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
@@ -42,11 +44,19 @@ def changes(
     return Changes(
         id=fact.change_id,
         partition=view.partition,
-        anchors=(execution.key,),
+        anchors=(key_of(execution),),
         guards=tuple(guards),
         writes=tuple(writes),
         rings=rings,
     )
+
+
+_key = lru_cache(maxsize=10_000)(execution_key)
+
+
+def key_of(execution: Execution) -> Key:
+    """`execution.key`, remembered: every decision about an execution asks for it again, some of them often."""
+    return _key(execution.namespace, execution.id)
 
 
 # ---- guards -------------------------------------------------------------------------------------------------------
@@ -55,7 +65,7 @@ def changes(
 def as_seen(execution: Execution) -> Matches:
     """Everything that a decision from outside may depend on; `inbox` is not among it, so outside writes commute."""
     return Matches(
-        execution.key,
+        key_of(execution),
         {
             "status": execution.status,
             "epoch": execution.epoch,
@@ -70,12 +80,17 @@ def as_seen(execution: Execution) -> Matches:
 
 def held_by(execution: Execution) -> Matches:
     """The fence of every write by a holder: same epoch, still active. A zombie's write is refused here."""
-    return Matches(execution.key, {"status": Status.ACTIVE, "epoch": execution.epoch})
+    return Matches(key_of(execution), {"status": Status.ACTIVE, "epoch": execution.epoch})
 
 
 def held_and_heard(execution: Execution, inbox: int) -> Matches:
     """… and nothing came from outside that the decision has not taken into account: no wake-up is lost."""
-    return Matches(execution.key, {"status": Status.ACTIVE, "epoch": execution.epoch, "inbox": inbox})
+    return Matches(key_of(execution), {"status": Status.ACTIVE, "epoch": execution.epoch, "inbox": inbox})
+
+
+def nothing_to_undo(execution: Execution) -> Matches:
+    """A cancel may end it at once: no step has registered an undo (steps do not move `inbox`)."""
+    return Matches(key_of(execution), {"unwinds": False})
 
 
 # ---- writes -------------------------------------------------------------------------------------------------------
@@ -206,7 +221,7 @@ def ended(
         finished_at=Now(),
         change_id=fact.change_id,
     )
-    writes: list[Write] = [Patch(execution.key, fields), Insert(completion)]
+    writes: list[Write] = [Patch(key_of(execution), fields), Insert(completion)]
     failure = value if status is not Status.SUCCEEDED else None
     writes += attempt_ended(execution, fact, outcome, failure)
     if value is not None:
@@ -253,8 +268,7 @@ def joined(waits: tuple[str, ...]) -> str:
     return WAITS_SEPARATOR.join(waits)
 
 
-def superseded(execution: Execution, entry: tuple[str, str, int] | None) -> Key | None:
-    """The key of the journaled failure that a retry runs again."""
-    if entry is None:
-        return None
-    return Key("journal", (execution.namespace, execution.id, execution.journal_generation, *entry))
+def superseded(execution: Execution, entries: tuple[tuple[str, str, int], ...]) -> list[Write]:
+    """Without its journal entry a step runs again; what it failed with stays in the attempt's record."""
+    journal = (execution.namespace, execution.id, execution.journal_generation)
+    return [Delete(Key("journal", (*journal, *entry))) for entry in entries]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
+import msgspec
+
 from outlast.model.record import Key, Record, Time
 from outlast.model.status import Status
 
@@ -27,6 +29,10 @@ class Completion(Record, frozen=True, kw_only=True):
     finished_at: Time
     seq: int = 0
     change_id: str
+
+    @property
+    def tag_map(self) -> dict[str, str]:
+        return msgspec.json.decode(self.tags, type=dict[str, str])
 
 
 def completion_key(namespace: str, execution: str, generation: int) -> Key:

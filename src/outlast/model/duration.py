@@ -33,11 +33,12 @@ def to_ms(duration: object, *, what: str = "duration") -> int:
         ms = duration * 1_000
     else:
         raise InvalidDuration(f'{what}: {duration!r} is not a duration; write "200ms", "1h30m", a timedelta or seconds')
-    if math.isnan(ms) or ms < 0:
+    if ms != ms or ms < 0:  # NaN alone is not itself; math.isnan would refuse an int too large for a float
         raise InvalidDuration(f"{what}: {duration!r} is negative or not a number")
     if ms > limits.DURATION_MAX_MS:
         raise InvalidDuration(f"{what}: {duration!r} is over a hundred years")
-    return math.ceil(ms)
+    # Up, so that a short one is not none; but 1.1 * 3_600_000 is 3960000.0000000005, which is no millisecond more.
+    return math.ceil(round(ms, 6))
 
 
 def _parse(text: str, what: str) -> float:

@@ -1,6 +1,8 @@
 """The journal: one insert-only entry per durable operation of an execution, found again by its key at replay.
 
 The key is fixed when the operation is called, not when it ends: (execution, generation, scope, name, occurrence).
+`position` is the order in which the holder recorded them: replay delivers outcomes in that order, so that code which
+depends on who was first takes the same way again.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ class JournalEntry(Record, frozen=True, kw_only=True):
     value: bytes | None
     tries: int = 1
     epoch: int
+    position: int = 0
     recorded_at: Time
     change_id: str
 

@@ -27,6 +27,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             raise LimitExceeded("max_attempts", actual=self.max_attempts, limit=limits.ATTEMPTS_MAX)
         if self.initial_ms < 0 or self.max_delay_ms < 0:
             raise InvalidInput("retry delays must not be negative")
+        for what, delay_ms in (("initial", self.initial_ms), ("max_delay", self.max_delay_ms)):
+            if delay_ms > limits.DURATION_MAX_MS:
+                raise LimitExceeded(what, actual=delay_ms, limit=limits.DURATION_MAX_MS, unit="ms")
         if not 1.0 <= self.backoff <= 1_000.0:
             raise InvalidInput(f"backoff must be between 1 and 1000, not {self.backoff}")
         if not 0.0 <= self.jitter <= 1.0:

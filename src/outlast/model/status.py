@@ -59,6 +59,8 @@ class Reason:
 PLAIN_REASONS = frozenset(
     {Reason.DEPENDENCIES, Reason.DELAY, Reason.RETRY, Reason.TIMER, Reason.VERSION, Reason.OPERATOR}
 )
+TIMED_REASONS = frozenset({Reason.TIMER, Reason.DELAY, Reason.RETRY})
+"""Those that end when a wake time comes."""
 NAMED_REASONS = ("event:", "deferred:", "child:", "quota:", "budget:", "capability:")
 
 

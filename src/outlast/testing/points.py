@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+from fnmatch import fnmatchcase
 
 from outlast.errors import ReplyLost
 
@@ -21,13 +22,15 @@ class CrashPoints:
 
     def __init__(self) -> None:
         self.passed: list[str] = []
+        self.crashed: str | None = None
+        """The point where the crash was."""
         self._plans: list[tuple[str, int, str]] = []
 
     def __call__(self, name: str) -> None:
         self.passed.append(name)
         for plan in list(self._plans):
             point, nth, what = plan
-            if point not in (name, "*"):
+            if not fnmatchcase(name, point):
                 continue
             if nth > 1:
                 self._plans[self._plans.index(plan)] = (point, nth - 1, what)
@@ -36,7 +39,7 @@ class CrashPoints:
             self._do(name, what)
 
     def crash_at(self, name: str = "*", *, nth: int = 1) -> None:
-        """Die at the nth point of that name from now (`*`: of any name)."""
+        """Die at the nth point of that name from now. `*` is any name, `*:reply` the reply of any operation."""
         self._plans.append((name, nth, "crash"))
 
     def lose_reply(self, operation: str = "commit", *, nth: int = 1) -> None:
@@ -47,9 +50,14 @@ class CrashPoints:
         """SIGKILL this very process there: for tests that run the store in a process of its own."""
         self._plans.append((name, nth, "kill"))
 
+    def forget(self) -> None:
+        """No plan stands any more."""
+        self._plans.clear()
+
     def _do(self, name: str, what: str) -> None:
         if what == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if what == "lose":
             raise ReplyLost(f"the answer of {name} was lost")
+        self.crashed = name
         raise Crash(name)

@@ -1,0 +1,167 @@
+"""Arguments fit the signature and its types, or are refused; annotations are found wherever they are defined."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from outlast.codec.annotations import Hints, Unresolved
+from outlast.codec.arguments import Arguments
+from outlast.codec.values import Values
+from outlast.errors import CodecError, InvalidArguments
+from tests.unit.codec.kinds import LINE, ORDER, Line, Order
+
+if TYPE_CHECKING:
+    from decimal import Decimal as OnlyForTheTypeChecker
+
+values = Values()
+
+
+def checkout(order: Order, /, day: date, *more: int, gift: bool = False, **labels: str) -> int: ...
+
+
+def there_and_back(fn: Any, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    arguments = Arguments(fn, fn.__name__)
+    data, _ = arguments.encode(values, args, kwargs)
+    return arguments.decode(values, data)
+
+
+def test_every_kind_of_parameter_comes_back():
+    day = date(2026, 1, 2)
+    assert there_and_back(checkout, ORDER, day) == ((ORDER, day), {})
+    given = there_and_back(checkout, ORDER, day, 1, 2, gift=True, order="mine", b="2")
+    assert given == ((ORDER, day, 1, 2), {"gift": True, "order": "mine", "b": "2"})
+
+
+@pytest.mark.parametrize(
+    "args, kwargs, why",
+    [
+        ((), {}, "missing a required"),
+        ((ORDER,), {}, "missing a required argument: 'day'"),
+        ((ORDER, "soon"), {}, "day: Invalid RFC3339"),
+        ((ORDER, date(2026, 1, 2), "x"), {}, "more[0]: Expected `int`, got `str`"),
+        ((ORDER, date(2026, 1, 2)), {"gift": 1}, "gift: Expected `bool`, got `int`"),
+        ((ORDER, date(2026, 1, 2)), {"b": 1}, "labels[...]: Expected `str`, got `int`"),
+        ((LINE, date(2026, 1, 2)), {}, "order: Object missing required field"),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused(args: Any, kwargs: Any, why: str):
+    with pytest.raises(InvalidArguments) as raised:
+        Arguments(checkout, "checkout").encode(values, args, kwargs)
+    assert str(raised.value).startswith("checkout")
+    assert why in str(raised.value)
+
+
+def test_path_of_what_cannot_be_stored_begins_with_the_parameter():
+    bad = dataclasses.replace(ORDER, lines=[LINE, LINE, LINE, Line(LINE.sku, 1j)])  # type: ignore[arg-type]
+    with pytest.raises(CodecError, match=r"checkout: order\.lines\[3\]\.price cannot be stored: complex"):
+        Arguments(checkout, "checkout").encode(values, (bad, date(2026, 1, 2)), {})
+
+
+def test_nan_is_a_codec_error():
+    def f(x: float) -> None: ...
+
+    with pytest.raises(CodecError, match="x is nan"):
+        Arguments(f, "f").encode(values, (float("nan"),), {})
+
+
+def test_secret_default_is_not_shown_in_the_message():
+    def f(x: int, token: str = "hunter2") -> None: ...
+
+    with pytest.raises(InvalidArguments) as raised:
+        Arguments(f, "f").encode(values, (), {})
+    assert "hunter2" not in str(raised.value)
+    assert "token: 'str'" in str(raised.value) or "token: str" in str(raised.value)
+
+
+def test_digest_tells_different_arguments_apart():
+    def digest(*args: Any, **kwargs: Any) -> str:
+        return Arguments(checkout, "checkout").encode(values, args, kwargs)[1]
+
+    day = date(2026, 1, 2)
+    assert digest(ORDER, day) == digest(ORDER, day=day)
+    assert digest(ORDER, day, a="1", b="2") == digest(ORDER, day, b="2", a="1")
+    assert digest(ORDER, day) != digest(ORDER, date(2026, 1, 3))
+
+
+def test_input_of_an_older_parameter_list_is_told():
+    def before(x: int, y: int) -> None: ...
+    def after(x: int) -> None: ...
+
+    data, _ = Arguments(before, "f").encode(values, (1, 2), {})
+    with pytest.raises(CodecError, match="does not take 'y'"):
+        Arguments(after, "f").decode(values, data)
+
+
+# ---- annotations --------------------------------------------------------------------------------------------------
+
+
+def test_class_of_the_function_around_is_found():
+    @dataclasses.dataclass
+    class Local:
+        number: int
+
+    def f(x: Local) -> list[Local]: ...
+
+    assert there_and_back(f, Local(3)) == ((Local(3),), {})
+    assert Hints(f)["return"] == list[Local]
+
+
+def later(x: DefinedBelow) -> DefinedBelow: ...
+
+
+LATER = Arguments(later, "later")
+
+
+@dataclasses.dataclass
+class DefinedBelow:
+    number: int
+
+
+def test_class_that_is_defined_below_is_found():
+    data, _ = LATER.encode(values, (DefinedBelow(3),), {})
+    assert LATER.decode(values, data) == ((DefinedBelow(3),), {})
+    assert LATER.result is DefinedBelow
+
+
+def priced(price: OnlyForTheTypeChecker, count: int) -> date: ...
+
+
+def test_annotation_that_cannot_be_resolved_leaves_the_others_alone():
+    hints = Hints(priced)
+    assert isinstance(hints["price"], Unresolved)
+    assert hints["count"] is int
+    assert hints["return"] is date
+    assert there_and_back(priced, 3, 4) == ((3, 4), {})
+
+
+def test_annotation_that_cannot_be_resolved_is_named_when_it_is_needed():
+    with pytest.raises(InvalidArguments, match=r"OnlyForTheTypeChecker.*cannot be resolved.*TYPE_CHECKING"):
+        there_and_back(priced, LINE, 4)
+
+
+class Callable:
+    def __call__(self, x: int) -> date: ...
+
+    def method(self, x: int) -> date: ...
+
+
+@pytest.mark.parametrize(
+    "fn, result",
+    [
+        (functools.partial(checkout, gift=True), int),
+        (Callable(), date),
+        (Callable().method, date),
+        (Line, Line),
+        (len, Any),
+        (lambda: 1, Any),
+    ],
+    ids=str,
+)
+def test_result_of_any_callable(fn: Any, result: Any):
+    assert Hints(fn)["return"] is result

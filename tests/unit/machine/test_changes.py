@@ -1,0 +1,126 @@
+"""What the machine answers, and what comes of it when it is committed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from outlast.errors import CorruptState
+from outlast.machine import facts
+from outlast.machine.changes import (
+    Add,
+    Changes,
+    Code,
+    Delete,
+    Insert,
+    Patch,
+    Put,
+    View,
+    execution_after,
+    inserted,
+    lane_channel,
+    partition_channel,
+    patched,
+)
+from outlast.machine.decide import decide
+from outlast.model.execution import Execution
+from outlast.model.lane import Lane, quota_key
+from outlast.model.record import Now
+from outlast.model.session import Session
+from outlast.model.status import Status
+from tests.unit.machine.build import KEY, NOW, PARTITION, active, ready, refusal_of, say, succeeded
+
+# The package gives the function the name of its module.
+door = import_module("outlast.machine.decide")
+
+
+def of(*writes: Insert | Patch | Put | Delete | Add) -> Changes:
+    return Changes(id="c", partition=PARTITION, anchors=(KEY,), writes=writes)
+
+
+def test_relative_times_are_counted_from_the_commit():
+    session = Session(partition=0, worker="w", expires_at=Now(10), started_at=7)
+    assert inserted(session, 100) == Session(partition=0, worker="w", expires_at=110, started_at=7)
+    assert patched(session, {"expires_at": Now(-5)}, 100) == Session(
+        partition=0, worker="w", expires_at=95, started_at=7
+    )
+
+
+def test_an_inserted_execution_has_only_absolute_times():
+    execution = ready(delay_ms=500, deadline_ms=900)
+    times = {name: getattr(execution, name) for name in Execution.TIMES}
+    assert {name: time for name, time in times.items() if time is not None} == {
+        "created_at": NOW,
+        "wake_at": NOW + 500,
+        "deadline_at": NOW + 900,
+    }
+
+
+def test_patches_and_additions_of_the_execution_are_seen_in_their_order():
+    before = ready()
+    changed = execution_after(
+        View(PARTITION, before), of(Patch(KEY, {"priority": 5}), Add(KEY, "priority", 2), Add(KEY, "inbox", 1)), NOW
+    )
+    assert changed is not None
+    assert (changed.priority, changed.inbox) == (7, 1)
+    assert before.priority == 0, "what was read is never changed in place"
+
+
+def test_writes_of_other_records_leave_the_execution_as_it_is():
+    before = ready()
+    lane = Lane(partition=0, namespace="shop", lane="default", paused=True)
+    writes = (Put(lane), Insert(lane), Delete(KEY), Add(quota_key(0, "shop", "q"), "free", 1), Patch(lane.key, {}))
+    assert execution_after(View(PARTITION, before), of(*writes), NOW) == before
+
+
+def test_nothing_comes_of_patching_nothing():
+    nobody = View(PARTITION, None)
+    assert execution_after(nobody, of(Patch(KEY, {"priority": 5}), Add(KEY, "inbox", 1)), NOW) is None
+
+
+def test_channels_are_named_by_what_they_announce():
+    assert lane_channel("shop", "gpu") == "lane:shop:gpu"
+    assert partition_channel(3) == "partition:3"
+
+
+# ---- the door -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_there_is_unknown():
+    refusal = refusal_of(None, facts.Hold)
+    assert (refusal.code, refusal.message) == (Code.UNKNOWN, "there is no such execution")
+
+
+def test_a_refusal_tells_an_old_holder_who_is_newer():
+    refusal = refusal_of(active(), facts.Complete, epoch=0)
+    assert refusal.message == "is active at epoch 1, not held at epoch 0"
+
+
+def test_a_refusal_says_what_does_not_apply_to_what():
+    assert refusal_of(active(), facts.Claim).message == "is active, which Claim does not apply to"
+    assert refusal_of(succeeded(), facts.Claim).message == "has ended: it is succeeded"
+
+
+def test_the_same_question_gets_the_same_answer():
+    view = View(PARTITION, active())
+    assert decide(view, say(facts.Fail, view.execution), NOW) == decide(view, say(facts.Fail, view.execution), NOW)
+
+
+def test_a_broken_execution_is_not_written_on():
+    broken = patched(active(), {"failures": 7}, NOW)
+    assert isinstance(broken, Execution)
+    with pytest.raises(CorruptState, match="attempts are failures and crashes"):
+        decide(View(PARTITION, broken), say(facts.Suspend, broken), NOW)
+
+
+def test_an_answer_that_the_table_does_not_know_is_a_bug_that_stops(monkeypatch: pytest.MonkeyPatch):
+    view = View(PARTITION, ready())
+    monkeypatch.setattr(door, "allowed", lambda fact, status: frozenset({Status.FAILED}))
+    with pytest.raises(AssertionError, match="Claim: ready → active"):
+        decide(view, say(facts.Claim), NOW)
+
+
+def test_a_start_never_gets_behind_the_door():
+    with pytest.raises(AssertionError, match="decided before"):
+        door._decide(View(PARTITION, ready()), ready(), say(facts.Start), NOW)

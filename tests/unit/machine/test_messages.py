@@ -1,0 +1,161 @@
+"""Events, deferreds and ends of children: kept by everyone, and a wake-up for who waits for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outlast.machine import facts
+from outlast.machine.changes import Add, Code
+from outlast.model.deferred import Deferred, Resolution
+from outlast.model.event import Event
+from outlast.model.record import Now
+from outlast.model.status import TERMINAL, Status
+from tests.unit.machine.build import (
+    ENDED_ONES,
+    KEY,
+    NOW,
+    active,
+    additions_of,
+    after,
+    as_it_was,
+    backing_off,
+    changes_of,
+    delayed,
+    dependent,
+    failed,
+    held,
+    insert_of,
+    patch_of,
+    ready,
+    refusal_of,
+    sleeping,
+)
+
+MESSAGES: dict[type[facts.Fact], str] = {
+    facts.EventSent: "event:plan",
+    facts.DeferredResolved: "deferred:approval",
+    facts.ChildCompleted: "child:order-42/ship",
+}
+
+
+def waiting_for(wait: str, **suspend: Any):
+    return after(active(), facts.Suspend, reason=wait, waits=(wait,), **suspend)
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_message_and_the_wake_up_are_one_commit(kind: type[facts.Fact]):
+    before = waiting_for(MESSAGES[kind], wake_at=NOW + 99)
+    changes = changes_of(before, kind, change_id="msg-1")
+    assert changes.guards == (as_it_was(before),)
+    assert additions_of(changes) == [Add(KEY, "inbox", 1)]
+    assert patch_of(changes)["status"] is Status.READY
+    assert patch_of(changes)["change_id"] == "msg-1"
+    assert changes.rings == ("lane:shop:default",)
+    woken = after(before, kind)
+    assert (woken.status, woken.waits, woken.wake_at, woken.resumed) == (Status.READY, "", None, True)
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_one_of_several_waits_is_enough(kind: type[facts.Fact]):
+    before = after(active(), facts.Suspend, reason="event:plan", waits=tuple(MESSAGES.values()))
+    assert after(before, kind).status is Status.READY
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_message_that_nobody_waits_for_is_kept(kind: type[facts.Fact]):
+    for before in (
+        sleeping(),
+        waiting_for("event:something"),
+        ready(),
+        active(),
+        delayed(),
+        dependent(),
+        backing_off(),
+    ):
+        changes = changes_of(before, kind)
+        assert patch_of(changes) == {}
+        assert additions_of(changes) == [Add(KEY, "inbox", 1)]
+        assert changes.guards == (as_it_was(before),), "it is decided upon waiting for something else"
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_a_held_execution_is_woken_into_its_hold(kind: type[facts.Fact]):
+    before = held(waiting_for(MESSAGES[kind]))
+    woken = after(before, kind)
+    assert (woken.status, woken.reason, woken.waits) == (Status.BLOCKED, "operator", "")
+    assert changes_of(before, kind).rings == ("home",)
+
+
+@pytest.mark.parametrize("kind", MESSAGES)
+@pytest.mark.parametrize("name", ENDED_ONES)
+def test_what_has_ended_takes_no_messages(kind: type[facts.Fact], name: str):
+    assert refusal_of(ENDED_ONES[name](), kind).code is Code.TERMINAL
+
+
+# ---- events -------------------------------------------------------------------------------------------------------
+
+
+def test_every_send_without_a_key_is_its_own_event():
+    changes = changes_of(active(), facts.EventSent, name="plan", value=b"gold", change_id="send-1")
+    assert insert_of(changes, Event) == Event(
+        namespace="shop",
+        execution="order-42",
+        name="plan",
+        dedup="send-1",
+        value=b"gold",
+        sent_at=Now(),
+        change_id="send-1",
+    )
+
+
+def test_a_key_makes_the_same_event_sent_again_the_same():
+    first = insert_of(changes_of(active(), facts.EventSent, dedup="k", change_id="send-1"), Event)
+    second = insert_of(changes_of(active(), facts.EventSent, dedup="k", change_id="send-2"), Event)
+    assert first.key == second.key
+
+
+def test_running_code_is_rung_at_home():
+    assert changes_of(active(), facts.EventSent).rings == ("home",)
+
+
+# ---- deferreds and children ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resolution", Resolution)
+def test_a_deferred_is_insert_only_so_that_the_first_resolution_wins(resolution: Resolution):
+    changes = changes_of(active(), facts.DeferredResolved, resolution=resolution, change_id="r-1")
+    assert insert_of(changes, Deferred) == Deferred(
+        namespace="shop",
+        execution="order-42",
+        generation=1,
+        name="approval",
+        resolution=resolution,
+        value=b"true",
+        resolved_at=Now(),
+        change_id="r-1",
+    )
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_a_child_that_did_not_succeed_is_a_rejection(status: Status):
+    deferred = insert_of(changes_of(active(), facts.ChildCompleted, status=status), Deferred)
+    assert deferred.name == "child:order-42/ship"
+    assert deferred.resolution is (Resolution.RESOLVED if status is Status.SUCCEEDED else Resolution.REJECTED)
+
+
+def test_a_deferred_belongs_to_the_journal_that_waits_for_it():
+    retried = after(failed(), facts.Retry)
+    restarted = after(failed(), facts.Start, if_exists="restart")
+    assert insert_of(changes_of(retried, facts.DeferredResolved), Deferred).generation == 1
+    assert insert_of(changes_of(restarted, facts.DeferredResolved), Deferred).generation == 2
+
+
+def test_the_word_of_a_childs_end_is_understood_by_its_parent():
+    """What `ended` puts into the outbox wakes a parent that waits for exactly that child."""
+    parent = waiting_for("child:cart-1/pay")
+    told = facts.ChildCompleted(change_id="x/parent", child="cart-1/pay", status=Status.FAILED, value=b"no")
+    again = facts.decode_fact(facts.encode_fact(told))
+    assert again == told
+    assert after(parent, facts.ChildCompleted, child="cart-1/pay", status=Status.FAILED).status is Status.READY

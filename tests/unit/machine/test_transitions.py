@@ -1,0 +1,51 @@
+"""The table itself: complete, closed, and in agreement with what the statuses mean."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from outlast.machine import facts
+from outlast.machine.transitions import TRANSITIONS, allowed
+from outlast.model.status import OPEN, TERMINAL, Status
+
+KINDS = get_args(facts.AnyFact)
+
+
+def test_every_fact_has_its_rows():
+    assert set(TRANSITIONS) == set(KINDS)
+    assert all(to for moves in TRANSITIONS.values() for to in moves.values()), "a refusal is no row"
+
+
+def test_what_is_not_in_the_table_leads_nowhere():
+    assert allowed(facts.Claim, Status.SUSPENDED) == frozenset()
+    assert allowed(facts.Claim, None) == frozenset()
+    assert allowed(facts.Claim, Status.READY) == {Status.ACTIVE}
+
+
+def test_only_a_start_makes_something_of_nothing():
+    assert [kind for kind in KINDS if allowed(kind, None)] == [facts.Start]
+
+
+def test_only_a_claim_makes_anything_active():
+    begun = {kind for kind in KINDS for status in OPEN - {Status.ACTIVE} if Status.ACTIVE in allowed(kind, status)}
+    assert begun == {facts.Claim}
+
+
+def test_only_a_restart_and_a_retry_open_what_has_ended():
+    assert {kind for kind in KINDS for status in TERMINAL if allowed(kind, status)} == {facts.Start, facts.Retry}
+
+
+def test_nothing_moves_from_one_end_to_another():
+    assert all(allowed(kind, status) <= OPEN for kind in KINDS for status in TERMINAL)
+
+
+def test_only_its_own_code_makes_it_succeed_or_suspend():
+    for status, kind in ((Status.SUCCEEDED, facts.Complete), (Status.SUSPENDED, facts.Suspend)):
+        led = {(k, before) for k in KINDS for before in Status if before is not status and status in allowed(k, before)}
+        assert led == {(kind, Status.ACTIVE)}
+
+
+def test_a_holders_facts_apply_to_active_executions_alone():
+    for kind in KINDS:
+        if "epoch" in kind.__struct_fields__:
+            assert set(TRANSITIONS[kind]) == {Status.ACTIVE}
