@@ -1,25 +1,87 @@
-"""Outlast: durable execution for Python. Public names only."""
+"""Outlast: durable execution for Python. Public names only.
 
+    from outlast import App, Retry
+
+    app = App()
+
+    @app.step(retry=Retry(max_attempts=5))
+    async def charge(order: Order) -> Payment: ...
+
+    @app.workflow
+    async def checkout(order: Order) -> Receipt:
+        payment = await charge(order)
+        return Receipt(payment.id)
+"""
+
+from outlast.app import App
+from outlast.authoring.retry import Retry
+from outlast.client.handle import Handle, SyncHandle
+from outlast.client.info import AttemptInfo, CompletionInfo, Info, JournalInfo
+from outlast.codec.values import CodecHook
 from outlast.errors import (
+    CodecError,
+    CorruptState,
+    DuplicateRegistration,
+    ExecutionCancelled,
     ExecutionConflict,
+    ExecutionExpired,
+    ExecutionFailed,
     ExecutionNotFound,
     ExecutionRefused,
+    InvalidArguments,
+    InvalidConfig,
+    InvalidDuration,
     InvalidInput,
+    InvalidName,
     LeaseLost,
     LimitExceeded,
+    NonDeterminism,
     OutlastError,
     StoreError,
+    StoreUnavailable,
+    UnknownWorkflow,
+    WrongPlace,
 )
+from outlast.model.duration import Duration
+from outlast.model.status import Status
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    # writing durable functions
+    "App",
+    "CodecHook",
+    "Duration",
+    "Retry",
+    # looking at executions
+    "AttemptInfo",
+    "CompletionInfo",
+    "Handle",
+    "Info",
+    "JournalInfo",
+    "Status",
+    "SyncHandle",
+    # errors
+    "CodecError",
+    "CorruptState",
+    "DuplicateRegistration",
+    "ExecutionCancelled",
     "ExecutionConflict",
+    "ExecutionExpired",
+    "ExecutionFailed",
     "ExecutionNotFound",
     "ExecutionRefused",
+    "InvalidArguments",
+    "InvalidConfig",
+    "InvalidDuration",
     "InvalidInput",
+    "InvalidName",
     "LeaseLost",
     "LimitExceeded",
+    "NonDeterminism",
     "OutlastError",
     "StoreError",
+    "StoreUnavailable",
+    "UnknownWorkflow",
+    "WrongPlace",
 ]

@@ -51,6 +51,11 @@ class Config(Struct, frozen=True, kw_only=True):
     reconcile_shared: bool = True
     """Leave partitions to their owner among the live processes, unless they are overdue."""
 
+    fast_path: bool = True
+    """What is started in a process with free capacity starts there at once; off, it waits for the doorbell."""
+    doorbell: bool = True
+    """Listen for rings; off, polling alone finds work and ends."""
+
     @staticmethod
     def load(env: Mapping[str, str], **options: Any) -> Config:
         """From the environment and the caller's arguments, which win."""
@@ -124,6 +129,8 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "reconcile_namespace": ("reconcile_namespace", _namespace),
     "reconcile_tag": ("reconcile_tag", _tag),
     "reconcile_shared": ("reconcile_shared", flag),
+    "fast_path": ("fast_path", flag),
+    "doorbell": ("doorbell", flag),
 }
 
 _PREFIX = "OUTLAST_RECONCILER_"

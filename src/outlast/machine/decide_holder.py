@@ -10,7 +10,6 @@ from outlast.machine.changes import (
     Add,
     Changes,
     Code,
-    Delete,
     Guard,
     Insert,
     Matches,
@@ -40,7 +39,7 @@ from outlast.machine.parts import (
 )
 from outlast.model.attempt import Attempt, Outcome, attempt_key
 from outlast.model.event import event_key
-from outlast.model.execution import Execution
+from outlast.model.execution import Execution, suspect_route
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import quota_key
 from outlast.model.record import Now
@@ -116,7 +115,8 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
     if fact.consumes is not None:
         received = event_key(execution.namespace, execution.id, *fact.consumes)
         guards.append(Matches(received, {"consumed": False}))
-        writes.append(Patch(received, {"consumed": True}) if fact.keyed else Delete(received))
+        # Kept, marked: it goes on deduplicating, its own send included if that is repeated after a lost reply.
+        writes.append(Patch(received, {"consumed": True, "value": None}))
     if fact.unwinds and not execution.unwinds:
         writes.append(Patch(execution.key, {"unwinds": True}))
     return changes(view, execution, fact, guards, writes)
@@ -125,7 +125,9 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
 def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> Changes | Refusal:
     """Guarded by `inbox`: what came from outside since the code last looked refuses it, so no wake-up is lost."""
     if fact.inbox < execution.inbox:
-        return Refusal(Code.NOT_ALLOWED, f"has heard {execution.inbox} times from outside, not {fact.inbox}: look again")
+        return Refusal(
+            Code.NOT_ALLOWED, f"has heard {execution.inbox} times from outside, not {fact.inbox}: look again"
+        )
     fields: Fields = {
         **LEASE_GONE,
         "status": Status.SUSPENDED,
@@ -189,6 +191,7 @@ def try_again(
         **runnable(execution, after_ms=wait_ms, waits=Reason.RETRY),
         **counted,
         "cause": cause,
+        "route": suspect_route(execution.route, suspect=_is_suspect(execution, crashed=crashed)),
         "change_id": fact.change_id,
     }
     writes = [Patch(execution.key, fields), *attempt_ended(execution, fact, outcome, failure)]
@@ -196,6 +199,11 @@ def try_again(
         writes += superseded(execution, fact.supersedes)
     writes += permit_back(view, execution)
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
+
+
+def _is_suspect(execution: Execution, *, crashed: bool) -> bool:
+    """Past half of its crash cap: from now on it runs beside no other suspect."""
+    return (execution.crashes + int(crashed)) * 2 > execution.crash_cap
 
 
 def cancelled(view: View, execution: Execution, fact: facts.Cancelled) -> Changes | Refusal:

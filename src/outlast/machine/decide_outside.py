@@ -18,7 +18,7 @@ from outlast.machine.parts import (
 from outlast.model import event
 from outlast.model.attempt import Outcome
 from outlast.model.deferred import Deferred, Resolution
-from outlast.model.execution import Execution
+from outlast.model.execution import Execution, suspect_route
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
 
@@ -87,6 +87,7 @@ def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes:
         # The journal goes on, and with it the undo that its steps registered.
         "unwinds": execution.unwinds,
         "generation": execution.generation + 1,
+        "route": suspect_route(execution.route, suspect=False),
         "deadline_at": None if execution.deadline_ms is None else Now(execution.deadline_ms),
         "change_id": fact.change_id,
     }

@@ -172,8 +172,8 @@ class Claim(Fact, frozen=True, kw_only=True):
 class StepRecorded(HolderFact, frozen=True, kw_only=True):
     """A durable operation has its outcome. `entries` is how many the journal holds so far, which is its place in it.
 
-    `consumes` names the event (name, dedup) that this entry received; a keyed one is kept, marked, to go on
-    deduplicating. `unwinds` says that the entry registers an undo, so that a cancel must let the code unwind.
+    `consumes` names the event (name, dedup) that this entry received. `unwinds` says that the entry registers an undo,
+    so that a cancel must let the code unwind.
     """
 
     scope: str

@@ -13,6 +13,7 @@ from outlast.errors import InvalidDuration
 Duration: TypeAlias = str | timedelta | int | float
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_MILLISECOND = timedelta(milliseconds=1)
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+")
 
@@ -28,7 +29,9 @@ def to_ms(duration: object, *, what: str = "duration") -> int:
     if isinstance(duration, str):
         ms = _parse(duration, what)
     elif isinstance(duration, timedelta):
-        ms = duration.total_seconds() * 1_000
+        # Whole numbers: seconds as a float lose milliseconds after decades.
+        ms, rest = divmod(duration, _MILLISECOND)
+        ms += bool(rest)
     elif isinstance(duration, int | float):
         ms = duration * 1_000
     else:

@@ -129,14 +129,29 @@ def route_of(workflow: str, version: str, requires: tuple[str, ...], quota: str 
 
 
 class Route(NamedTuple):
-    """What a worker must offer to serve a route, and the quota whose permits its executions take."""
+    """What a worker must offer to serve a route, and the quota whose permits its executions take.
+
+    A suspect has crashed its process, or shared one that crashed, too often: workers run one suspect at a time, so that
+    the one that kills its process is told from those that happened to be there.
+    """
 
     workflow: str
     version: str
     requires: frozenset[str]
     quota: str | None
+    suspect: bool
+
+
+_SUSPECT = "suspect"
 
 
 def parse_route(route: str) -> Route:
-    workflow, version, requires, quota = route.split(ROUTE_SEPARATOR)
-    return Route(workflow, version, frozenset(requires.split(",")) if requires else frozenset(), quota or None)
+    workflow, version, requires, quota, *marks = route.split(ROUTE_SEPARATOR)
+    words = frozenset(requires.split(",")) if requires else frozenset[str]()
+    return Route(workflow, version, words, quota or None, _SUSPECT in marks)
+
+
+def suspect_route(route: str, *, suspect: bool) -> str:
+    """The same route, marked or not."""
+    plain = route.removesuffix(f"{ROUTE_SEPARATOR}{_SUSPECT}")
+    return f"{plain}{ROUTE_SEPARATOR}{_SUSPECT}" if suspect else plain

@@ -13,7 +13,7 @@ from msgspec import Struct
 from outlast.errors import StoreUnavailable
 from outlast.machine.changes import Absent, Ahead, Changes, Code, Delete, Lapsed, Matches, Patch, Reached, Refusal, View
 from outlast.machine.decide import decide
-from outlast.machine.facts import AnyFact, decode_fact
+from outlast.machine.facts import AnyFact, Start, decode_fact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
@@ -97,6 +97,15 @@ class Engine:
                 return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
             execution = await self.look(namespace, execution_id)
         raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")
+
+    async def begin(self, fact: Start) -> Told:
+        """Start an execution: without a look first, because most ids are new."""
+        answer = decide(self.view(fact.namespace, fact.id, None), fact, self.group.now)
+        assert isinstance(answer, Changes)
+        verdict = await self.group.commit(answer)
+        if verdict.applied:
+            return Told(None, verdict=verdict)
+        return await self.tell(fact.namespace, fact.id, fact)
 
     async def deliver(self, delivery: Delivery) -> Told:
         """Carry an outbox record to its target, then strike it off. Repeating it is harmless."""

@@ -47,10 +47,13 @@ class GroupCommit:
         """The verdict on `changes`, once they are durable or refused."""
         if self._closed:
             raise StoreClosed("the engine is closed")
-        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        if self._pump is None:
+            # Asked once per pump and not per change: in Python 3.11 it costs a system call.
+            self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[Verdict] = self._loop.create_future()
         self._waiting.append((changes, future))
         if self._pump is None:
-            self._pump = asyncio.create_task(self._drain(), name="outlast group commit")
+            self._pump = self._loop.create_task(self._drain(), name="outlast group commit")
         return await future
 
     async def close(self) -> None:
@@ -60,10 +63,18 @@ class GroupCommit:
             await self._pump
 
     async def _drain(self) -> None:
+        batch: list[tuple[Changes, asyncio.Future[Verdict]]] = []
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._batch_max], self._waiting[self._batch_max :]
                 await self._commit(batch)
+        except BaseException as died:
+            # Whoever waits must not wait for ever for a pump that is gone.
+            unanswered, self._waiting = [*batch, *self._waiting], []
+            for _, future in unanswered:
+                _fail(future, StoreClosed(f"the commit was cut off: {died!r}"))
+            if isinstance(died, asyncio.CancelledError):
+                raise
         finally:
             self._pump = None
 
@@ -71,8 +82,9 @@ class GroupCommit:
         try:
             committed = await self._until_answered([changes for changes, _ in batch])
         except Exception as error:
-            if len(batch) == 1:
-                _fail(batch[0][1], error)
+            if len(batch) == 1 or isinstance(error, StoreUnavailable):
+                for _, future in batch:
+                    _fail(future, error)
                 return
             # One of them spoils it for all: find out which.
             for alone in batch:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -75,7 +75,10 @@ class Committed(Struct, frozen=True):
 
 
 class ClaimRequest(Struct, frozen=True, kw_only=True):
-    """What a worker can take. `serves` are (workflow, version) pairs; `claim_id` finds a claim whose reply was lost."""
+    """What a worker can take. `serves` are (workflow, version) pairs; `claim_id` finds a claim whose reply was lost.
+
+    `suspects` is how many executions on suspect routes it takes at most (None: as many as it may).
+    """
 
     namespace: str
     lanes: tuple[str, ...]
@@ -85,6 +88,7 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     limit: int
     lease_ttl_ms: int
     capabilities: frozenset[str] = frozenset()
+    suspects: int | None = None
 
 
 class ClaimedExecution(Struct, frozen=True):
@@ -282,4 +286,45 @@ class Store(Protocol):
     ) -> int:
         """Delete ended executions, with all that belongs to them: those whose retention is over, or, if
         `finished_before` is given, those that ended before. Returns how many."""
+        ...
+
+
+# ---- health -------------------------------------------------------------------------------------------------------
+
+
+class Grade(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "wrong"
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One thing that was looked at: what was found, and what to do if that is not well."""
+
+    name: str
+    found: str
+    grade: Grade = Grade.OK
+    advice: str | None = None
+
+
+class ReadyLane(Struct, frozen=True):
+    """What waits in a lane for a worker, and since when the oldest does."""
+
+    namespace: str
+    lane: str
+    depth: int
+    oldest_at: int
+
+
+class Health(Struct, frozen=True):
+    checks: list[Check]
+    ready: list[ReadyLane]
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A store that can tell how its own parts are; `doctor` asks those that can."""
+
+    async def health(self, *, deep: bool = False) -> Health:
+        """Reads only. `deep` also does what takes long on a large store."""
         ...

@@ -161,7 +161,7 @@ class Callable:
         (len, Any),
         (lambda: 1, Any),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_result_of_any_callable(fn: Any, result: Any):
     assert Hints(fn)["return"] is result

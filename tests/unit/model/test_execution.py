@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.model.execution import Execution, Route, execution_key, parse_route, route_of
+from outlast.model.execution import Execution, Route, execution_key, parse_route, route_of, suspect_route
 from outlast.model.retry import RetryPolicy
 from outlast.model.status import OPEN, TERMINAL, TIMED_REASONS, Reason, Status, is_reason
 
@@ -31,7 +31,7 @@ def execution(**fields: object) -> Execution:
 )
 def test_a_route_says_what_a_worker_must_offer(requires: tuple[str, ...], quota: str | None, route: str):
     assert route_of("checkout", "1", requires, quota) == route
-    assert parse_route(route) == Route("checkout", "1", frozenset(requires), quota)
+    assert parse_route(route) == Route("checkout", "1", frozenset(requires), quota, suspect=False)
 
 
 words = st.text(st.characters(exclude_characters="|, ", codec="utf-8"), min_size=1, max_size=8)
@@ -40,7 +40,16 @@ words = st.text(st.characters(exclude_characters="|, ", codec="utf-8"), min_size
 @given(words, words, st.sets(words, max_size=4), st.none() | words)
 def test_every_route_can_be_read_back(workflow: str, version: str, requires: set[str], quota: str | None):
     route = route_of(workflow, version, tuple(requires), quota)
-    assert parse_route(route) == Route(workflow, version, frozenset(requires), quota)
+    assert parse_route(route) == Route(workflow, version, frozenset(requires), quota, suspect=False)
+
+
+@given(words, words, st.none() | words)
+def test_a_route_is_marked_as_suspect_and_cleared_again(workflow: str, version: str, quota: str | None):
+    route = route_of(workflow, version, (), quota)
+    marked = suspect_route(route, suspect=True)
+    assert parse_route(marked) == parse_route(route)._replace(suspect=True)
+    assert suspect_route(marked, suspect=True) == marked
+    assert suspect_route(marked, suspect=False) == route
 
 
 # ---- what an execution's texts mean -------------------------------------------------------------------------------

@@ -43,9 +43,14 @@ def _choose(tx: Transaction, request: ClaimRequest) -> list[Execution]:
         key=_claim_order,
     )
     chosen: list[Execution] = []
+    suspects = request.limit if request.suspects is None else request.suspects
     for execution in ordered:
         if len(chosen) == request.limit:
             break
+        if parse_route(execution.route).suspect:
+            if suspects == 0:
+                continue
+            suspects -= 1
         if execution.quota is not None:
             free = permits.get(execution.quota)
             if free is None:
@@ -62,21 +67,28 @@ def _claim_order(execution: Execution) -> tuple[int, bool, object, str]:
 
 
 def _open_lanes(tx: Transaction, request: ClaimRequest) -> Iterator[str]:
-    for lane in request.lanes:
+    for lane in dict.fromkeys(request.lanes):
         paused = tx.rows(statement("claim_gate_lane"), (request.namespace, lane))
         if not (paused and paused[0][0]):
             yield lane
 
 
 def _routes(tx: Transaction, request: ClaimRequest, lane: str) -> Iterator[str]:
-    rows = tx.rows(statement("claim_routes"), (request.namespace, lane, limits.ROUTES_MAX))
-    for (route,) in rows:
-        if _served(tx, request, parse_route(route)):
-            yield route
+    behind = ""
+    while True:
+        rows = tx.rows(statement("claim_routes"), (request.namespace, lane, behind, limits.ROUTES_MAX))
+        for (route,) in rows:
+            if _served(tx, request, parse_route(route)):
+                yield route
+        if len(rows) < limits.ROUTES_MAX:
+            return
+        behind = rows[-1][0]
 
 
 def _served(tx: Transaction, request: ClaimRequest, route: Route) -> bool:
     if (route.workflow, route.version) not in request.serves or not route.requires <= request.capabilities:
+        return False
+    if route.suspect and request.suspects == 0:
         return False
     return route.quota is None or _free_permits(tx, request.namespace, route.quota) > 0
 

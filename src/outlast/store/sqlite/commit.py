@@ -10,11 +10,12 @@ so a refusal needs no rollback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, assert_never
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, assert_never, cast
 
 import apsw
 
+from outlast.errors import InvalidInput
 from outlast.machine.changes import (
     HOME,
     Absent,
@@ -40,15 +41,17 @@ from outlast.store.sqlite.statements import TABLES
 _EXECUTION = Execution.KIND
 _HOME = partition_channel(0)
 
+Execute: TypeAlias = Callable[[str, Sequence[Any]], apsw.Cursor]
+
 
 class Commit:
     """The commit of one transaction: verdicts, and the doorbells to ring once it is durable."""
 
     def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None) -> None:
-        self._execute = cursor.execute
+        execute = cast("Execute", cursor.execute)
+        self._execute = execute if points is None else _watched(execute, points)
         self._connection = cursor.connection
         self._now = now
-        self._points = points
         self.rings: set[str] = set()
 
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
@@ -56,11 +59,12 @@ class Commit:
 
     def _apply(self, changes: Changes) -> Verdict:
         inbox: int | None = None
+        anchor = _anchored(changes)
         for guard in changes.guards:
             holds, seen = self._holds(guard)
             if not holds:
                 return self._refused(changes, guard)
-            if seen is not None:
+            if seen is not None and guard.key == anchor:
                 inbox = seen
         writes = changes.writes
         if len(writes) == 1 and type(writes[0]) is Insert:
@@ -70,11 +74,11 @@ class Commit:
                 return self._refused(changes, Absent(record.key))
         else:
             for write in writes:
-                if type(write) is Insert and self._exists(write.record.key):
+                if type(write) is Insert and self._taken(write.record):
                     return self._refused(changes, Absent(write.record.key))
             for write in writes:
                 self._write(write)
-                if type(write) is Add and write.field == "inbox" and inbox is not None:
+                if type(write) is Add and write.field == "inbox" and write.key == anchor and inbox is not None:
                     inbox += write.amount
         for ring in changes.rings:
             self.rings.add(_HOME if ring == HOME else ring)
@@ -90,11 +94,8 @@ class Commit:
             expected = guard.fields
             table = TABLES[guard.key.kind]
             row = self._row(table.guard(tuple(expected)), guard.key.values)
-            if row is None:
+            if row is None or row[: len(expected)] != tuple(expected.values()):
                 return False, None
-            for found, value in zip(row, expected.values(), strict=False):
-                if found != value:
-                    return False, None
             return True, row[-1] if table.has_inbox else None
         if isinstance(guard, Absent):
             return not self._exists(guard.key), None
@@ -116,14 +117,14 @@ class Commit:
         return None if row is None else row[0]
 
     def _exists(self, key: Key) -> bool:
-        table = TABLES[key.kind]
-        return self._row(table.guard(table.kind.KEY[:1]), key.values) is not None
+        return self._row(TABLES[key.kind].exists, key.values) is not None
+
+    def _taken(self, record: Record) -> bool:
+        table = TABLES[record.KIND]
+        return self._row(table.exists, table.key_values(record)) is not None
 
     def _row(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        self._point("commit:statement")
-        row = self._execute(sql, values).fetchone()
-        self._point("commit:statement done")
-        return row
+        return self._execute(sql, values).fetchone()
 
     # ---- refusals -------------------------------------------------------------------------------------------------
 
@@ -150,11 +151,11 @@ class Commit:
         return row is not None and row[0] == changes.id
 
     def _inbox(self, changes: Changes) -> int | None:
-        for anchor in changes.anchors:
-            if anchor.kind == _EXECUTION:
-                row = self._row(TABLES[_EXECUTION].guard(("inbox",)), anchor.values)
-                return None if row is None else row[0]
-        return None
+        anchor = _anchored(changes)
+        if anchor is None:
+            return None
+        row = self._row(TABLES[_EXECUTION].guard(("inbox",)), anchor.values)
+        return None if row is None else row[0]
 
     def _load(self, key: Key) -> Record | None:
         table = TABLES[key.kind]
@@ -187,10 +188,27 @@ class Commit:
                 assert_never(write)
 
     def _run(self, sql: str, values: Sequence[Any]) -> None:
-        self._point("commit:statement")
-        self._execute(sql, values)
-        self._point("commit:statement done")
+        try:
+            self._execute(sql, values)
+        except (TypeError, OverflowError) as error:
+            raise InvalidInput(f"a value that a record cannot have: {error}") from error
 
-    def _point(self, name: str) -> None:
-        if self._points is not None:
-            self._points(name)
+
+def _watched(execute: Execute, points: Points) -> Execute:
+    """Every statement between its two crash points. Without any, a commit pays nothing for them."""
+
+    def watched(sql: str, values: Sequence[Any]) -> apsw.Cursor:
+        points("statement")
+        cursor = execute(sql, values)
+        points("statement done")
+        return cursor
+
+    return watched
+
+
+def _anchored(changes: Changes) -> Key | None:
+    """The execution whose inbox the verdict tells: the first that the change is anchored at."""
+    for anchor in changes.anchors:
+        if anchor.kind == _EXECUTION:
+            return anchor
+    return None

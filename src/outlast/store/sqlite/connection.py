@@ -2,7 +2,10 @@
 
 SQLite calls block, so they run on threads of their own: one writer and one reader per process. Operations that gather
 while the writer is busy share its next transaction, and so its fsync; replies go out after the commit. If one of them
-fails, the transaction is rolled back and each is done alone, so that no operation fails for its neighbour's sake.
+fails, the transaction is rolled back and each is done alone, so that no operation fails for its neighbour's sake:
+an operation may run more than once, and keeps nothing of the run before.
+
+A process that was forked has the object but not the thread: it must open a store of its own, and is told so.
 """
 
 # apsw's stubs name a type that Python 3.11 does not have yet.
@@ -11,9 +14,10 @@ fails, the transaction is rolled back and each is done alone, so that no operati
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -91,6 +95,7 @@ class Connection:
         points: Points | None,
         ring: Callable[[set[str]], None] | None,
     ) -> None:
+        self._pid = os.getpid()
         self._path = path
         self._begin = begin
         self._writes = ring is not None
@@ -116,6 +121,8 @@ class Connection:
 
     def close(self) -> None:
         """Let what was accepted finish, then end the thread. Blocks for as long as that takes."""
+        if self._pid != os.getpid():
+            return  # the thread and its connection are the parent's
         with self._guard:
             if not self._closed:
                 self._closed = True
@@ -125,8 +132,10 @@ class Connection:
 
     def call(self, name: str, operation: Callable[[Transaction], T]) -> asyncio.Future[T]:
         """Run the operation in a transaction; the future has its result once the transaction is durable."""
+        if self._pid != os.getpid():
+            raise StoreClosed(f"the store {self._path} was opened before a fork: open one in each process")
         with self._guard:
-            if self._closed:
+            if self._closed and self._dead is None:
                 raise StoreClosed(f"the store {self._path} is closed")
             if self._dead is not None:
                 raise StoreClosed(f"the store {self._path} has stopped") from self._dead
@@ -140,17 +149,26 @@ class Connection:
         try:
             with translated(self._path):
                 connection = self._connect()
+                # Plans that do not depend on bound values: else SQLite prepares the statements of claim and due anew
+                # at every call, which takes twenty times as long as running them.
+                connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         except BaseException as error:
             self._opened.put(error)
             return
         self._opened.put(None)
-        cursor = connection.cursor()
         try:
+            cursor = connection.cursor()
             while (calls := self._gather()) is not None:
                 self._run_shared(cursor, calls)
+        except BaseException as error:
+            # Callers are told from now on; nobody else is there to tell.
+            self._dead = error
         finally:
-            connection.close(True)
-            self._refuse_the_rest()
+            # Nobody may be left waiting for an answer, whatever closing says.
+            try:
+                connection.close(True)
+            finally:
+                self._refuse_the_rest()
 
     def _gather(self) -> list[_Call] | None:
         """All that waits, up to the bound; None when the store is closing and nothing is left."""
@@ -173,63 +191,85 @@ class Connection:
         try:
             self._run(cursor, calls)
         except Exception as error:
-            if len(calls) == 1:
-                calls[0].error = error
-            else:
-                for call in calls:
-                    self._run_shared(cursor, [call])
+            if len(calls) > 1:
+                self._run_alone(cursor, calls)
                 return
+            calls[0].error = error
         except BaseException as crash:
-            # A test's crash point: from here on this store is a dead process.
-            self._dead = crash
-            for call in calls:
-                call.error = crash
-            self._deliver(calls)
-            raise SystemExit from crash
+            self._crashed(calls, crash)
+            raise
+        self._deliver(calls)
+
+    def _run_alone(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
+        for done, call in enumerate(calls, start=1):
+            try:
+                self._run_shared(cursor, [call])
+            except BaseException as crash:
+                self._crashed(calls[done:], crash)
+                raise
+
+    def _crashed(self, calls: list[_Call], crash: BaseException) -> None:
+        """A test's crash point: from here on this store is a dead process."""
+        self._dead = crash
+        for call in calls:
+            call.error = crash
         self._deliver(calls)
 
     def _run(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
-        point = self._points
-        name = calls[0].name
+        names = dict.fromkeys(call.name for call in calls)
+        rings: set[str] = set()
         with translated(self._path), self._turn:
-            if point is not None:
-                point(f"{name}:begin")
+            self._pass(names, "begin")
             cursor.execute(self._begin)
             try:
-                stored = rows_of(cursor, statement("clock_read"))[0][0] if self._ready(cursor) else 0
+                stored = rows_of(cursor, statement("clock_read"))[0][0] if self._has_clock(cursor) else 0
                 now = max(self._clock.now_ms(), stored)
-                transaction = Transaction(cursor, now, self._named_points(name))
                 for call in calls:
+                    transaction = Transaction(cursor, now, self._named_points(call.name))
                     call.result = call.operation(transaction)
-                if self._writes and now > stored and self._ready(cursor):
+                    rings |= transaction.rings
+                has_clock = self._has_clock(cursor)
+                if self._writes and now > stored and has_clock:
                     cursor.execute(statement("clock_write"), (now,))
-                if point is not None:
-                    point(f"{name}:commit")
+                self._pass(names, "commit")
                 cursor.execute("COMMIT")
             except BaseException:
                 if not cursor.connection.get_autocommit():
                     cursor.execute("ROLLBACK")
                 raise
-        if self._ring is not None and transaction.rings:
-            self._ring(transaction.rings)
-        if point is not None:
-            try:
-                point(f"{name}:reply")
-            except ReplyLost as lost:
-                for call in calls:
-                    call.error = lost
+        self._clock_seen = has_clock
+        if self._ring is not None and rings:
+            self._ring(rings)
+        self._reply(names, calls)
 
-    def _ready(self, cursor: apsw.Cursor) -> bool:
-        """Whether the schema is there: before the first migration there is no clock to read."""
-        if not self._schema_seen:
-            self._schema_seen = rows_of(cursor, statement("has_schema"))[0][0] == 1
-        return self._schema_seen
+    def _has_clock(self, cursor: apsw.Cursor) -> bool:
+        """Before the first migration is committed there is no clock to read."""
+        return self._clock_seen or rows_of(cursor, statement("has_schema"))[0][0] == 1
 
-    _schema_seen = False
+    _clock_seen = False
+
+    # ---- crash points ---------------------------------------------------------------------------------------------
+
+    def _pass(self, names: Iterable[str], stage: str) -> None:
+        if self._points is not None:
+            for name in names:
+                self._points(f"{name}:{stage}")
 
     def _named_points(self, name: str) -> Points | None:
         points = self._points
         return None if points is None else lambda stage: points(f"{name}:{stage}")
+
+    def _reply(self, names: Iterable[str], calls: list[_Call]) -> None:
+        """Only the answers of the operation that lost its reply are lost."""
+        for name in names:
+            try:
+                self._pass((name,), "reply")
+            except ReplyLost as lost:
+                for call in calls:
+                    if call.name == name:
+                        call.error = lost
+
+    # ---- answers --------------------------------------------------------------------------------------------------
 
     def _refuse_the_rest(self) -> None:
         with self._guard:
@@ -242,6 +282,7 @@ class Connection:
                 break
             if call is not None:
                 call.error = StoreClosed(f"the store {self._path} was closed")
+                call.error.__cause__ = self._dead
                 leftover.append(call)
         self._deliver(leftover)
 
@@ -250,7 +291,7 @@ class Connection:
         for call in calls:
             by_loop.setdefault(call.loop, []).append(call)
         for loop, its_calls in by_loop.items():
-            if not loop.is_closed():  # nobody is left to hear it otherwise
+            with suppress(RuntimeError):  # its loop is closed: nobody is left to hear it
                 loop.call_soon_threadsafe(_settle, its_calls)
 
 

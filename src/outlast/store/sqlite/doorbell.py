@@ -2,7 +2,8 @@
 
 Ringing sends the channels' names to every socket there: no table is read, nothing is polled, and a process that nobody
 listens in costs nothing. A full socket drops the ring (its owner has rings to read, and re-scans when it was flooded);
-a dead owner's socket is removed by whoever rings it. A lost ring costs one interval of the polling net, never work.
+a dead owner's socket is removed by whoever rings it. A lost ring costs one interval of the polling net, never work,
+and so ringing never fails.
 """
 
 from __future__ import annotations
@@ -10,20 +11,31 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import secrets
 import socket
+import stat
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from weakref import WeakSet
 
+from outlast.errors import StoreError
 from outlast.store.port import RESCAN
 
 _ADDRESS_MAX = 100
 """Socket addresses are short on every platform; longer folders get a short one in the temporary directory."""
 _FLOOD = 8
 """So many rings at once may mean that others were dropped: the shortest buffers hold ten."""
-_RING_MAX_BYTES = 32 * 1024
+_RING_MAX_BYTES = 4 * 1024
+"""Longer rings say RESCAN. Short ones keep a full buffer at more than a flood's number of rings."""
+_HEARD_MAX = 1_000
+"""A listener that nobody reads remembers so many channels, then only that it must re-scan."""
+_SHARED_PREFIX = "outlast-bells-"
+_SOCKET_NAME = re.compile(r"\d+-[0-9a-f]{8}")
 
 
 def folder_of(path: str) -> Path:
@@ -31,7 +43,7 @@ def folder_of(path: str) -> Path:
     if len(os.fsencode(beside)) + 32 <= _ADDRESS_MAX:
         return beside
     digest = sha256(os.fsencode(Path(path).resolve())).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"outlast-{digest}-bells"
+    return Path(tempfile.gettempdir(), f"{_SHARED_PREFIX}{os.getuid()}-{digest}")
 
 
 class Doorbell:
@@ -39,51 +51,75 @@ class Doorbell:
 
     def __init__(self, path: str) -> None:
         self._folder = folder_of(path)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        # A socket for each listener: what a frozen one does not read fills its own buffer, not everybody's.
+        self._senders: dict[str, socket.socket] = {}
+        self._guard = threading.Lock()
+        self._closed = False
+        self.listeners: WeakSet[Listener] = WeakSet()
 
     def ring(self, channels: Iterable[str]) -> None:
         heard = "\n".join(sorted(channels)).encode()
         if len(heard) > _RING_MAX_BYTES:
             heard = RESCAN.encode()
-        try:
-            listeners = list(self._folder.iterdir())
-        except FileNotFoundError:
-            return  # nobody has listened yet
-        for address in listeners:
-            self._send(address, heard)
+        with self._guard:
+            if self._closed:
+                return
+            try:
+                _check_owner(self._folder)
+                names = {name for name in os.listdir(self._folder) if _SOCKET_NAME.fullmatch(name)}  # noqa: PTH208 (a ring is hot)
+            except OSError:
+                return  # in most cases: nobody has listened yet
+            for gone in self._senders.keys() - names:
+                self._senders.pop(gone).close()
+            for name in names:
+                self._send(name, heard)
 
-    def _send(self, address: Path, heard: bytes) -> None:
+    def _send(self, name: str, heard: bytes) -> None:
+        address = f"{self._folder}/{name}"
         try:
-            self._socket.sendto(heard, str(address))
+            sender = self._senders.get(name)
+            if sender is None:
+                sender = self._senders[name] = _new_socket()
+            try:
+                sender.sendto(heard, address)
+            except OSError as error:
+                if error.errno != errno.EMSGSIZE:
+                    raise
+                sender.sendto(RESCAN.encode(), address)
         except (ConnectionRefusedError, FileNotFoundError):
-            address.unlink(missing_ok=True)  # its owner is gone
-        except OSError as error:
-            # A full buffer: the listener re-scans by itself when it sees the flood.
-            if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.EPERM, errno.EACCES):
-                raise
+            _remove(address)  # its owner is gone
+        except OSError:
+            pass  # a full buffer: the listener re-scans by itself when it sees the flood; or another user's socket
 
     def listen(self) -> Listener:
-        return Listener(self._folder)
+        listener = Listener(self._folder)
+        self.listeners.add(listener)
+        return listener
 
     def close(self) -> None:
-        self._socket.close()
+        with self._guard:
+            self._closed = True
+            for sender in self._senders.values():
+                sender.close()
+            self._senders.clear()
 
 
 class Listener:
-    """A socket of its own in the running event loop; opened when first iterated or by `open`."""
+    """A socket of its own, read by the event loop that it was made in."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._address = folder / f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
-        self._socket.bind(str(self._address))
+        self._loop = asyncio.get_running_loop()
+        self._address = f"{folder}/{os.getpid()}-{secrets.token_hex(4)}"
+        self._socket = _new_socket()
+        try:
+            _hang(self._socket, folder, self._address)
+        except OSError as error:
+            self._socket.close()
+            raise StoreError(f"no doorbell can be hung in {folder} ({error}): poll instead") from error
         self._heard = {RESCAN}
         self._wake = asyncio.Event()
         self._wake.set()
         self._closed = False
-        self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket.fileno(), self._drain)
 
     def _drain(self) -> None:
@@ -91,12 +127,14 @@ class Listener:
         while True:
             try:
                 heard = self._socket.recv(_RING_MAX_BYTES + 1)
-            except BlockingIOError:
+            except OSError:  # nothing left to read
                 break
             rings += 1
             self._heard.update(heard.decode(errors="replace").split("\n"))
         if rings >= _FLOOD:
             self._heard.add(RESCAN)
+        if len(self._heard) > _HEARD_MAX:
+            self._heard = {RESCAN}
         if rings:
             self._wake.set()
 
@@ -110,10 +148,53 @@ class Listener:
             yield heard
 
     async def close(self) -> None:
+        if asyncio.get_running_loop() is self._loop or self._loop.is_closed():
+            self._let_go()
+        else:
+            # Its loop reads the socket: only there can it be let go.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._let_go)
+
+    def _let_go(self) -> None:
         if self._closed:
             return
         self._closed = True
         self._wake.set()
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
-        self._address.unlink(missing_ok=True)
+        _remove(self._address)
+        with suppress(OSError):  # the last one takes the folder with it
+            Path(self._address).parent.rmdir()
+
+
+def _hang(bell: socket.socket, folder: Path, address: str) -> None:
+    """Bind the socket; again if somebody else's last listener took the folder away in between."""
+    for chance in range(20, 0, -1):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _check_owner(folder)
+            bell.bind(address)
+            return
+        except (FileNotFoundError, FileExistsError):  # it went, or came and went
+            if chance == 1:
+                raise
+
+
+def _new_socket() -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    made.setblocking(False)
+    return made
+
+
+def _check_owner(folder: Path) -> None:
+    """In the temporary directory anybody may have put something under our folder's name."""
+    if folder.name.startswith(_SHARED_PREFIX):
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "it belongs to somebody else", str(folder))
+
+
+def _remove(address: str) -> None:
+    with suppress(OSError):  # somebody else was faster, or it is not ours to remove
+        if stat.S_ISSOCK(os.lstat(address).st_mode):
+            Path(address).unlink()

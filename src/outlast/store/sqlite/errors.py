@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import apsw
 
 from outlast.errors import (
+    InvalidInput,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -35,3 +36,7 @@ def translated(path: str) -> Generator[None]:
         raise StoreUnavailable(f"{path} does not answer now ({error}): try again") from error
     except apsw.Error as error:
         raise StoreError(f"{path}: {type(error).__name__}: {error}") from error
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{error.object!r} cannot be stored: it is not text ({error.reason})") from error
+    except OverflowError as error:
+        raise InvalidInput(f"a number is too large to be stored ({error}): at most 64 bits") from error

@@ -10,7 +10,7 @@ from importlib.resources import files
 
 import apsw
 
-from outlast.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
+from outlast.errors import SchemaMissing, SchemaOutdated, SchemaTooNew, StoreCorrupt
 from outlast.store.sqlite.connection import rows_of
 from outlast.store.sqlite.statements import statement
 
@@ -32,7 +32,12 @@ def schema_of(cursor: apsw.Cursor) -> int:
     if rows_of(cursor, statement("has_schema"))[0][0] == 0:
         return 0
     rows = rows_of(cursor, statement("meta_read"), ("schema",))
-    return int(rows[0][0]) if rows else 0
+    if not rows:
+        return 0
+    number = str(rows[0][0])
+    if not number.isdecimal():
+        raise StoreCorrupt(f"the schema's number in outlast_meta is {number!r}: restore the file from a backup")
+    return int(number)
 
 
 def check_schema(cursor: apsw.Cursor) -> None:

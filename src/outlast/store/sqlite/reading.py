@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from outlast.errors import InvalidInput
+from outlast import limits
+from outlast.errors import InvalidInput, LimitExceeded
 from outlast.machine.invariants import check
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
@@ -21,12 +22,14 @@ from outlast.store.sqlite.statements import TABLES, Table, statement
 
 _EXECUTION = TABLES[Execution.KIND]
 DEPTH_MAX = 100_000
+FEW = 5_000
+"""So many executions with a tag are read and sorted in a few milliseconds; of more, the newest are near at hand."""
 
 
 def load(tx: Transaction, keys: Sequence[Key]) -> list[Record | None]:
     found: list[Record | None] = []
     for key in keys:
-        table = TABLES[key.kind]
+        table = _table_of(key)
         rows = tx.rows(table.load, key.values)
         found.append(_checked(table, rows[0]) if rows else None)
     return found
@@ -34,8 +37,12 @@ def load(tx: Transaction, keys: Sequence[Key]) -> list[Record | None]:
 
 def scan(tx: Transaction, kind: str, prefix: tuple[str | int, ...], after: Key | None, limit: int) -> list[Record]:
     table = TABLES[kind]
+    if len(prefix) > len(table.kind.KEY):
+        raise InvalidInput(f"scan: {prefix!r} is longer than a key of {kind}")
     values: tuple[Any, ...] = prefix
     if after is not None:
+        if _table_of(after) is not table or after.values[: len(prefix)] != prefix:
+            raise InvalidInput(f"scan: {after} is not under {kind}{prefix!r}, so it is no place to go on from")
         values = (*prefix, *_position(tx, table, after))
     rows = tx.rows(table.scan(len(prefix), after=after is not None), (*values, limit))
     return [_checked(table, row) for row in rows]
@@ -49,6 +56,13 @@ def _position(tx: Transaction, table: Table, after: Key) -> tuple[Any, ...]:
     return rows[0] if rows else (0,)
 
 
+def _table_of(key: Key) -> Table:
+    table = TABLES[key.kind]
+    if len(key.values) != len(table.kind.KEY):
+        raise InvalidInput(f"{key} is not a key: {key.kind} has {', '.join(table.kind.KEY)}")
+    return table
+
+
 def _checked(table: Table, row: tuple[Any, ...]) -> Record:
     record = table.record(row)
     return check(record) if isinstance(record, Execution) else record
@@ -58,19 +72,40 @@ def _checked(table: Table, row: tuple[Any, ...]) -> Record:
 
 
 def find(tx: Transaction, query: Query) -> Page:
-    conditions, values = _conditions(query)
-    sql = statement("find:select").format(columns=_EXECUTION.columns_of_x, conditions=conditions)
-    rows = tx.rows(sql, {**values, "limit": query.limit})
-    executions = [check(record) for row in rows if isinstance(record := _EXECUTION.record(row), Execution)]
+    executions = _found(tx, query)
     if len(executions) < query.limit:
         return Page(executions, None)
     last = executions[-1]
     return Page(executions, f"{last.created_at}:{last.id}")
 
 
+def _found(tx: Transaction, query: Query) -> list[Execution]:
+    if len(query.status) > 1:
+        # Each status in its own order, then the newest of all: one index can't give several in order.
+        each = [msgspec.structs.replace(query, status=frozenset({status})) for status in query.status]
+        merged = [execution for one in each for execution in _found(tx, one)]
+        merged.sort(key=lambda execution: (execution.created_at, execution.id), reverse=True)
+        return merged[: query.limit]
+    conditions, values = _conditions(query)
+    source = _source(tx, query, few=FEW)
+    sql = statement("find:select").format(columns=_EXECUTION.columns_of_x, source=source, conditions=conditions)
+    rows = tx.rows(sql, {**values, "limit": query.limit})
+    return [check(record) for row in rows if isinstance(record := _EXECUTION.record(row), Execution)]
+
+
 def count(tx: Transaction, query: Query) -> int:
     conditions, values = _conditions(query)
-    return tx.rows(statement("find:count").format(conditions=conditions), values)[0][0]
+    source = _source(tx, query, few=None)
+    return tx.rows(statement("find:count").format(source=source, conditions=conditions), values)[0][0]
+
+
+def _source(tx: Transaction, query: Query, *, few: int | None) -> str:
+    """Where to begin: with the first tag that fewer executions have (any, if all are to be counted), else in order."""
+    for number, (tag, value) in enumerate(query.tags.items()):
+        asked = {"namespace": query.namespace, "tag": tag, "value": value, "limit": few}
+        if few is None or tx.rows(statement("find:tagged"), asked)[0][0] < few:
+            return statement("find:by_tag").format(n=number)
+    return statement("find:in_order")
 
 
 def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
@@ -89,26 +124,39 @@ def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
         add("workflow", workflow=query.workflow)
     if query.lane is not None:
         add("lane", lane=query.lane)
+    if len(query.tags) > limits.TAGS_MAX:
+        raise LimitExceeded("tags", actual=len(query.tags), limit=limits.TAGS_MAX, unit="tags")
     for number, (tag, value) in enumerate(query.tags.items()):
         parts.append(statement("find:tag").format(n=number))
         values |= {f"tag_{number}": tag, f"value_{number}": value}
     if query.id_prefix:
-        # The next string that does not begin with the prefix: its last character, plus one.
-        add(
-            "id_prefix",
-            id_prefix=query.id_prefix,
-            id_prefix_end=query.id_prefix[:-1] + chr(ord(query.id_prefix[-1]) + 1),
-        )
+        add("id_prefix", id_prefix=query.id_prefix, id_prefix_end=_behind(query.id_prefix))
     if query.created_from is not None:
         add("created_from", created_from=query.created_from)
     if query.created_before is not None:
         add("created_before", created_before=query.created_before)
     if query.after is not None:
         created_at, colon, execution_id = query.after.partition(":")
-        if not colon or not created_at.isdigit():
+        if not colon:
             raise InvalidInput(f"{query.after!r} is not a cursor of find")
-        add("after", after_created_at=int(created_at), after_id=execution_id)
+        add("after", after_created_at=_number(created_at, "find"), after_id=execution_id)
     return " ".join(parts), values
+
+
+def _behind(prefix: str) -> str:
+    """The next string that does not begin with the prefix: its last character, plus one."""
+    kept = prefix.rstrip("\U0010ffff")
+    if not kept:
+        return prefix * (limits.ID_MAX_CHARS + 1)  # no character is higher, and no id is as long
+    code = ord(kept[-1]) + 1
+    return kept[:-1] + chr(0xE000 if code == 0xD800 else code)  # half characters are no text
+
+
+def _number(text: str, what: str) -> int:
+    """The number in a cursor."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise InvalidInput(f"{text!r} is not from a cursor of {what}")
+    return int(text)
 
 
 # ---- due ----------------------------------------------------------------------------------------------------------
@@ -155,12 +203,10 @@ def frames(tx: Transaction, namespace: str, execution_id: str, after: int, limit
 
 def completions(tx: Transaction, after: str | None, limit: int, filter: Filter) -> Feed:
     """One writer at a time numbers completions in commit order, so everything above the cursor is still to come."""
-    if after is not None and not after.isdigit():
-        raise InvalidInput(f"{after!r} is not a cursor of completions")
     table = TABLES[Completion.KIND]
     text, values = filtered(filter, "execution")
     sql = statement("completions").format(columns=table.columns_of_x, filter=text)
-    start = int(after or 0)
+    start = 0 if after is None else _number(after, "completions")
     rows = tx.rows(sql, {"after": start, "limit": limit, **values})
     found = [record for row in rows if isinstance(record := table.record(row), Completion)]
     if len(found) == limit:

@@ -7,12 +7,15 @@ Only identifiers are ever filled in, and only declared ones; values are always b
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+from outlast.errors import InvalidInput
 from outlast.model.kinds import KINDS
 from outlast.model.record import Now, Record
 
@@ -58,8 +61,10 @@ class Table:
         self._reads: dict[tuple[str, ...], str] = {}
         self._patches: dict[tuple[str, ...], str] = {}
         self._adds: dict[str, str] = {}
+        self.key_values: Callable[[Record], tuple[str | int, ...]] = attrgetter(*kind.KEY)
         self.has_inbox = "inbox" in fields
         self.has_change_id = "change_id" in fields
+        self.exists = self.guard(kind.KEY[:1])
 
     def read(self, fields: tuple[str, ...]) -> str:
         self._check(fields)
@@ -70,7 +75,7 @@ class Table:
         sql = self._reads.get(fields)
         if sql is None:
             extra = ("inbox",) if self.has_inbox else ()
-            sql = self._reads[fields] = self.read((*fields, *extra))
+            sql = self._reads[fields] = self.read((*fields, *extra) or self.kind.KEY[:1])
         return sql
 
     def patch(self, fields: tuple[str, ...]) -> str:
@@ -118,7 +123,12 @@ class Table:
     def _check(self, fields: tuple[str, ...]) -> None:
         unknown = [name for name in fields if name not in self.fields]
         if unknown:
-            raise KeyError(f"{self.kind.KIND} has no field {unknown[0]!r}")
+            raise InvalidInput(f"{self.kind.KIND} has no field {unknown[0]!r}")
 
 
-TABLES = {name: Table(kind) for name, kind in KINDS.items()}
+class _Tables(dict[str, Table]):
+    def __missing__(self, kind: str) -> Table:
+        raise InvalidInput(f"there is no kind of record {kind!r}")
+
+
+TABLES = _Tables({name: Table(kind) for name, kind in KINDS.items()})

@@ -14,15 +14,17 @@ speed.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import apsw
 
 from outlast import limits
-from outlast.errors import InvalidConfig, StoreClosed
+from outlast.errors import InvalidConfig, SchemaMissing, StoreClosed, StoreError, StoreReadOnly
 from outlast.machine.changes import Changes
 from outlast.model.frame import Frame
 from outlast.model.record import Key, Record
@@ -39,12 +41,13 @@ from outlast.store.port import (
     DueKind,
     Feed,
     Filter,
+    Health,
     Page,
     Points,
     Query,
     Renewed,
 )
-from outlast.store.sqlite import claim, reading, writing
+from outlast.store.sqlite import claim, health, reading, writing
 from outlast.store.sqlite.commit import Commit
 from outlast.store.sqlite.connection import Connection, Transaction
 from outlast.store.sqlite.doorbell import Doorbell, Listener
@@ -64,21 +67,44 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
 
+class OnwardClock:
+    """A clock that stands still where another is turned back. The writer's thread and the readers' share it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._newest = 0
+        self._guard = threading.Lock()
+
+    def now_ms(self) -> int:
+        with self._guard:
+            self._newest = max(self._newest, self._clock.now_ms())
+            return self._newest
+
+
 class SqliteStore:
     """`SqliteStore("orders.db")`, or a URL: `sqlite:///orders.db`, `sqlite:////var/lib/orders.db?synchronous=NORMAL`."""
 
-    def __init__(self, url: str, *, clock: Clock | None = None, points: Points | None = None) -> None:
-        self._path, self._synchronous, self._read_only = parse_url(url)
-        self._clock = clock or SystemClock()
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Clock | None = None,
+        points: Points | None = None,
+        on_connect: Callable[[apsw.Connection], None] | None = None,
+    ) -> None:
+        """`on_connect` is called with each new SQLite connection: for a PRAGMA of one's own, a limit, a trace."""
+        self._shown, self._synchronous, self._read_only = parse_url(url)
+        # One name for one file, whatever a process calls it and wherever it goes: locks and doorbells hang on it.
+        self._file = Path(self._shown).resolve()
+        self._path = str(self._file)
+        self._clock = OnwardClock(clock or SystemClock())
         self._points = points
-        self._writer: Connection | None = None
-        self._reader: Connection | None = None
-        self._turn: FairLock | None = None
-        self._bell: Doorbell | None = None
+        self._on_connect = on_connect
+        self._parts: _Parts | None = None
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self._path}"
+        return f"sqlite:///{self._shown}"
 
     @property
     def partitions(self) -> int:
@@ -91,86 +117,155 @@ class SqliteStore:
     # ---- life -----------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        await self._connect()
+        parts = self._parts or await self._connect(create=False)
         try:
-            await self._read("open", lambda tx: check_schema(tx.cursor))
+            await parts.reader.call("open", lambda tx: check_schema(tx.cursor))
         except BaseException:
-            await self.close()
+            if parts is not self._parts:
+                await parts.close()
             raise
+        if self._parts is None:
+            self._parts = parts
+        elif self._parts is not parts:
+            await parts.close()  # somebody else opened it meanwhile
 
     async def migrate(self) -> int:
-        opened_here = self._writer is None
-        await self._connect()
+        if self._read_only:
+            raise self._is_read_only()
+        parts = self._parts or await self._connect(create=True)
+        assert parts.writer is not None
         try:
-            return await self._write("migrate", lambda tx: migrate(tx.cursor))
+            return await parts.writer.call("migrate", lambda tx: migrate(tx.cursor))
         finally:
-            if opened_here:
-                await self.close()
+            if parts is not self._parts:
+                await parts.close()
 
     async def close(self) -> None:
-        parts = (self._writer, self._reader, self._turn, self._bell)
-        self._writer = self._reader = self._turn = self._bell = None
-        for part in parts:
-            if part is not None:
-                await asyncio.to_thread(part.close)
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            await parts.close()
 
-    async def _connect(self) -> None:
-        if self._writer is None:
-            await asyncio.to_thread(self._open_connections)
+    async def _connect(self, *, create: bool) -> _Parts:
+        """New connections; if nobody waits for them any more, they are let go."""
+        made: list[_Parts] = []
+        guard = threading.Lock()
+        wanted = True
 
-    def _open_connections(self) -> None:
-        turn = None if self._read_only else FairLock(self._path)
-        bell = Doorbell(self._path)
-        begin = "BEGIN" if self._read_only else "BEGIN IMMEDIATE"
-        writer = Connection(
-            self._path,
-            begin=begin,
-            connect=self._new_connection,
-            turn=turn,
-            clock=self._clock,
-            points=self._points,
-            ring=bell.ring,
-        )
+        def connect() -> None:
+            parts = self._new_parts(create=create)
+            with guard:
+                if wanted:
+                    made.append(parts)
+                    return
+            parts.let_go()
+
+        try:
+            await asyncio.to_thread(connect)
+        except asyncio.CancelledError:
+            with guard:
+                wanted = False
+            for parts in made:
+                parts.let_go()
+            raise
+        return made[0]
+
+    def _new_parts(self, *, create: bool) -> _Parts:
+        self._check_path(create=create)
+        turn, bell = FairLock(self._path), Doorbell(self._path)
         reader = Connection(
             self._path,
             begin="BEGIN",
-            connect=self._new_connection,
+            connect=lambda: self._new_connection(None, create=False),
             turn=None,
             clock=self._clock,
             points=None,
             ring=None,
         )
+        writer = None
+        if not self._read_only:
+            writer = Connection(
+                self._path,
+                begin="BEGIN IMMEDIATE",
+                connect=lambda: self._new_connection(turn, create=create),
+                turn=turn,
+                clock=self._clock,
+                points=self._points,
+                ring=bell.ring,
+            )
+        parts = _Parts(writer, reader, turn, bell)
         try:
-            writer.open()
+            if writer is not None:
+                writer.open()
             reader.open()
         except BaseException:
-            for part in (writer, bell, turn):
-                if part is not None:
-                    part.close()
+            parts.let_go()
             raise
-        self._writer, self._reader, self._turn, self._bell = writer, reader, turn, bell
+        return parts
 
-    def _new_connection(self) -> apsw.Connection:
-        flags = apsw.SQLITE_OPEN_READONLY
-        if not self._read_only:
-            flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    def _check_path(self, *, create: bool) -> None:
+        """What SQLite would only call "unable to open database file"."""
+        try:
+            is_folder, has_folder, exists = self._file.is_dir(), self._file.parent.is_dir(), self._file.exists()
+        except OSError as error:
+            raise StoreError(f"{self._file} cannot be opened ({error}): check the permissions of its folder") from error
+        if is_folder:
+            raise StoreError(f"{self._file} is a folder: name a file in it")
+        if not has_folder:
+            raise StoreError(f"{self._file} cannot be opened: there is no folder {self._file.parent}")
+        if not create and not exists:
+            raise SchemaMissing(f"there is no file {self._file} yet: run migrate() first")
+
+    def _new_connection(self, turn: FairLock | None, *, create: bool) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READONLY if self._read_only else apsw.SQLITE_OPEN_READWRITE
+        if create:
+            flags |= apsw.SQLITE_OPEN_CREATE
         connection = apsw.Connection(self._path, flags=flags, statementcachesize=256)
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        if not self._read_only:
-            connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        connection.execute("PRAGMA foreign_keys = OFF")
+        try:
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            connection.execute("PRAGMA foreign_keys = OFF")
+            if not self._read_only and connection.readonly("main"):
+                raise StoreReadOnly(f"{self._path} may not be written: check its permissions, or open it with ?mode=ro")
+            connection.pragma("schema_version")  # not an SQLite file? Then everything stays as it is
+            if turn is not None:
+                self._use_wal(connection, turn)
+            if self._on_connect is not None:
+                self._on_connect(connection)
+        except BaseException as error:
+            connection.close(True)
+            if self._read_only and isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError):
+                raise StoreReadOnly(
+                    f"{self._path} cannot even be read ({error}): while no writer has it open, SQLite must make its "
+                    "-shm file first; that takes the right to write the folder"
+                ) from error
+            raise
         return connection
 
-    def _write(self, name: str, operation: Callable[[Transaction], T]) -> asyncio.Future[T]:
-        if self._writer is None:
+    def _use_wal(self, connection: apsw.Connection, turn: FairLock) -> None:
+        """In turn: when two switch at once, SQLite answers "locked" to one of them without waiting."""
+        if connection.pragma("journal_mode") == "wal":
+            return
+        with turn:
+            mode = connection.pragma("journal_mode", "wal")
+        if mode != "wal":
+            raise StoreError(f"{self._path} is on a filesystem without shared memory: SQLite can't use a WAL there")
+
+    def _opened(self) -> _Parts:
+        if self._parts is None:
             raise StoreClosed(f"the store {self.url} is not open")
-        return self._writer.call(name, operation)
+        return self._parts
+
+    def _is_read_only(self) -> StoreReadOnly:
+        return StoreReadOnly(f"the store {self.url} was opened with ?mode=ro: it can be read, not written")
+
+    def _write(self, name: str, operation: Callable[[Transaction], T]) -> asyncio.Future[T]:
+        writer = self._opened().writer
+        if writer is None:
+            raise self._is_read_only()
+        return writer.call(name, operation)
 
     def _read(self, name: str, operation: Callable[[Transaction], T]) -> asyncio.Future[T]:
-        if self._reader is None:
-            raise StoreClosed(f"the store {self.url} is not open")
-        return self._reader.call(name, operation)
+        return self._opened().reader.call(name, operation)
 
     # ---- writes ---------------------------------------------------------------------------------------------------
 
@@ -213,7 +308,7 @@ class SqliteStore:
         return await self._read("now", lambda tx: tx.now)
 
     async def load(self, keys: Sequence[Key]) -> list[Record | None]:
-        check_limit("load", len(keys), limits.LOAD_MAX_KEYS)
+        check_limit("load", max(1, len(keys)), limits.LOAD_MAX_KEYS)
         return await self._read("load", lambda tx: reading.load(tx, keys))
 
     async def scan(
@@ -241,30 +336,45 @@ class SqliteStore:
         check_limit("completions", limit, limits.SCAN_MAX_RECORDS)
         return await self._read("completions", lambda tx: reading.completions(tx, after, limit, filter))
 
+    async def health(self, *, deep: bool = False) -> Health:
+        return await self._read("health", lambda tx: health.health(tx, self._file, self._synchronous, deep=deep))
+
     # ---- doorbell -------------------------------------------------------------------------------------------------
 
     def ring(self, channels: frozenset[str]) -> None:
-        if self._bell is None:
-            raise StoreClosed(f"the store {self.url} is not open")
-        self._bell.ring(channels)
+        self._opened().bell.ring(channels)
 
     def listen(self) -> Listener:
-        if self._bell is None:
-            raise StoreClosed(f"the store {self.url} is not open")
-        return self._bell.listen()
+        return self._opened().bell.listen()
+
+
+class _Parts:
+    """What an open store holds, let go together."""
+
+    def __init__(self, writer: Connection | None, reader: Connection, turn: FairLock, bell: Doorbell) -> None:
+        self.writer, self.reader, self.turn, self.bell = writer, reader, turn, bell
+
+    async def close(self) -> None:
+        for listener in list(self.bell.listeners):
+            await listener.close()
+        # A thread that has started is not cancelled with its caller: everything is let go in any case.
+        closing = threading.Thread(target=self.let_go, name="outlast-sqlite close")
+        closing.start()
+        await asyncio.to_thread(closing.join)
+
+    def let_go(self) -> None:
+        for part in (self.writer, self.reader, self.turn, self.bell):
+            if part is not None:
+                part.close()
 
 
 def parse_url(url: str) -> tuple[str, str, bool]:
     """(path, synchronous, read only) of a URL or a plain path."""
-    if "://" not in url:
-        path, options = url, {}
-    else:
-        parts = urlsplit(url)
-        if parts.scheme != "sqlite" or parts.netloc:
-            raise InvalidConfig(f"{url!r} is not an SQLite URL: write sqlite:///file.db or sqlite:////absolute/file.db")
-        path, options = unquote(parts.path.removeprefix("/")), dict(parse_qsl(parts.query, keep_blank_values=True))
-    if not path or path == ":memory:":
-        raise InvalidConfig("an Outlast store needs a file: what is only in memory does not outlast its process")
+    path, options = (url, {}) if "://" not in url else _split_url(url)
+    if not path.isprintable():
+        raise InvalidConfig(f"{url!r} has characters that cannot be in a path")
+    if not path or path == ":memory:" or path.startswith("file:"):
+        raise InvalidConfig(f"{url!r}: an Outlast store needs a plain file; what is in memory outlasts nothing")
     synchronous = options.pop("synchronous", "FULL").upper()
     if synchronous not in ("FULL", "NORMAL"):
         raise InvalidConfig(f"synchronous must be FULL or NORMAL, not {synchronous!r}")
@@ -274,3 +384,20 @@ def parse_url(url: str) -> tuple[str, str, bool]:
     if options:
         raise InvalidConfig(f"unknown option in {url!r}: {next(iter(options))} (known: synchronous, mode)")
     return path, synchronous, mode == "ro"
+
+
+def _split_url(url: str) -> tuple[str, dict[str, str]]:
+    """(path, options); nothing of a URL is dropped in silence."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidConfig(f"{url!r} is not a URL ({error})") from error
+    if parts.scheme != "sqlite" or parts.netloc:
+        raise InvalidConfig(f"{url!r} is not an SQLite URL: write sqlite:///file.db or sqlite:////absolute/file.db")
+    if parts.fragment or not url.isprintable():
+        raise InvalidConfig(f"{url!r} is not an SQLite URL: write %23 for a # in a path")
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        raise InvalidConfig(f"{url!r} gives an option twice")
+    return unquote(parts.path.removeprefix("/")), options

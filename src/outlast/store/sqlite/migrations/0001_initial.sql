@@ -68,7 +68,7 @@ CREATE TABLE outlast_journal (
   namespace TEXT NOT NULL, execution TEXT NOT NULL, generation INTEGER NOT NULL,
   scope TEXT NOT NULL, name TEXT NOT NULL, occurrence INTEGER NOT NULL,
   op TEXT NOT NULL, outcome TEXT NOT NULL, value BLOB, tries INTEGER NOT NULL, epoch INTEGER NOT NULL,
-  recorded_at INTEGER NOT NULL, change_id TEXT NOT NULL,
+  position INTEGER NOT NULL, recorded_at INTEGER NOT NULL, change_id TEXT NOT NULL,
   PRIMARY KEY (namespace, execution, generation, scope, name, occurrence)
 ) STRICT, WITHOUT ROWID;
 

@@ -1,12 +1,26 @@
 -- find: executions of a namespace, newest first, by the conditions asked for. One index does the order: by status if
--- one is asked for, else by workflow, else by time.
+-- one is asked for, else by workflow, else by time. A tag that few have comes first instead: then only those few are
+-- read, and sorted. {source} is one of the two.
 
 -- part: select
-SELECT {columns} FROM outlast_execution AS x WHERE x.namespace = :namespace {conditions}
+SELECT {columns} FROM {source} WHERE x.namespace = :namespace {conditions}
 ORDER BY x.created_at DESC, x.id DESC LIMIT :limit
 
 -- part: count
-SELECT count(*) FROM outlast_execution AS x WHERE x.namespace = :namespace {conditions}
+SELECT count(*) FROM {source} WHERE x.namespace = :namespace {conditions}
+
+-- part: in_order
+outlast_execution AS x
+
+-- part: by_tag
+outlast_tag AS few CROSS JOIN outlast_execution AS x
+  ON few.namespace = :namespace AND few.tag = :tag_{n} AND few.value = :value_{n}
+  AND x.namespace = few.namespace AND x.id = few.execution
+
+-- part: tagged
+SELECT count(*) FROM (
+  SELECT 1 FROM outlast_tag WHERE namespace = :namespace AND tag = :tag AND value = :value LIMIT :limit
+)
 
 -- part: status_one
 AND x.status = :status
@@ -21,9 +35,9 @@ AND x.workflow = :workflow
 AND x.lane = :lane
 
 -- part: tag
-AND x.id IN (
-  SELECT t.execution FROM outlast_tag AS t
-  WHERE t.namespace = :namespace AND t.tag = :tag_{n} AND t.value = :value_{n}
+AND EXISTS (
+  SELECT 1 FROM outlast_tag AS t
+  WHERE t.namespace = x.namespace AND t.execution = x.id AND t.tag = :tag_{n} AND t.value = :value_{n}
 )
 
 -- part: id_prefix

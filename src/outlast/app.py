@@ -1,0 +1,477 @@
+"""The composition root: from options to parts that work together.
+
+app = App()                      # $OUTLAST_URL, else sqlite:///outlast.db
+
+async with app: ...              # embedded: client, engine, worker and reconcilers in this process
+async with app.client(): ...     # a client only: starts, waits, tells; runs no user code
+app.run_worker()                 # a worker process; also `outlast worker module:app`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from outlast.authoring.registry import Registry
+from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
+from outlast.authoring.workflow import (
+    AsyncWorkflow,
+    Bound,
+    SyncWorkflow,
+    WorkflowKeywords,
+    check_bound,
+    make_workflow,
+    workflow_options,
+)
+from outlast.client.client import Client
+from outlast.client.handle import Handle
+from outlast.client.info import CompletionInfo, Info
+from outlast.client.portal import call_in, portal, refuse_on_loop
+from outlast.client.waiters import Waiters
+from outlast.codec.values import CodecHook, Values
+from outlast.config import Config
+from outlast.errors import InvalidConfig, InvalidInput, OutlastError, WrongPlace
+from outlast.machine.changes import lane_channel, partition_channel
+from outlast.model.duration import Duration, to_ms
+from outlast.model.names import check_word
+from outlast.model.status import Status
+from outlast.reconcilers import Reconcilers, rows_for
+from outlast.reconcilers.sharing import Sharing
+from outlast.runtime.engine import Engine
+from outlast.runtime.entropy import Entropy, SystemEntropy
+from outlast.runtime.parts import Parts
+from outlast.runtime.watchdog import Watchdog
+from outlast.runtime.worker import Worker, WorkerOptions
+from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def store_for(url: str, *, clock: Clock | None = None, points: Points | None = None) -> Store:
+    """The store that a URL names."""
+    scheme = url.partition("://")[0] if "://" in url else "sqlite"
+    if scheme == "sqlite":
+        from outlast.store.sqlite import SqliteStore
+
+        return SqliteStore(url, clock=clock, points=points)
+    raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db (PostgreSQL and Valkey come later)")
+
+
+class _StepDecorator(Protocol):
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]: the first that fits is meant
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncStep[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R]: ...
+
+
+class _WorkflowDecorator(Protocol):
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncWorkflow[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncWorkflow[P, R]: ...
+
+
+class App:
+    """The workflows and steps of a program, and the store that they live in."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        namespace: str | None = None,
+        lease_ttl: Duration | None = None,
+        codec: CodecHook | None = None,
+        store: Callable[[], Store] | None = None,
+        entropy: Entropy | None = None,
+        **options: Any,
+    ) -> None:
+        self.config = Config.load(os.environ, url=url, namespace=namespace, lease_ttl=lease_ttl, **options)
+        self.registry = Registry()
+        self.values = Values(codec)
+        self.entropy = entropy or SystemEntropy()
+        self._make_store = store or (lambda: store_for(self.config.url))
+        self._opened: Opened | None = None
+        self._opening = False
+
+    # ---- authoring ------------------------------------------------------------------------------------------------
+
+    @overload
+    def step(  # pyright: ignore[reportOverlappingOverload]: the first that fits is meant
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[StepOptions]
+    ) -> AsyncStep[P, R]: ...
+    @overload
+    def step(self, fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> SyncStep[P, R]: ...
+    @overload
+    def step(self, /, **options: Unpack[StepOptions]) -> _StepDecorator: ...
+    def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """`@app.step`, `@app.step(retry=…, timeout=…)`, or `app.step(callable, name=…)`."""
+        checked = check_step_options(options)
+        if fn is not None:
+            return make_step(fn, checked)
+
+        def decorate(decorated: object) -> Any:
+            return make_step(decorated, checked)
+
+        return decorate
+
+    @overload
+    def workflow(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[WorkflowKeywords]
+    ) -> AsyncWorkflow[P, R]: ...
+    @overload
+    def workflow(self, fn: Callable[P, R], /, **options: Unpack[WorkflowKeywords]) -> SyncWorkflow[P, R]: ...
+    @overload
+    def workflow(self, /, **options: Unpack[WorkflowKeywords]) -> _WorkflowDecorator: ...
+    def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """`@app.workflow`, or `@app.workflow(name=…, version=…, lane=…, retry=…, timeout=…, deadline=…)`."""
+        checked = workflow_options(options)
+
+        def decorate(decorated: object) -> Any:
+            workflow = make_workflow(self, decorated, checked)
+            self.registry.add(workflow)
+            return workflow
+
+        return decorate if fn is None else decorate(fn)
+
+    # ---- opening --------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> App:
+        await self._open(WorkerSettings())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._close()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[App]:
+        """Open for starting, waiting and telling; user code runs elsewhere."""
+        await self._open(None)
+        try:
+            yield self
+        finally:
+            await self._close()
+
+    @asynccontextmanager
+    async def worker(self, **settings: Unpack[WorkerKeywords]) -> AsyncGenerator[Worker]:
+        """Open as `run_worker` does, in this event loop."""
+        await self._open(WorkerSettings(**settings))
+        opened = self._opened
+        assert opened is not None
+        assert opened.worker is not None
+        try:
+            yield opened.worker
+        finally:
+            await self._close()
+
+    async def _open(self, settings: WorkerSettings | None) -> None:
+        if self._opening or (self._opened is not None and self._opened.here):
+            raise WrongPlace("this app is open already: one `async with app` at a time")
+        self._opening = True
+        try:
+            store = self._make_store()
+            await store.migrate()
+            await store.open()
+            self._opened = Opened(self, store, settings)
+            self._opened.begin()
+        finally:
+            self._opening = False
+
+    async def _close(self) -> None:
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            await opened.close()
+
+    def opened(self) -> Client:
+        """The client of the open app."""
+        if self._opened is None or not self._opened.here:
+            raise WrongPlace("this app is not open: use `async with app:` (or app.client()), or the .sync face")
+        return self._opened.client
+
+    def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run async work for code that has no event loop: in the loop where the app is open, else in the portal."""
+        refuse_on_loop()
+        if self._opened is not None and self._opened.here:
+            return call_in(self._opened.loop, work)
+
+        async def opened_first() -> T:
+            while self._opening:  # the call of another thread does
+                await asyncio.sleep(0.001)
+            if self._opened is None or not self._opened.here:
+                self._opened = None
+                await self._open(None)
+            return await work()
+
+        return portal().call(opened_first)
+
+    # ---- running --------------------------------------------------------------------------------------------------
+
+    def run_worker(self, **settings: Unpack[WorkerKeywords]) -> None:
+        """A worker process, until SIGTERM or SIGINT: drains, then returns. A second signal ends it at once."""
+        asyncio.run(self.serve(**settings))
+
+    async def serve(self, **settings: Unpack[WorkerKeywords]) -> None:
+        """As `run_worker`, in an event loop of the caller's."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        hard = asyncio.Event()
+
+        def on_signal() -> None:
+            (hard if stop.is_set() else stop).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            await self._open(WorkerSettings(**settings))
+            await stop.wait()
+            closing = asyncio.create_task(self._close())
+            hurry = asyncio.create_task(hard.wait())
+            await asyncio.wait((closing, hurry), return_when=asyncio.FIRST_COMPLETED)
+            if not closing.done():
+                os._exit(1)
+            hurry.cancel()
+            await closing
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    # ---- using ----------------------------------------------------------------------------------------------------
+
+    async def start_many(self, bound: Iterable[Bound[R]]) -> list[Handle[R]]:
+        """Start thousands in one call: `await app.start_many(checkout.bind(order) for order in orders)`."""
+        return await self.opened().start_many([check_bound(one) for one in bound])
+
+    def execution(self, execution_id: str) -> Handle[Any]:
+        return self.opened().handle(execution_id, Any)
+
+    async def find(
+        self,
+        *,
+        status: str | Status | Iterable[str | Status] | None = None,
+        workflow: str | None = None,
+        lane: str | None = None,
+        tags: dict[str, str] | None = None,
+        limit: int = 100,
+    ) -> list[Info]:
+        """Executions, newest first."""
+        return await self.opened().find(self._query(status, workflow, lane, tags, limit))
+
+    async def count(
+        self,
+        *,
+        status: str | Status | Iterable[str | Status] | None = None,
+        workflow: str | None = None,
+        lane: str | None = None,
+        tags: dict[str, str] | None = None,
+    ) -> int:
+        return await self.opened().count(self._query(status, workflow, lane, tags, 1))
+
+    def completions(
+        self, *, after: str | None = None, namespace: str | None = None, tags: dict[str, str] | None = None
+    ) -> AsyncIterator[CompletionInfo]:
+        """Every end, in commit order, from a cursor on."""
+        if tags is not None and len(tags) > 1:
+            raise InvalidInput("completions can be filtered by one tag")
+        tag = next(iter(tags.items())) if tags else None
+        return self.opened().completions(
+            after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag)
+        )
+
+    async def purge(self, older_than: Duration) -> int:
+        return await self.opened().purge(older_than)
+
+    def _query(self, status: Any, workflow: str | None, lane: str | None, tags: Any, limit: int) -> Query:
+        words = [] if status is None else [status] if isinstance(status, str) else list(status)
+        try:
+            statuses = frozenset(Status(word) for word in words)
+        except ValueError as error:
+            known = ", ".join(Status)
+            raise InvalidInput(f"{error}; known: {known}") from error
+        return Query(
+            namespace=self.config.namespace,
+            status=statuses,
+            workflow=workflow,
+            lane=lane,
+            tags=tags or {},
+            limit=limit,
+        )
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """What `run_worker` and `app.worker` take, as it is written."""
+
+    lanes: Iterable[str] | None
+    concurrency: int
+    capabilities: Iterable[str]
+    reconcilers: bool
+    drain: Duration
+    poll: Duration
+
+
+class WorkerSettings:
+    """What `run_worker` and `app.worker` take."""
+
+    def __init__(
+        self,
+        *,
+        lanes: Iterable[str] | None = None,
+        concurrency: int = 100,
+        capabilities: Iterable[str] = (),
+        reconcilers: bool = True,
+        drain: Duration = "30s",
+        poll: Duration = "1s",
+        **unknown: object,
+    ) -> None:
+        if unknown:
+            known = ", ".join(sorted(WorkerKeywords.__annotations__))
+            raise InvalidInput(f"unknown setting {min(unknown)!r} of a worker; known: {known}")
+        if not _is_whole(concurrency) or not 1 <= concurrency <= 10_000:
+            raise InvalidInput(f"concurrency must be a whole number between 1 and 10,000, not {concurrency!r}")
+        if isinstance(lanes, str) or isinstance(capabilities, str):
+            raise InvalidInput('lanes and capabilities are collections of words, such as ["default"]')
+        self.lanes = None if lanes is None else tuple(check_word("lane", lane) for lane in lanes)
+        self.concurrency = concurrency
+        self.capabilities = frozenset(check_word("capability", word) for word in capabilities)
+        self.reconcilers = reconcilers
+        self.drain_ms = to_ms(drain, what="drain")
+        self.poll_ms = to_ms(poll, what="poll")
+
+
+class Opened:
+    """An app with its parts running in this event loop."""
+
+    def __init__(self, app: App, store: Store, settings: WorkerSettings | None) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._app = app
+        self._store = store
+        self._engine = Engine(store, entropy=app.entropy)
+        self._waiters = Waiters(store)
+        self.worker: Worker | None = None
+        self.reconcilers: Reconcilers | None = None
+        self._subscription: Subscription | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._parts: Parts | None = None
+        self._watchdog: Watchdog | None = None
+        self._pid = os.getpid()
+        self.client = Client(
+            self._engine,
+            app.values,
+            self._waiters,
+            namespace=app.config.namespace,
+            owner=app,
+            started=self._kick,
+        )
+        if settings is not None:
+            self._prepare_worker(settings)
+
+    def _prepare_worker(self, settings: WorkerSettings) -> None:
+        app, config = self._app, self._app.config
+        self._parts = Parts(self._engine, app.values, threads=settings.concurrency, committed=self._waiters.committed)
+        lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
+        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        options = WorkerOptions(
+            name=name,
+            namespace=config.namespace,
+            lanes=lanes,
+            capabilities=settings.capabilities,
+            concurrency=settings.concurrency,
+            lease_ttl_ms=config.lease_ttl_ms,
+            poll_ms=settings.poll_ms,
+            drain_ms=settings.drain_ms,
+        )
+        self.worker = Worker(
+            self._parts,
+            options,
+            serves=app.registry.served,
+            definition=lambda workflow, version: app.registry.get(workflow, version).definition,
+        )
+        self._lanes = {lane_channel(config.namespace, lane) for lane in lanes}
+        if settings.reconcilers:
+            sharing = Sharing(self._store, name) if config.reconcile_shared else None
+            self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
+
+    def begin(self) -> None:
+        if self._app.config.doorbell:
+            self._subscription = self._store.listen()
+            self._listening = asyncio.create_task(self._listen(self._subscription), name="outlast listen")
+        if self.worker is not None:
+            self.worker.start()
+            self._watchdog = Watchdog(self.loop)
+            self._watchdog.start()
+        if self.reconcilers is not None:
+            self.reconcilers.start()
+
+    def _kick(self) -> None:
+        """The fast path: what was started here starts here at once, if there is room."""
+        if self.worker is not None and self._app.config.fast_path:
+            self.worker.kick()
+
+    async def _listen(self, subscription: Subscription) -> None:
+        homes = {partition_channel(n): n for n in range(self._store.partitions)}
+        async for heard in subscription:
+            try:
+                await self._heard(heard, homes)
+            except OutlastError:
+                continue  # the polling nets look again
+
+    async def _heard(self, heard: frozenset[str], homes: dict[str, int]) -> None:
+        partitions = [number for channel, number in homes.items() if channel in heard]
+        if self.worker is not None:
+            if RESCAN in heard or self._lanes & heard:
+                self.worker.kick()
+            if RESCAN in heard or partitions:
+                await self.worker.renew()
+        if RESCAN in heard:
+            await self._waiters.rescan()
+        elif partitions:
+            await self._waiters.rescan(partitions)
+
+    async def abandon(self) -> None:
+        """Leave everything as a killed process would: nothing is finished, handed back or told."""
+        if self.worker is not None:
+            await self.worker.abandon()
+            self.worker = None
+        await self.close()
+
+    async def close(self) -> None:
+        """Everything is let go of, whatever fails on the way; what failed is raised at the end."""
+        async with AsyncExitStack() as last:
+            if self._watchdog is not None:
+                last.callback(self._watchdog.stop)
+            if self._parts is not None:
+                last.callback(self._parts.close)
+            last.push_async_callback(self._store.close)
+            last.push_async_callback(self._engine.close)
+            last.push_async_callback(self._waiters.close)
+            last.push_async_callback(self._stop_listening)
+            if self.reconcilers is not None:
+                last.push_async_callback(self.reconcilers.stop)
+            if self.worker is not None:
+                last.push_async_callback(self.worker.drain)
+
+    async def _stop_listening(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.close()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that opened it: a fork has the object, but neither its threads nor its loop."""
+        return self._pid == os.getpid()

@@ -1,0 +1,1 @@
+"""How people write durable functions: workflows, steps, their options and their registry."""

@@ -1,0 +1,50 @@
+"""What can be a workflow or a step, what it is called, and which colour it has."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+from outlast.codec.annotations import underlying
+from outlast.errors import InvalidInput
+
+NO_SIGNATURE = inspect.Signature(
+    [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)],
+    return_annotation=inspect.Signature.empty,
+)
+
+
+def check_callable(what: str, fn: object) -> Callable[..., Any]:
+    """`fn` itself if it can be called, once for each execution or call, with a result that can be recorded."""
+    if isinstance(fn, classmethod | staticmethod):
+        kind = type(cast("object", fn)).__name__
+        raise InvalidInput(f"a {what} goes below @{kind}: write @{kind} above the line that makes it a {what}")
+    if not callable(fn):
+        raise InvalidInput(f"a {what} must be a function, not {fn!r}")
+    inner = underlying(fn)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise InvalidInput(f"{fn!r} is a generator, which a {what} cannot be: its parts would not be recorded")
+    return fn
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Also for partials and objects with an `async def __call__`."""
+    return inspect.iscoroutinefunction(underlying(fn))
+
+
+def default_name(what: str, fn: Callable[..., Any]) -> str:
+    """`charge`, `Billing.charge`: the name in the source, without the functions around it."""
+    while isinstance(fn, functools.partial):
+        fn = cast("Callable[..., Any]", fn.func)
+    name: str = getattr(fn, "__qualname__", type(fn).__qualname__)
+    if "<lambda>" in name.rpartition(".")[2]:
+        raise InvalidInput(f"a lambda has no name that outlives an edit: give the {what} one, with name=…")
+    return name.rpartition("<locals>.")[2]
+
+
+def place_of(fn: Callable[..., Any]) -> str:
+    """Where it is written, for messages."""
+    code = getattr(inspect.unwrap(underlying(fn)), "__code__", None)
+    return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"

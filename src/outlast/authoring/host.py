@@ -1,0 +1,27 @@
+"""What workflows need of the app that they are registered with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from outlast.codec.values import Values
+from outlast.runtime.entropy import Entropy
+
+if TYPE_CHECKING:
+    from outlast.client.client import Client
+
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    values: Values
+    entropy: Entropy
+
+    def opened(self) -> Client:
+        """The client of the open app; `WrongPlace` if it is not open."""
+        ...
+
+    def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run async work for code that has no event loop; `WrongPlace` on a loop's thread."""
+        ...

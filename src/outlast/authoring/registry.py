@@ -1,0 +1,50 @@
+"""The workflows of an app, by name and version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from outlast.authoring.callables import place_of
+from outlast.errors import DuplicateRegistration, UnknownWorkflow
+
+if TYPE_CHECKING:
+    from outlast.authoring.workflow import Workflow
+
+
+class Registry:
+    def __init__(self) -> None:
+        self._workflows: dict[tuple[str, str], Workflow[Any, Any]] = {}
+
+    def add(self, workflow: Workflow[Any, Any]) -> None:
+        key = (workflow.name, workflow.version)
+        if key in self._workflows:
+            raise DuplicateRegistration(
+                f"workflow {workflow.name!r}, version {workflow.version!r}, is registered twice in this app, at "
+                f"{place_of(self._workflows[key].fn)} and at {place_of(workflow.fn)}: "
+                "give one of them another name=, or version= if it is a newer one"
+            )
+        self._workflows[key] = workflow
+
+    def get(self, name: str, version: str) -> Workflow[Any, Any]:
+        try:
+            return self._workflows[name, version]
+        except KeyError:
+            raise UnknownWorkflow(f"no workflow {name!r}, version {version!r}; {self._known()}") from None
+
+    def newest(self, name: str) -> Workflow[Any, Any]:
+        """The version of that name that was registered last."""
+        found = [workflow for (known, _), workflow in self._workflows.items() if known == name]
+        if not found:
+            raise UnknownWorkflow(f"no workflow {name!r}; {self._known()}")
+        return found[-1]
+
+    def served(self) -> frozenset[tuple[str, str]]:
+        return frozenset(self._workflows)
+
+    def __iter__(self) -> Iterator[Workflow[Any, Any]]:
+        return iter(self._workflows.values())
+
+    def _known(self) -> str:
+        names = sorted({name for name, _ in self._workflows})
+        return f"this app has {', '.join(names)}" if names else "this app has none yet"

@@ -1,0 +1,110 @@
+"""What every command has: the store and namespace that the global options name, and ways to open them.
+
+looking    reads only; a store that is not there stays so
+acting     an app on a store that is there: cancel, hold, retry, …
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+from urllib.parse import quote
+
+from cyclopts import Parameter
+
+from outlast.app import App, store_for
+from outlast.cli.output import Output
+from outlast.config import Config
+from outlast.errors import ExecutionNotFound, SchemaMissing
+from outlast.model.execution import Execution, execution_key
+from outlast.store.port import Store
+
+
+class Failed(Exception):
+    """The command could not do it, and nothing else has said so yet. `kind` is the error's name in --json."""
+
+    def __init__(self, text: str, *, kind: str = "Failed") -> None:
+        self.kind = kind
+        super().__init__(text)
+
+
+@dataclass
+class Context:
+    out: Output
+    given_url: str | None = None
+    given_namespace: str | None = None
+    shown_store: str | None = None
+    """The store in use, once it is known: errors name it too."""
+
+    def config(self) -> Config:
+        return Config.load(os.environ, url=self.given_url, namespace=self.given_namespace)
+
+    @property
+    def namespace(self) -> str:
+        return self.config().namespace
+
+    def uses(self, store_url: str, namespace: str) -> None:
+        """Say which store is in use, before anything else."""
+        self.shown_store = store_url
+        self.out.note(f"store {store_url} · namespace {namespace}")
+
+    @asynccontextmanager
+    async def looking(self) -> AsyncGenerator[Store]:
+        """The store, open for reading."""
+        config = self.config()
+        store = store_for(for_reading(config.url))
+        if self.shown_store is None:
+            self.uses(store.url, config.namespace)
+        try:
+            await store.open()
+        except SchemaMissing as missing:
+            raise _nothing_there(store, missing) from missing
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    @asynccontextmanager
+    async def acting(self) -> AsyncGenerator[App]:
+        """An app that knows no workflows, on a store that is there."""
+        config = self.config()
+        store = store_for(config.url)
+        self.uses(store.url, config.namespace)
+        try:
+            await store.open()  # opening an app would make what is not there
+        except SchemaMissing as missing:
+            raise _nothing_there(store, missing) from missing
+        finally:
+            await store.close()
+        async with App(config.url, namespace=config.namespace).client() as app:
+            yield app
+
+
+ContextArgument: TypeAlias = Annotated[Context, Parameter(parse=False)]
+Id: TypeAlias = Annotated[str, Parameter(help="The execution's id.")]
+
+
+async def execution_of(store: Store, namespace: str, execution_id: str) -> Execution:
+    [found] = await store.load([execution_key(namespace, execution_id)])
+    if not isinstance(found, Execution):
+        raise ExecutionNotFound(namespace, execution_id)
+    return found
+
+
+def _nothing_there(store: Store, missing: SchemaMissing) -> Failed:
+    return Failed(
+        f"there is no store at {store.url}: check --url and $OUTLAST_URL, or make one with `outlast migrate`",
+        kind=type(missing).__name__,
+    )
+
+
+def for_reading(url: str) -> str:
+    """An SQLite file is opened without a writer: looking leaves no trace in a file, whoever's it is."""
+    if "://" not in url:
+        url = f"sqlite:///{quote(url)}"
+    if not url.startswith("sqlite:") or "mode=" in url:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}mode=ro"

@@ -1,0 +1,145 @@
+"""`outlast ls`: which executions there are, newest first."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from outlast import limits
+from outlast.cli.context import ContextArgument
+from outlast.cli.documents import execution_document
+from outlast.cli.waiting import sessions_of
+from outlast.cli.words import age, relative
+from outlast.client.info import info_of
+from outlast.errors import InvalidInput
+from outlast.model.execution import Execution, parse_route
+from outlast.model.record import settled
+from outlast.model.status import Status
+from outlast.store.port import Query, Store
+
+
+async def ls(
+    *,
+    status: Annotated[tuple[str, ...], Parameter(help="Only these: ready, active, failed, … (or: open, ended).")] = (),
+    workflow: Annotated[str | None, Parameter(help="Only executions of this workflow.")] = None,
+    lane: Annotated[str | None, Parameter(help="Only executions in this lane.")] = None,
+    tag: Annotated[tuple[str, ...], Parameter(help="Only with this tag, as key=value; all of them must hold.")] = (),
+    limit: Annotated[int, Parameter(help="At most so many. [default: 50]")] = 50,
+    context: ContextArgument,
+) -> None:
+    """List executions, newest first: what each is, how it is, and why it is not running.
+
+    Examples:
+      outlast ls
+      outlast ls --status failed,expired --limit 200
+      outlast ls --status open --workflow checkout --tag customer=anna
+      outlast --json ls --status failed | jq -r '.executions[].id'
+    """
+    if limit < 1:
+        raise InvalidInput(f"--limit must be at least 1, not {limit}")
+    query = Query(
+        namespace=context.namespace, status=statuses(status), workflow=workflow, lane=lane, tags=tags(tag), limit=limit
+    )
+    async with context.looking() as store:
+        found, total, now = await _find(store, query), await store.count(query), await store.now()
+        served = any(expires_at > now for expires_at in (await sessions_of(store)).values())
+    if context.out.json:
+        context.out.document(
+            {
+                "store": context.shown_store,
+                "namespace": context.namespace,
+                "total": total,
+                "executions": [execution_document(info_of(execution)) for execution in found],
+            }
+        )
+        return
+    if not found:
+        context.out.note("no executions" + (" match" if query != Query(namespace=query.namespace, limit=limit) else ""))
+        return
+    context.out.show(_table(found, now, served=served))
+    if total > len(found):
+        context.out.note(f"{len(found):,} of {total:,}; --limit shows more")
+
+
+def statuses(words: tuple[str, ...]) -> frozenset[Status]:
+    """`failed,expired` or `open` to statuses."""
+    found: set[Status] = set()
+    for word in (word for text in words for word in text.split(",") if word):
+        if word == "open":
+            found |= {status for status in Status if not status.terminal}
+        elif word == "ended":
+            found |= {status for status in Status if status.terminal}
+        elif word in list(Status):
+            found.add(Status(word))
+        else:
+            raise InvalidInput(f"--status {word}: there is no such status; write one of {', '.join(Status)}")
+    return frozenset(found)
+
+
+def tags(texts: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise InvalidInput(f"--tag {text}: write key=value")
+        found[key] = value
+    return found
+
+
+async def _find(store: Store, query: Query) -> list[Execution]:
+    found: list[Execution] = []
+    after = None
+    while len(found) < query.limit:
+        size = min(query.limit - len(found), limits.FIND_MAX)
+        page = await store.find(msgspec.structs.replace(query, limit=size, after=after))
+        found += page.executions
+        after = page.cursor
+        if after is None:
+            break
+    return found
+
+
+def _table(found: list[Execution], now: int, *, served: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="head", pad_edge=False)
+    table.add_column("ID", overflow="fold")
+    table.add_column("WORKFLOW", overflow="fold")
+    table.add_column("STATUS")
+    table.add_column("WHY", overflow="fold")
+    table.add_column("ATTEMPTS", justify="right")
+    table.add_column("AGE", justify="right")
+    for e in found:
+        info = info_of(e)
+        table.add_row(
+            e.id,
+            e.workflow if e.version == "1" else f"{e.workflow} v{e.version}",
+            Text(e.status, style=str(e.status)),
+            _reason(e, now, served=served),
+            str(info.attempts),
+            age(now - (settled(e.created_at) or now)),
+        )
+    return table
+
+
+def _reason(e: Execution, now: int, *, served: bool) -> str:
+    """The reason, and until when; of what has ended, the cause."""
+    if e.status.terminal:
+        return "" if e.cause in (None, e.status) else str(e.cause)
+    wake_at = settled(e.wake_at)
+    marks = [e.reason] if e.reason else []
+    if marks and wake_at is not None and not e.held:
+        marks = [f"{e.reason} {relative(wake_at, now=now)}"]
+    if e.status is Status.READY and not served:
+        marks.append("no worker is alive")
+    elif e.status is Status.READY and (requires := parse_route(e.route).requires):
+        marks.append(f"needs {', '.join(sorted(requires))}")
+    if e.cancel_requested:
+        marks.append("cancelling")
+    if e.held and e.reason != "operator":
+        marks.append("to be held")
+    if e.status is Status.ACTIVE and e.worker:
+        marks.append(f"on {e.worker}")
+    return ", ".join(marks)

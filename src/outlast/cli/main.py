@@ -1,0 +1,127 @@
+"""`outlast COMMAND`: the global options, the table of commands, and what becomes of errors.
+
+Exit codes: 0 done; 1 failed, refused or not found; 2 what was written cannot be used; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+from cyclopts import App, Group, Parameter
+
+from outlast import __version__
+from outlast.cli.cancel import cancel
+from outlast.cli.context import Context, Failed
+from outlast.cli.doctor import doctor
+from outlast.cli.hold import hold
+from outlast.cli.ls import ls
+from outlast.cli.migrate import migrate
+from outlast.cli.output import Output
+from outlast.cli.purge import purge
+from outlast.cli.release import release
+from outlast.cli.retry import retry
+from outlast.cli.show import show
+from outlast.cli.start import start
+from outlast.cli.worker import worker
+from outlast.errors import InvalidInput, OutlastError
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+
+COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "Run": (worker, start),
+    "Look": (ls, show, doctor),
+    "Act": (cancel, retry, hold, release),
+    "Keep": (migrate, purge),
+}
+"""Every command, in the order and under the headings of `outlast --help`."""
+
+HELP = "Durable execution for Python: code that outlasts the process that runs it."
+EXAMPLES = """\
+Examples:
+  outlast worker shop:app --processes 4
+  outlast start shop:app checkout --id order-42 --input '{"order": {"sku": "tea"}}'
+  outlast show order-42
+  outlast ls --status failed --url sqlite:////var/lib/shop/outlast.db
+"""
+
+
+def main(tokens: Sequence[str] | None = None) -> None:
+    """The console script. Always ends in `SystemExit`."""
+    out = Output.usual()
+    app = build(out)
+    try:
+        code = app.meta(list(sys.argv[1:] if tokens is None else tokens), result_action="return_value")
+    except KeyboardInterrupt:
+        out.complain("interrupted")
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough (`outlast ls | head`): not worth a traceback at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    raise SystemExit(code)
+
+
+def build(out: Output) -> App:
+    """The parser. `app.meta` knows the global options, wherever on the line they stand."""
+    app = App(
+        name="outlast",
+        help=HELP,
+        help_epilogue=EXAMPLES,
+        help_format="plaintext",
+        version=f"outlast {__version__}",
+        console=out.stdout,
+        error_console=out.stderr,
+        suppress_keyboard_interrupt=False,
+        default_parameter=Parameter(negative=(), show_default=False),
+        group_commands=Group("Options", sort_key=9),
+    )
+    app.meta.group_parameters = Group("Store and output (every command)", sort_key=8)
+    for position, (heading, commands) in enumerate(COMMANDS.items()):
+        group = Group(heading, sort_key=position)
+        for order, command in enumerate(commands):
+            summary, examples = _help_of(command)
+            app.command(command, help=summary, help_epilogue=examples, group=group, sort_key=order)
+
+    @app.meta.default
+    def launch(
+        *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
+        url: Annotated[
+            str | None, Parameter(help="The store: sqlite:///file.db. [default: $OUTLAST_URL, else outlast.db]")
+        ] = None,
+        namespace: Annotated[
+            str | None, Parameter(help="Whose executions. [default: $OUTLAST_NAMESPACE, else default]")
+        ] = None,
+        json: Annotated[bool, Parameter(help="One JSON document on stdout, for programs.")] = False,
+    ) -> int:
+        command, bound, ignored = app.parse_args(tokens)
+        context = Context(out=out.for_programs() if json else out, given_url=url, given_namespace=namespace)
+        extra = {"context": context} if "context" in ignored else {}
+        return _outcome(context, lambda: command(*bound.args, **bound.kwargs, **extra))
+
+    return app
+
+
+def _help_of(command: Callable[..., Any]) -> tuple[str, str]:
+    """A command's docstring: what it does, and its examples, which are shown last."""
+    text = inspect.cleandoc(command.__doc__ or "")
+    summary, marker, examples = text.partition("Examples:")
+    return summary.strip(), marker + examples + "\n"
+
+
+def _outcome(context: Context, command: Callable[[], Any]) -> int:
+    """The exit code; an error of ours is a sentence, not a traceback."""
+    try:
+        answer = command()
+        code = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+        return code if isinstance(code, int) else OK
+    except Failed as failed:
+        context.out.fail(context.shown_store, failed.kind, str(failed))
+        return FAILED
+    except OutlastError as error:
+        context.out.fail(context.shown_store, type(error).__name__, str(error))
+        return USAGE if isinstance(error, InvalidInput) else FAILED

@@ -1,0 +1,87 @@
+"""What people and programs see. Answers go to stdout; everything that is said about them to stderr."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+from rich.console import Console, RenderableType
+from rich.text import Text
+from rich.theme import Theme
+
+WIDTH = 100
+"""Where there is no terminal to ask."""
+
+THEME = Theme(
+    {
+        "ready": "cyan",
+        "active": "bold blue",
+        "blocked": "yellow",
+        "suspended": "magenta",
+        "succeeded": "green",
+        "failed": "bold red",
+        "expired": "bold red",
+        "cancelled": "yellow",
+        "skipped": "dim",
+        "timed_out": "red",
+        "interrupted": "yellow",
+        "ok": "green",
+        "warning": "yellow",
+        "wrong": "bold red",
+        "quiet": "dim",
+        "head": "bold",
+    }
+)
+
+
+class Output:
+    """`out.show(table)` for people, `out.document({...})` for programs; a command does the one that is wanted."""
+
+    def __init__(self, stdout: Console, stderr: Console, *, json: bool = False) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self.json = json
+
+    @classmethod
+    def usual(cls) -> Output:
+        return cls(_console(stderr=False), _console(stderr=True))
+
+    def for_programs(self) -> Output:
+        return Output(self.stdout, self.stderr, json=True)
+
+    def show(self, *renderables: RenderableType) -> None:
+        """Without the blanks that tables end their lines with."""
+        with self.stdout.capture() as captured:
+            for renderable in renderables:
+                self.stdout.print(renderable)
+        self.stdout.file.writelines(f"{line.rstrip(' ')}\n" for line in captured.get().splitlines())
+
+    def line(self, text: str) -> None:
+        """Plain text on stdout, as it is: for pipes."""
+        self.stdout.print(Text(text), soft_wrap=True)
+
+    def document(self, document: dict[str, Any]) -> None:
+        data = msgspec.json.format(msgspec.json.encode(document), indent=2)
+        self.line(data.decode())
+
+    def note(self, text: str, *, style: str = "quiet") -> None:
+        """A word beside the answer; programs are spared."""
+        if not self.json:
+            self.stderr.print(Text(text, style=style), soft_wrap=True)
+
+    def complain(self, text: str) -> None:
+        self.stderr.print(Text.assemble(("outlast: ", "wrong"), text), soft_wrap=True)
+
+    def fail(self, store: str | None, kind: str, text: str) -> None:
+        if self.json:
+            self.document({"store": store, "error": {"type": kind, "message": text}})
+        else:
+            self.complain(text)  # the store was named before
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, theme=THEME, highlight=False, emoji=False, markup=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH
+    return console

@@ -1,0 +1,37 @@
+"""What cancel, retry, hold and release share: tell an execution something, then say how it is now."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rich.text import Text
+
+from outlast.cli.context import Context, execution_of
+from outlast.cli.waiting import situation_of, why
+from outlast.client.handle import Handle
+
+
+async def tell(context: Context, execution_id: str, say: Callable[[Handle[Any]], Awaitable[None]]) -> None:
+    async with context.acting() as app:
+        handle = app.execution(execution_id)
+        before = (await handle.info()).status
+        await say(handle)
+    async with context.looking() as store:
+        e = await execution_of(store, context.namespace, execution_id)
+        waiting = why(e, await situation_of(store, e))
+    if context.out.json:
+        context.out.document(
+            {
+                "store": context.shown_store,
+                "namespace": context.namespace,
+                "id": e.id,
+                "status_before": before,
+                "status": e.status,
+                "reason": e.reason,
+                "waiting": waiting,
+            }
+        )
+        return
+    change = [(str(before), str(before)), (" → ", "quiet")] if before != e.status else []
+    context.out.show(Text.assemble((e.id, "head"), "  ", *change, (str(e.status), str(e.status)), f"  {waiting}"))

@@ -1,0 +1,169 @@
+"""Why is it waiting? In plain words, with what to do about it. No execution is stuck without an answer here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlast.cli.words import duration, moment, plural, relative
+from outlast.model.execution import Execution, parse_route
+from outlast.model.lane import Lane, lane_key
+from outlast.model.partition import partition_of
+from outlast.model.record import settled
+from outlast.model.session import Session
+from outlast.model.status import Reason, Status
+from outlast.store.port import Store
+
+OVERDUE_MS = 5_000
+"""A wake-up so late means that nobody looks."""
+
+CAUSES = {
+    "failed": "its last attempt failed",
+    "attempt_timeout": "its last attempt ran longer than its timeout",
+    "lease_lost": "its last worker died or lost its lease",
+    "crashes": "its worker died too often while running it",
+    "deadline": "its deadline passed",
+    "cancelled": "it was cancelled",
+}
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is around an execution: the store's time, the workers' sessions (worker → expires at), its lane."""
+
+    now: int
+    sessions: dict[str, int]
+    lane_paused: bool = False
+
+    @property
+    def alive(self) -> list[str]:
+        return sorted(worker for worker, expires_at in self.sessions.items() if expires_at > self.now)
+
+
+async def sessions_of(store: Store) -> dict[str, int]:
+    """Every worker that the store knows, and until when it counts as alive."""
+    found: dict[str, int] = {}
+    for partition in range(store.partitions):
+        for session in await store.scan(Session.KIND, (partition,), limit=10_000):
+            if isinstance(session, Session):
+                found[session.worker] = max(found.get(session.worker, 0), settled(session.expires_at) or 0)
+    return found
+
+
+async def situation_of(store: Store, e: Execution) -> Situation:
+    home = partition_of(e.namespace, e.id, store.partitions)
+    [lane] = await store.load([lane_key(home, e.namespace, e.lane)])
+    paused = isinstance(lane, Lane) and lane.paused
+    return Situation(await store.now(), await sessions_of(store), paused)
+
+
+def why(e: Execution, s: Situation) -> str:
+    """One or two sentences about what it does, waits for, or came to."""
+    match e.status:
+        case Status.READY:
+            text = _ready(e, s)
+        case Status.ACTIVE:
+            text = _active(e, s)
+        case Status.BLOCKED | Status.SUSPENDED:
+            text = _waiting(e, s)
+        case _:
+            return _ended(e, s)
+    if e.deadline_at is not None:
+        at = settled(e.deadline_at) or 0
+        text += f" It must end by {moment(at, now=s.now)} ({relative(at, now=s.now)})."
+    return text
+
+
+def _ready(e: Execution, s: Situation) -> str:
+    since = f"Ready for {duration(max(0, s.now - (settled(e.ready_at) or s.now)))}"
+    if s.lane_paused:
+        return f"{since}, but lane {e.lane} is paused: nothing in it is claimed until it is resumed."
+    wanted = _wanted(e)
+    if not s.alive:
+        return f"{since}, but no worker that serves it is alive. Start one: {wanted}."
+    return (
+        f"{since}: waits for a worker with room. {plural(len(s.alive), 'worker')} {_are(s.alive)} alive; "
+        f"if this lasts, none of them serves it: {wanted}."
+    )
+
+
+def _wanted(e: Execution) -> str:
+    """What a worker must be to take it."""
+    requires = sorted(parse_route(e.route).requires)
+    options = "" if e.lane == "default" else f" --lanes {e.lane}"
+    options += f" --capabilities {','.join(requires)}" if requires else ""
+    return f"`outlast worker MODULE:APP{options}`, with workflow {e.workflow} version {e.version}"
+
+
+def _are(many: list[str]) -> str:
+    return "is" if len(many) == 1 else "are"
+
+
+def _active(e: Execution, s: Situation) -> str:
+    since = settled(e.claimed_at) or s.now
+    expires_at = s.sessions.get(e.worker or "")
+    if expires_at is None or expires_at <= s.now:
+        gone = "" if expires_at is None else f" {relative(expires_at, now=s.now)}"
+        taker = "another takes it over within seconds" if s.alive else "no other is alive to take it over: start one"
+        text = f"Held by {e.worker}, whose session lapsed{gone}; {taker}."
+    else:
+        text = f"Running on {e.worker} for {duration(max(0, s.now - since))}, attempt {e.attempt}."
+    if e.attempt_deadline_at is not None:
+        text += f" This attempt times out {relative(settled(e.attempt_deadline_at) or 0, now=s.now)}."
+    if e.cancel_requested:
+        text += " Its cancel is requested: the code is told at its next await or step."
+    if e.held:
+        text += " It is to be held: it stops when it next waits."
+    return text
+
+
+def _waiting(e: Execution, s: Situation) -> str:
+    reason = e.reason or "an unknown reason"
+    wake_at = settled(e.wake_at)
+    until = "" if wake_at is None else f" until {moment(wake_at, now=s.now)} ({relative(wake_at, now=s.now)})"
+    kind, _, name = reason.partition(":")
+    match kind:
+        case Reason.OPERATOR:
+            text = f"Held by an operator until `outlast release {e.id}`."
+        case Reason.DELAY:
+            text = f"Delayed{until}, as its start asked for."
+        case Reason.RETRY:
+            cause = CAUSES.get(e.cause or "", "a step failed")
+            cause = "a step failed" if e.status is Status.SUSPENDED else cause
+            text = f"Waits{until} before it is tried again: {cause}."
+        case Reason.TIMER:
+            text = f"Sleeps{until}."
+        case Reason.DEPENDENCIES:
+            text = "Waits for the executions that it depends on."
+        case Reason.VERSION:
+            text = (
+                f"The code of {e.workflow} version {e.version} no longer does what its journal recorded. Deploy code "
+                "that does (the worker's log names the line), or register the change as a new version."
+            )
+        case "event":
+            text = f"Waits for event {name!r}{until}."
+        case "deferred":
+            text = f"Waits for deferred {name!r} to be resolved{until}."
+        case "child":
+            text = f"Waits for its child {name!r} to end{until}: `outlast show {name}`."
+        case "quota" | "budget":
+            text = f"Waits for {kind} {name!r}{until}."
+        case "capability":
+            text = f"Waits for a worker that offers {name!r}: `outlast worker MODULE:APP --capabilities {name}`."
+        case _:
+            text = f"Waits for {reason}{until}."
+    if e.held and kind != Reason.OPERATOR:
+        text += f" It is also held: `outlast release {e.id}`."
+    if wake_at is not None and wake_at < s.now - OVERDUE_MS and not e.held:
+        text += " That is overdue: no worker with reconcilers is alive." if not s.alive else " That is overdue."
+    return text
+
+
+def _ended(e: Execution, s: Situation) -> str:
+    at = settled(e.finished_at) or s.now
+    cause = CAUSES.get(e.cause or "", e.cause or "")
+    because = f": {cause}" if cause and e.status not in (Status.SUCCEEDED, Status.CANCELLED) else ""
+    took = duration(max(0, at - (settled(e.created_at) or at)))
+    text = f"{e.status.capitalize()} {relative(at, now=s.now)}, {took} after its start{because}."
+    if e.status in (Status.FAILED, Status.EXPIRED):
+        text += f" To try again without repeating what was recorded: `outlast retry {e.id}`."
+    return text

@@ -1,0 +1,1 @@
+"""The caller's side: start executions, wait for them, look at them, tell them things."""

@@ -1,0 +1,251 @@
+"""What a caller can do with a store: all of it goes through the engine, so a client and a worker agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from outlast.client.handle import Handle
+from outlast.client.info import (
+    AttemptInfo,
+    CompletionInfo,
+    Info,
+    JournalInfo,
+    info_of,
+    moment,
+    moment_or_none,
+)
+from outlast.client.waiters import POLL_S, Waiters
+from outlast.codec.failures import decode_failure, raised_again
+from outlast.codec.values import Values
+from outlast.errors import (
+    ExecutionCancelled,
+    ExecutionConflict,
+    ExecutionExpired,
+    ExecutionNotFound,
+    ExecutionRefused,
+    InvalidInput,
+    OutlastError,
+)
+from outlast.machine import facts
+from outlast.machine.changes import Code
+from outlast.model.attempt import Attempt
+from outlast.model.duration import Duration, to_ms
+from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry
+from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.record import Record, settled
+from outlast.model.status import Status
+from outlast.runtime.engine import Engine, Told
+from outlast.runtime.operation import CANCEL, CANCELLED, FAILED, STEP
+from outlast.store.port import Filter, Query
+
+if TYPE_CHECKING:
+    from outlast.authoring.workflow import Bound
+
+R = TypeVar("R")
+
+
+class Client:
+    def __init__(
+        self,
+        engine: Engine,
+        values: Values,
+        waiters: Waiters,
+        *,
+        namespace: str,
+        owner: object,
+        started: Callable[[], None],
+    ) -> None:
+        self.namespace = namespace
+        self._engine = engine
+        self._values = values
+        self._waiters = waiters
+        self._owner = owner
+        self._started = started
+
+    # ---- starting -------------------------------------------------------------------------------------------------
+
+    async def start_many(self, bound: Sequence[Bound[R]]) -> list[Handle[R]]:
+        """All checked before any is started; those with an id that exists are the same execution."""
+        starts: list[tuple[facts.Start, Any]] = []
+        for one in bound:
+            if one.workflow.app is not self._owner:
+                raise InvalidInput(f"workflow {one.workflow.name!r} belongs to another app: start it with that app")
+            fact = one.workflow.fact(one.args, one.kwargs, namespace=self.namespace)
+            starts.append((fact, one.workflow.arguments.result))
+        await asyncio.gather(*(self._start(fact) for fact, _ in starts))
+        self._started()
+        return [Handle(self, fact.id, result) for fact, result in starts]
+
+    async def _start(self, fact: facts.Start) -> None:
+        told = await self._engine.begin(fact)
+        if told.refusal is not None and told.refusal.code is not Code.ALREADY:
+            raise _conflict(fact, told)
+
+    def handle(self, execution_id: str, annotation: Any) -> Handle[Any]:
+        return Handle(self, execution_id, annotation)
+
+    # ---- waiting --------------------------------------------------------------------------------------------------
+
+    async def result(self, execution_id: str, annotation: Any) -> Any:
+        execution = await self._waiters.ended(self.namespace, execution_id)
+        if execution is None:
+            raise ExecutionNotFound(self.namespace, execution_id)
+        match execution.status:
+            case Status.SUCCEEDED:
+                data = await self._payload(execution, Role.OUTPUT)
+                return self._values.decode(data or b"null", annotation, f"result of {execution_id!r}")
+            case Status.CANCELLED:
+                raise ExecutionCancelled(f"execution {execution_id!r} was cancelled")
+            case Status.EXPIRED | Status.SKIPPED:
+                raise ExecutionExpired(f"execution {execution_id!r} {execution.status}: {execution.cause}")
+            case _:
+                raise await self._failure(execution)
+
+    async def _failure(self, execution: Execution) -> Exception:
+        data = await self._payload(execution, Role.FAILURE)
+        failure = decode_failure(self._values.unseal(data or b"{}"))
+        return raised_again(failure, execution_id=execution.id, what=f"workflow {execution.workflow!r}")
+
+    async def _payload(self, execution: Execution, role: Role) -> bytes | None:
+        key = payload_key(execution.namespace, execution.id, execution.generation, role)
+        [record] = await self._engine.store.load([key])
+        return record.value if isinstance(record, Payload) else None
+
+    # ---- looking --------------------------------------------------------------------------------------------------
+
+    async def info(self, execution_id: str) -> Info:
+        return info_of(await self._look(execution_id))
+
+    async def journal(self, execution_id: str) -> list[JournalInfo]:
+        """The recorded operations, in the order in which they were recorded."""
+        execution = await self._look(execution_id)
+        prefix = (self.namespace, execution_id, execution.journal_generation)
+        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
+        entries.sort(key=lambda entry: entry.position)
+        return [
+            JournalInfo(
+                scope=entry.scope,
+                name=entry.name,
+                occurrence=entry.occurrence,
+                op=entry.op,
+                outcome=entry.outcome,
+                tries=entry.tries,
+                epoch=entry.epoch,
+                recorded_at=moment(settled(entry.recorded_at)),
+                value=None if entry.value is None else self._values.unseal(entry.value),
+            )
+            for entry in entries
+        ]
+
+    async def attempts(self, execution_id: str) -> list[AttemptInfo]:
+        await self._look(execution_id)
+        records = await self._all(Attempt.KIND, (self.namespace, execution_id))
+        return [
+            AttemptInfo(
+                number=attempt.number,
+                generation=attempt.generation,
+                epoch=attempt.epoch,
+                worker=attempt.worker,
+                outcome=attempt.outcome,
+                started_at=moment(settled(attempt.started_at)),
+                ended_at=moment_or_none(settled(attempt.ended_at)),
+            )
+            for attempt in records
+            if isinstance(attempt, Attempt)
+        ]
+
+    async def find(self, query: Query) -> list[Info]:
+        page = await self._engine.store.find(query)
+        return [info_of(execution) for execution in page.executions]
+
+    async def count(self, query: Query) -> int:
+        return await self._engine.store.count(query)
+
+    async def completions(self, *, after: str | None, filter: Filter) -> AsyncIterator[CompletionInfo]:
+        """Every end, in commit order, for ever; go on from a `cursor` after a restart."""
+        cursor = after
+        while True:
+            feed = await self._engine.store.completions(after=cursor, filter=filter)
+            for completion in feed.completions:
+                yield CompletionInfo(
+                    execution_id=completion.execution,
+                    namespace=completion.namespace,
+                    status=completion.status,
+                    cause=completion.cause,
+                    workflow=completion.workflow,
+                    tags=completion.tag_map,
+                    finished_at=moment(settled(completion.finished_at)),
+                    cursor=str(completion.seq),
+                )
+            if cursor == feed.cursor:
+                await asyncio.sleep(POLL_S / 10)
+            cursor = feed.cursor
+
+    # ---- telling --------------------------------------------------------------------------------------------------
+
+    async def cancel(self, execution_id: str, reason: str) -> None:
+        await self._tell(execution_id, facts.CancelRequested(change_id=self._new_id(), reason=reason))
+
+    async def hold(self, execution_id: str) -> None:
+        await self._tell(execution_id, facts.Hold(change_id=self._new_id()))
+
+    async def release(self, execution_id: str) -> None:
+        await self._tell(execution_id, facts.Release(change_id=self._new_id()))
+
+    async def retry(self, execution_id: str) -> None:
+        """Open it again; its last failure, and what the code had given up, run again. The rest replays."""
+        journal = await self.journal(execution_id)
+        failed = [entry.key for entry in journal if entry.outcome == FAILED and entry.op == STEP]
+        given_up = [entry.key for entry in journal if entry.outcome == CANCELLED or entry.op == CANCEL]
+        supersedes = (*failed[-1:], *given_up)
+        await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+
+    async def purge(self, older_than: Duration) -> int:
+        """Delete what ended longer ago than that, a bounded part at a time; returns how many."""
+        before = await self._engine.store.now() - to_ms(older_than, what="older_than")
+        total = 0
+        while purged := await self._engine.store.purge(finished_before=before, filter=Filter(namespace=self.namespace)):
+            total += purged
+        return total
+
+    async def _tell(self, execution_id: str, fact: facts.AnyFact) -> None:
+        told = await self._engine.tell(self.namespace, execution_id, fact)
+        refusal = told.refusal
+        if refusal is None or refusal.code is Code.ALREADY:
+            self._started()
+            return
+        if refusal.code is Code.UNKNOWN:
+            raise ExecutionNotFound(self.namespace, execution_id)
+        raise ExecutionRefused(execution_id, refusal.code, refusal.message)
+
+    # ---- odds and ends --------------------------------------------------------------------------------------------
+
+    async def _look(self, execution_id: str) -> Execution:
+        execution = await self._engine.look(self.namespace, execution_id)
+        if execution is None:
+            raise ExecutionNotFound(self.namespace, execution_id)
+        return execution
+
+    async def _all(self, kind: str, prefix: tuple[str | int, ...]) -> Iterable[Record]:
+        found: list[Record] = []
+        while True:
+            page = await self._engine.store.scan(kind, prefix, after=found[-1].key if found else None, limit=10_000)
+            found += page
+            if len(page) < 10_000:
+                return found
+
+    def _new_id(self) -> str:
+        return self._engine.entropy.new_id()
+
+
+def _conflict(fact: facts.Start, told: Told) -> OutlastError:
+    existing = told.before
+    assert existing is not None
+    return ExecutionConflict(
+        fact.id,
+        existing=f"{existing.workflow} with arguments {existing.input_digest[:12]} ({existing.status})",
+        given=f"{fact.workflow} with arguments {fact.input_digest[:12]}",
+    )

@@ -1,0 +1,105 @@
+"""A hold on one execution: wait for it, look at it, tell it things."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from outlast.client.info import AttemptInfo, Info, JournalInfo
+from outlast.model.duration import Duration, to_ms
+
+if TYPE_CHECKING:
+    from outlast.authoring.host import Host
+    from outlast.client.client import Client
+
+R = TypeVar("R")
+
+
+class Handle(Generic[R]):
+    """`handle = await checkout.start(order)`; `receipt = await handle.result()`."""
+
+    def __init__(self, client: Client, execution_id: str, annotation: Any) -> None:
+        self._client = client
+        self._annotation = annotation
+        self.id = execution_id
+
+    @property
+    def namespace(self) -> str:
+        return self._client.namespace
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """What the workflow returned; raises what it raised, `ExecutionCancelled` or `ExecutionExpired`.
+
+        `TimeoutError` after `timeout`: the execution goes on.
+        """
+        seconds = None if timeout is None else to_ms(timeout, what="timeout") / 1_000
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._client.result(self.id, self._annotation)
+        except TimeoutError as error:
+            if seconds is None:
+                raise
+            raise TimeoutError(f"execution {self.id!r} did not end within {seconds:g} s; it goes on") from error
+
+    async def info(self) -> Info:
+        return await self._client.info(self.id)
+
+    async def journal(self) -> list[JournalInfo]:
+        return await self._client.journal(self.id)
+
+    async def attempts(self) -> list[AttemptInfo]:
+        return await self._client.attempts(self.id)
+
+    async def cancel(self, reason: str = "") -> None:
+        """At once if no code runs; otherwise the code is told, and unwinds. Cancelling twice is the same."""
+        await self._client.cancel(self.id, reason)
+
+    async def hold(self) -> None:
+        """Do not run it (any further, once it next waits) until `release`."""
+        await self._client.hold(self.id)
+
+    async def release(self) -> None:
+        await self._client.release(self.id)
+
+    async def retry(self) -> None:
+        """Open an ended execution again: what was recorded is not run again."""
+        await self._client.retry(self.id)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.id!r}>"
+
+
+class SyncHandle(Generic[R]):
+    """The blocking face of a handle."""
+
+    def __init__(self, app: Host, handle: Handle[R]) -> None:
+        self._app = app
+        self._handle = handle
+        self.id = handle.id
+
+    def result(self, timeout: Duration | None = None) -> R:
+        return self._app.blocking(lambda: self._handle.result(timeout))
+
+    def info(self) -> Info:
+        return self._app.blocking(self._handle.info)
+
+    def journal(self) -> list[JournalInfo]:
+        return self._app.blocking(self._handle.journal)
+
+    def attempts(self) -> list[AttemptInfo]:
+        return self._app.blocking(self._handle.attempts)
+
+    def cancel(self, reason: str = "") -> None:
+        self._app.blocking(lambda: self._handle.cancel(reason))
+
+    def hold(self) -> None:
+        self._app.blocking(self._handle.hold)
+
+    def release(self) -> None:
+        self._app.blocking(self._handle.release)
+
+    def retry(self) -> None:
+        self._app.blocking(self._handle.retry)
+
+    def __repr__(self) -> str:
+        return f"<SyncHandle {self.id!r}>"

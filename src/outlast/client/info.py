@@ -1,0 +1,116 @@
+"""What people see of an execution, an operation of its journal, and a completion."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from outlast.model.execution import Execution, parse_route
+from outlast.model.record import settled
+from outlast.model.status import Status
+
+
+class Info(Struct, frozen=True, kw_only=True):
+    """An execution as it is now. `reason` says why it is not running; `cause` why it ended, or last failed."""
+
+    id: str
+    namespace: str
+    status: Status
+    reason: str | None
+    cause: str | None
+    workflow: str
+    version: str
+    lane: str
+    requires: tuple[str, ...]
+    priority: int
+    attempts: int
+    failures: int
+    crashes: int
+    generation: int
+    tags: dict[str, str]
+    held: bool
+    cancel_requested: bool
+    worker: str | None
+    created_at: datetime
+    wake_at: datetime | None
+    deadline_at: datetime | None
+    finished_at: datetime | None
+
+
+class JournalInfo(Struct, frozen=True, kw_only=True):
+    """One recorded operation."""
+
+    scope: str
+    name: str
+    occurrence: int
+    op: str
+    outcome: str
+    tries: int
+    epoch: int
+    recorded_at: datetime
+    value: bytes | None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return (self.scope, self.name, self.occurrence)
+
+
+class AttemptInfo(Struct, frozen=True, kw_only=True):
+    number: int
+    generation: int
+    epoch: int
+    worker: str
+    outcome: str | None
+    started_at: datetime
+    ended_at: datetime | None
+
+
+class CompletionInfo(Struct, frozen=True, kw_only=True):
+    """The end of an execution, from the feed. `cursor` goes on behind it."""
+
+    execution_id: str
+    namespace: str
+    status: Status
+    cause: str | None
+    workflow: str
+    tags: dict[str, str]
+    finished_at: datetime
+    cursor: str
+
+
+def moment(ms: object) -> datetime:
+    assert isinstance(ms, int)
+    return datetime.fromtimestamp(ms / 1_000, UTC)
+
+
+def moment_or_none(ms: object) -> datetime | None:
+    return None if ms is None else moment(ms)
+
+
+def info_of(e: Execution) -> Info:
+    begun = e.attempt if e.attempt_open or e.status.terminal else e.attempt - 1
+    return Info(
+        id=e.id,
+        namespace=e.namespace,
+        status=e.status,
+        reason=e.reason,
+        cause=e.cause,
+        workflow=e.workflow,
+        version=e.version,
+        lane=e.lane,
+        requires=tuple(sorted(parse_route(e.route).requires)),
+        priority=e.priority,
+        attempts=begun if e.epoch else 0,
+        failures=e.failures,
+        crashes=e.crashes,
+        generation=e.generation,
+        tags=e.tag_map,
+        held=e.held,
+        cancel_requested=e.cancel_requested,
+        worker=e.worker,
+        created_at=moment(settled(e.created_at)),
+        wake_at=moment_or_none(settled(e.wake_at)),
+        deadline_at=moment_or_none(settled(e.deadline_at)),
+        finished_at=moment_or_none(settled(e.finished_at)),
+    )

@@ -1,0 +1,80 @@
+"""The arguments of a workflow: bound by its signature, stored by name, decoded by annotation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from outlast.codec.annotations import Hints, Unresolved
+from outlast.codec.values import Values
+from outlast.errors import CodecError, InvalidArguments
+
+
+class Arguments:
+    """What a function takes and gives, read from its signature."""
+
+    def __init__(self, fn: Callable[..., Any], what: str) -> None:
+        self._what = what
+        self._hints = Hints(fn)
+        self.signature = inspect.signature(fn)
+
+    @property
+    def result(self) -> Any:
+        """What the function declares to return."""
+        return self._hints["return"]
+
+    def annotation(self, name: str) -> Any:
+        """What is stored for a parameter: of `*args` a tuple, of `**kwargs` a dict."""
+        hint = self._hints[name]
+        if isinstance(hint, Unresolved):
+            return hint
+        match self.signature.parameters[name].kind:
+            case inspect.Parameter.VAR_POSITIONAL:
+                return tuple[hint, ...]
+            case inspect.Parameter.VAR_KEYWORD:
+                return dict[str, hint]
+            case _:
+                return hint
+
+    def encode(self, values: Values, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, str]:
+        """(bytes, digest); `InvalidArguments` if they do not fit the signature or its types."""
+        given = self._bound(args, kwargs)
+        raw = {name: msgspec.Raw(self._encode_one(values, name, value)) for name, value in given.items()}
+        data = msgspec.json.encode(raw)
+        return values.seal(data, f"input of {self._what}"), values.digest(given, data)
+
+    def _encode_one(self, values: Values, name: str, value: Any) -> bytes:
+        data = values.plain(value, self._what, name)
+        try:
+            values.check(value, data, self.annotation(name), self._what, name)
+        except CodecError as error:
+            values.refuse_unstorable(value, self._what, name)
+            raise InvalidArguments(str(error)) from error
+        return data
+
+    def decode(self, values: Values, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to call the function with; `CodecError` if they are not of the declared types."""
+        plain = values.unseal(data, f"input of {self._what}")
+        raw: dict[str, msgspec.Raw] = values.read(plain, dict[str, msgspec.Raw], self._what, "input")
+        unknown = raw.keys() - self.signature.parameters.keys()
+        if unknown:
+            raise CodecError(f"{self._what} does not take {min(unknown)!r}, which this execution was started with")
+        bound = self.signature.bind_partial()
+        for name in self.signature.parameters:
+            if name in raw:
+                bound.arguments[name] = values.read(raw[name], self.annotation(name), self._what, name)
+        return bound.args, bound.kwargs
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self.signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidArguments(f"{self._what}{self._shown()}: {error}") from error
+
+    def _shown(self) -> str:
+        """The signature for people: without the values of defaults."""
+        names = [str(p.replace(default=inspect.Parameter.empty)) for p in self.signature.parameters.values()]
+        return f"({', '.join(names)})"

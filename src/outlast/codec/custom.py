@@ -1,0 +1,43 @@
+"""Types that msgspec leaves to hooks: Pydantic models (without importing Pydantic) and paths."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any, cast
+
+import msgspec
+
+from outlast.codec.annotations import name_of
+
+
+def to_plain(value: Any) -> Any:
+    """What to write for a value of a type that msgspec does not know."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if _is_model(value):
+        return msgspec.Raw(value.model_dump_json(by_alias=False, round_trip=True).encode())
+    raise TypeError("no kind of value that Outlast stores")
+
+
+def to_builtins(value: Any) -> Any:
+    """The same in builtin types, whose sets and dicts can still be put in order."""
+    return value.model_dump(by_alias=False, round_trip=True) if _is_model(value) else to_plain(value)
+
+
+def from_plain(annotation: Any, value: Any) -> Any:
+    """A value of a type that msgspec does not know, from what was written for it."""
+    if annotation is object:
+        return value
+    if isinstance(annotation, type) and issubclass(annotation, PurePath):
+        if not isinstance(value, str):
+            raise TypeError(f"Expected `str`, got `{type(value).__qualname__}`")
+        return annotation(value)
+    if isinstance(annotation, type) and _is_model(cast("object", annotation)):
+        # As JSON: a strict model takes a string for a date from there only.
+        return cast("Any", annotation).model_validate_json(msgspec.json.encode(value), by_name=True, by_alias=True)
+    raise NotImplementedError(f"{name_of(annotation)} is no kind of value that Outlast reads")
+
+
+def _is_model(kind: object) -> bool:
+    """A model, or its class."""
+    return hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json")

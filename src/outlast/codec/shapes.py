@@ -1,0 +1,205 @@
+"""Walks over values, for people: where in a value is the part that cannot be stored, or would come back changed?
+
+Only on the way to an error, or for values that Python does not call equal: the usual value is never walked.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+DEPTH_MAX = 200
+SHOWN_CHARS = 60
+
+_SCALARS = (str, int, float, bytes, bytearray, date, datetime, time, timedelta, uuid.UUID, Enum, type(None))
+
+
+class Change(NamedTuple):
+    """At `path`, `before` was given and `after` would come back."""
+
+    path: str
+    before: str
+    after: str
+
+
+def parts_of(value: object) -> list[tuple[str, object]]:
+    """What a value is made of, each part with its way there: `[3]`, `['key']`, `.name`."""
+    if isinstance(value, Mapping):
+        return [(f"[{key!r}]", part) for key, part in cast("Mapping[object, object]", value).items()]
+    names = _field_names(value)
+    if names:
+        return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"[{index}]", part) for index, part in enumerate(cast("list[object]", value))]
+    return []
+
+
+def _keys_of(value: object) -> list[object]:
+    return list(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else []
+
+
+def culprit_in(value: object, path: str, can_encode: Callable[[object], bool]) -> tuple[str, object]:
+    """The innermost part that cannot be encoded, and where it is; of a cyclic value, the first that closes a circle."""
+    above: list[int] = []
+    while len(above) < DEPTH_MAX:
+        above.append(id(value))
+        for key in _keys_of(value):
+            if not can_encode({key: None}):
+                return f"key {_shown(key)} of {path}", key
+        for step, part in parts_of(value):
+            if not can_encode(part):
+                path, value = path + step, part
+                break
+        else:
+            return path, value
+        if id(value) in above:
+            return path, value
+    return path, value
+
+
+def unstorable_in(value: object, path: str, *, depth: int = 0) -> str | None:
+    """What JSON would write as something else without complaint: NaN, infinity, two keys that it makes one."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path} is {value}, which JSON does not have: use None, a string, or Decimal({str(value)!r})"
+    if depth > DEPTH_MAX:
+        return None
+    keys = _keys_of(value)
+    if keys and len({next(iter(msgspec.to_builtins({key: None}, str_keys=True))) for key in keys}) < len(keys):
+        return f"{path} has keys that are the same in JSON, such as 1 and '1'"
+    for step, part in parts_of(value):
+        if isinstance(part, str | int | None):
+            continue
+        found = unstorable_in(part, path + step, depth=depth + 1)
+        if found is not None:
+            return found
+    return None
+
+
+def change_in(before: object, after: object, path: str, *, depth: int = 0) -> Change | None:
+    """Where what would come back differs from what was given; None if it is the same for all that code can tell."""
+    if _equal(before, after) or depth > DEPTH_MAX:
+        return None
+    if type(before) is type(after) and isinstance(before, _SCALARS):
+        return _change(before, after, path)
+    match before, after:
+        case Decimal(), Decimal() if str(before) == str(after):  # NaN is not equal to itself
+            return None
+        case Mapping(), Mapping():
+            return _change_in_mapping(cast("Any", before), cast("Any", after), path, depth)
+        case dict(), _ if _field_names(after):
+            return _change_to_object(cast("Any", before), after, path)
+        case list() | tuple(), list() | tuple():
+            return _change_in_sequence(cast("Any", before), cast("Any", after), path, depth)
+        case list() | tuple(), AbstractSet():
+            return None  # plain JSON for a set
+        case str(), _ if type(before) is str and not isinstance(after, _PLAIN):
+            return None  # plain JSON for a date, an id, a path
+        case _ if type(before) is type(after):
+            return _change_in_fields(before, after, path, depth)
+        case _:
+            return _change(before, after, path)
+
+
+_PLAIN = (str, int, float, list, dict, type(None))
+
+
+def _change_in_mapping(before: Mapping[Any, Any], after: Mapping[Any, Any], path: str, depth: int) -> Change | None:
+    for key, part in before.items():
+        if key not in after:
+            found = next((other for other in after if other not in before), None)
+            what = f"key {_shown(key)}"
+            return Change(path, what, "nothing" if found is None else f"key {_shown(found)}")
+        change = change_in(part, after[key], f"{path}[{key!r}]", depth=depth + 1)
+        if change is not None:
+            return change
+    return None
+
+
+def _change_to_object(before: dict[Any, Any], after: object, path: str) -> Change | None:
+    """A dict was given for a declared type: each of its keys must be a field of it."""
+    fields = set(_field_names(after)) | {encoded for _, encoded in _encoded_names(after)}
+    for key, part in before.items():
+        if key not in fields:
+            return Change(f"{path}[{key!r}]", _shown(part), f"nothing, as {type(after).__qualname__} has no such field")
+    return None
+
+
+def _change_in_sequence(before: Sequence[Any], after: Sequence[Any], path: str, depth: int) -> Change | None:
+    named = hasattr(before, "_fields") and type(before) is not type(after)
+    if named or len(before) != len(after):
+        return _change(before, after, path)
+    for index, (part, other) in enumerate(zip(before, after, strict=True)):
+        change = change_in(part, other, f"{path}[{index}]", depth=depth + 1)
+        if change is not None:
+            return change
+    return None
+
+
+def _change_in_fields(before: object, after: object, path: str, depth: int) -> Change | None:
+    """Two objects of one type without an equality of their own are the same if their fields are."""
+    for name in _field_names(before):
+        if not hasattr(before, name):
+            continue
+        if not hasattr(after, name):
+            return Change(f"{path}.{name}", _shown(getattr(before, name)), "nothing")
+        change = change_in(getattr(before, name), getattr(after, name), f"{path}.{name}", depth=depth + 1)
+        if change is not None:
+            return change
+    return None
+
+
+def _change(before: object, after: object, path: str) -> Change:
+    if isinstance(before, float) and not math.isfinite(before):
+        return Change(path, str(before), "null, as JSON does not have it")
+    if type(before) is type(after):
+        return Change(path, _shown(before), _shown(after))
+    return Change(path, f"{type(before).__qualname__} {_shown(before)}", f"{type(after).__qualname__} {_shown(after)}")
+
+
+def _equal(before: object, after: object) -> bool:
+    try:
+        return bool(before == after)
+    except Exception:  # a type with an equality of its own kind
+        return False
+
+
+def _field_names(value: object) -> Sequence[str]:
+    kind = cast("Any", type(value))
+    if hasattr(kind, "__struct_fields__"):
+        return kind.__struct_fields__
+    if hasattr(kind, "__attrs_attrs__"):
+        return [attribute.name for attribute in kind.__attrs_attrs__]
+    if hasattr(kind, "__dataclass_fields__"):
+        return list(kind.__dataclass_fields__)
+    if hasattr(kind, "__pydantic_fields__"):
+        return list(kind.__pydantic_fields__)
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return kind._fields
+    return ()
+
+
+def _encoded_names(value: object) -> list[tuple[str, str]]:
+    """Fields with the names that JSON has for them."""
+    kind = cast("Any", type(value))
+    if hasattr(kind, "__struct_encode_fields__"):
+        return list(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+    if hasattr(kind, "__pydantic_fields__"):
+        fields: dict[str, Any] = kind.__pydantic_fields__
+        return [(name, field.alias) for name, field in fields.items() if field.alias]
+    return []
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__qualname__}>"
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}…"

@@ -1,0 +1,180 @@
+"""Typed JSON: builtins, dataclasses, Structs, attrs, Pydantic, datetime, Decimal, UUID, bytes, enums, sets, paths.
+
+A value is decoded by its annotation, live and replayed alike, so that what code sees does not depend on whether it
+crashed. And it must come back equal: what JSON or the annotation would change on the way is refused where it is given,
+with the path of the culprit, never stored as something else. So:
+
+- NaN and infinity are refused (JSON has none; `Decimal("NaN")` is fine), as are cyclic structures and half surrogates;
+- whole numbers may be of any size that Python prints, keys of a dict whatever its annotation reads back;
+- without an annotation only plain JSON comes back equal: anything else asks for one. A tuple is then a list;
+- plain JSON may be given where a richer type is declared, such as a dict for a dataclass: code sees the declared type.
+
+A hook may turn the bytes into others, to encrypt or compress them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from hashlib import sha256
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from outlast import limits
+from outlast.codec.annotations import Unresolved, name_of
+from outlast.codec.custom import from_plain, to_builtins, to_plain
+from outlast.codec.shapes import Change, change_in, culprit_in, unstorable_in
+from outlast.errors import CodecError, LimitExceeded
+
+
+class CodecHook(Protocol):
+    """Bytes to bytes, both ways: `App(codec=Encrypted(key))`. Called for inputs, results, failures and events."""
+
+    def encode(self, data: bytes, /) -> bytes: ...
+
+    def decode(self, data: bytes, /) -> bytes: ...
+
+
+class Values:
+    """`values.decode(values.encode(order, "order"), Order, "order")`."""
+
+    def __init__(self, hook: CodecHook | None = None) -> None:
+        for name in () if hook is None else ("encode", "decode"):
+            if not callable(getattr(hook, name, None)):
+                raise CodecError(f"a codec turns bytes into bytes, both ways: {hook!r} has no method {name}")
+        self._hook = hook
+        self._encoder = msgspec.json.Encoder(enc_hook=to_plain)
+        self._canonical = msgspec.json.Encoder(enc_hook=to_builtins, order="deterministic")
+        self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+    def encode(self, value: object, what: str) -> bytes:
+        """The bytes of a value whose reader is not known yet; `CodecError` names the path of what cannot be stored."""
+        data = self.plain(value, what)
+        self.refuse_unstorable(value, what)
+        return self.seal(data, what)
+
+    def decode(self, data: bytes, annotation: Any, what: str) -> Any:
+        """The value of stored bytes, by its annotation."""
+        return self.read(self.unseal(data, what), annotation, what)
+
+    def settle(self, value: object, annotation: Any, what: str) -> tuple[bytes, Any]:
+        """The bytes of a value, and the value as a replay would see it, which is equal."""
+        data = self.plain(value, what)
+        try:
+            settled = self.check(value, data, annotation, what)
+        except CodecError:
+            self.refuse_unstorable(value, what)  # the truer reason: NaN is written as null, which no float reads
+            raise
+        return self.seal(data, what), settled
+
+    def check(self, value: object, data: bytes, annotation: Any, what: str, path: str = "value") -> Any:
+        """The value as a replay would see it; `CodecError` if that is not equal. `path` is what to call the value."""
+        settled = self.read(data, annotation, what, path)
+        change = change_in(value, settled, path)
+        if change is not None:
+            raise CodecError(f"{what}: {_explained(change, annotation)}")
+        return settled
+
+    def refuse_unstorable(self, value: object, what: str, path: str = "value") -> None:
+        """What JSON would write as something else without complaint."""
+        found = unstorable_in(value, path)
+        if found is not None:
+            raise CodecError(f"{what}: {found}")
+
+    def plain(self, value: object, what: str, path: str = "value") -> bytes:
+        """JSON, before the hook."""
+        try:
+            return self._encoder.encode(value)
+        except Exception as error:
+            raise CodecError(f"{what}: {self._why_not(value, path, error)}") from error
+
+    def read(self, data: bytes | msgspec.Raw, annotation: Any, what: str, path: str = "value") -> Any:
+        """The value of JSON, by its annotation."""
+        try:
+            return self._decoder(annotation).decode(data)
+        except Exception as error:  # also whatever a user's own validation raises
+            raise CodecError(f"{what}: {_located(str(error), path)}; it should be {name_of(annotation)}") from error
+
+    def digest(self, value: object, data: bytes) -> str:
+        """The same for equal values in every process, whatever the order of their dicts and sets."""
+        try:
+            canonical = self._canonical.encode(value)
+        except Exception:
+            try:  # keys other than strings
+                plain = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=to_builtins)
+                canonical = self._canonical.encode(plain)
+            except Exception:
+                canonical = data
+        return sha256(canonical).hexdigest()
+
+    def seal(self, data: bytes, what: str = "value") -> bytes:
+        """The bytes to store, within the limit."""
+        sealed = data if self._hook is None else self._hooked(self._hook.encode, data, f"{what} could not be encoded")
+        if len(sealed) > limits.PAYLOAD_MAX_BYTES:
+            raise LimitExceeded(what, actual=len(sealed), limit=limits.PAYLOAD_MAX_BYTES, unit="bytes")
+        return sealed
+
+    def unseal(self, data: bytes, what: str = "value") -> bytes:
+        return data if self._hook is None else self._hooked(self._hook.decode, data, f"{what} could not be decoded")
+
+    def _hooked(self, turn: Any, data: bytes, trouble: str) -> bytes:
+        try:
+            turned = turn(data)
+        except Exception as error:
+            hook = type(self._hook).__qualname__
+            raise CodecError(f"{trouble} by {hook}: {type(error).__qualname__}: {error}") from error
+        if not isinstance(turned, bytes):
+            raise CodecError(f"{trouble}: {type(self._hook).__qualname__} gave {type(turned).__qualname__}, not bytes")
+        return turned
+
+    def _decoder(self, annotation: Any) -> msgspec.json.Decoder[Any]:
+        if isinstance(annotation, Unresolved):
+            annotation = Any
+        try:
+            decoder = self._decoders.get(annotation)
+        except TypeError:  # an annotation that cannot be hashed is rare enough not to be kept
+            return msgspec.json.Decoder(annotation, dec_hook=from_plain)
+        if decoder is None:
+            decoder = self._decoders[annotation] = msgspec.json.Decoder(annotation, dec_hook=from_plain)
+        return decoder
+
+    def _why_not(self, value: object, path: str, error: Exception) -> str:
+        path, culprit = culprit_in(value, path, self._can_encode)
+        kind = type(culprit).__qualname__
+        if inspect.iscoroutine(culprit):
+            culprit.close()  # it will never be awaited, and need not warn of that
+            return f"{path} is a coroutine: was an await forgotten?"
+        if isinstance(error, RecursionError):
+            return f"{path} contains itself, or is nested too deeply, and cannot be stored"
+        if isinstance(error, UnicodeEncodeError):
+            return f"{path} has half of a surrogate pair, which is no text, and cannot be stored"
+        return f"{path} cannot be stored: {kind} ({error})"
+
+    def _can_encode(self, value: object) -> bool:
+        try:
+            self._encoder.encode(value)
+        except Exception:
+            return False
+        return True
+
+
+_WHERE = re.compile(r"^(?P<trouble>.*) - at `\$(?P<where>.*)`$", re.DOTALL)
+
+
+def _located(message: str, path: str) -> str:
+    """msgspec's "Expected `int`, got `str` - at `$.price`" as "order.price: Expected `int`, got `str`"."""
+    match = _WHERE.match(message)
+    return f"{path}{match['where']}: {match['trouble']}" if match else f"{path}: {message}"
+
+
+def _explained(change: Change, annotation: Any) -> str:
+    why = f"{change.path} would not come back as it is: {change.before} as {change.after}"
+    if isinstance(annotation, Unresolved):
+        return (
+            f"{why}; its annotation {annotation.text!r} cannot be resolved here ({annotation.why}): "
+            "import the type where the function is defined, not under TYPE_CHECKING"
+        )
+    if cast("object", annotation) is Any:
+        return f"{why}; annotate it with its type"
+    return f"{why}; it is annotated as {name_of(annotation)}"

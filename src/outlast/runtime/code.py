@@ -1,0 +1,201 @@
+"""The user's workflow code under way, in its two colours: `async def` in a loop of its own, `def` in a thread.
+
+Both look the same to the attempt: they begin, call operations, are idle or busy, can be cancelled, and end once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future as ThreadFuture
+from contextlib import suppress
+from typing import Any, Protocol
+
+from outlast.runtime.signals import Signal
+from outlast.runtime.workflow_loop import Scope, WorkflowLoop, scope_var
+
+
+class Code(Protocol):
+    def begin(self) -> None: ...
+
+    def nudge(self) -> None:
+        """Something may be deliverable: look when the code is idle."""
+        ...
+
+    @property
+    def can_move(self) -> bool:
+        """Whether the code may go on by itself, without an outcome being delivered."""
+        ...
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def lines(self) -> list[str]:
+        """Where the code stands."""
+        ...
+
+
+Idle = Callable[[], bool]
+Ended = Callable[[Any, BaseException | None], None]
+
+
+class AsyncCode:
+    """An `async def` workflow."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        context: contextvars.Context,
+        *,
+        idle: Idle,
+        ended: Ended,
+    ) -> None:
+        self.loop = WorkflowLoop(asyncio.get_running_loop(), idle)
+        self._call = (fn, args, kwargs)
+        self._context = context
+        self._ended = ended
+        self._main: asyncio.Task[Any] | None = None
+
+    def begin(self) -> None:
+        fn, args, kwargs = self._call
+        self._context.run(scope_var.set, Scope())
+        self._main = asyncio.Task(fn(*args, **kwargs), loop=self.loop, context=self._context)
+        self.loop.tasks.add(self._main)
+        self._main.add_done_callback(self._done)
+
+    def _done(self, main: asyncio.Task[Any]) -> None:
+        self.loop.tasks.discard(main)
+        for branch in list(self.loop.tasks):
+            branch.cancel()
+        if main.cancelled():
+            self._ended(None, asyncio.CancelledError())
+        else:
+            error = main.exception()
+            self._ended(None if error else main.result(), error)
+
+    def nudge(self) -> None:
+        self.loop.call_soon(_nothing)
+
+    @property
+    def can_move(self) -> bool:
+        return self.loop.waits_for_time
+
+    def cancel(self) -> None:
+        if self._main is not None and not self._main.done():
+            self._main.cancel()
+
+    def close(self) -> None:
+        """Let go of the code at once. Its `finally` bodies run; durable operations in them raise and write nothing."""
+        for branch in [*self.loop.tasks]:
+            branch.cancel()
+        for _ in range(100):  # code that awaits again while it is being closed gets a hundred chances
+            if not self.loop.tasks:
+                break
+            self.loop.pump()
+            for branch in [*self.loop.tasks]:
+                branch.cancel()
+        self.loop.close()
+
+    def lines(self) -> list[str]:
+        found: list[str] = []
+        for branch in self.loop.tasks:
+            frames = branch.get_stack(limit=1)
+            found += [f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in frames]
+        return found
+
+
+class ThreadCode:
+    """A `def` workflow: it runs in a thread and blocks there for each operation."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        context: contextvars.Context,
+        *,
+        idle: Idle,
+        ended: Ended,
+    ) -> None:
+        self._real = asyncio.get_running_loop()
+        self._call = (fn, args, kwargs)
+        self._context = context
+        self._idle = idle
+        self._ended = ended
+        self._waiting: ThreadFuture[Any] | None = None
+        self._cancel_asked = False
+        self._nudged = False
+        self.thread: threading.Thread | None = None
+
+    def begin(self) -> None:
+        self._context.run(scope_var.set, Scope())
+        self.thread = threading.Thread(target=self._context.run, args=(self._run,), name="outlast def", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        fn, args, kwargs = self._call
+        value, error = None, None
+        try:
+            value = fn(*args, **kwargs)
+        except BaseException as raised:
+            error = raised
+        self._tell(self._ended, value, error)
+
+    def _tell(self, callback: Callable[..., Any], *args: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process is ending, and another worker will go on
+            self._real.call_soon_threadsafe(callback, *args)
+
+    def waits(self, future: ThreadFuture[Any]) -> None:
+        """The thread blocks for this future: from now on the code is idle."""
+        self._waiting = future
+        self.nudge()
+
+    def takes_cancel(self, future: ThreadFuture[Any]) -> bool:
+        """`def` code hears of a cancel at its next operation."""
+        if not self._cancel_asked:
+            return False
+        self._cancel_asked = False
+        future.set_exception(asyncio.CancelledError())
+        return True
+
+    def delivered(self) -> None:
+        self._waiting = None
+
+    def nudge(self) -> None:
+        if not self._nudged:
+            self._nudged = True
+            self._real.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._nudged = False
+        if self._waiting is not None:
+            self._idle()
+
+    @property
+    def can_move(self) -> bool:
+        return self._waiting is None
+
+    def cancel(self) -> None:
+        future, self._waiting = self._waiting, None
+        if future is not None and not future.done():
+            future.set_exception(asyncio.CancelledError())
+        else:
+            self._cancel_asked = True
+
+    def close(self) -> None:
+        """The thread leaves the code at its operation, or at the next one."""
+        future, self._waiting = self._waiting, None
+        if future is not None and not future.done():
+            future.set_exception(Signal())
+
+    def lines(self) -> list[str]:
+        return []
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,108 @@
+"""How an attempt in this process ended: outcomes are data, matched once, and committed here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from outlast.codec.failures import encode_failure, failure_of
+from outlast.errors import CodecError, LimitExceeded, NonDeterminism, WrongPlace
+from outlast.machine import facts
+from outlast.model.status import Reason
+from outlast.runtime.lease import Lease
+from outlast.runtime.operation import OperationKey
+from outlast.runtime.parts import Parts, WorkflowDefinition
+
+_log = logging.getLogger(__name__)
+
+FATAL = (CodecError, LimitExceeded, WrongPlace)
+"""Errors of ours that trying again does not mend."""
+
+
+class Completed(Struct, frozen=True):
+    value: Any
+
+
+class Raised(Struct, frozen=True):
+    error: Exception
+
+
+class Unwound(Struct, frozen=True):
+    """The code observed the cancel and left."""
+
+
+class Asleep(Struct, frozen=True):
+    """Suspended, and committed as such."""
+
+
+class Gone(Struct, frozen=True):
+    """The lease is lost, handed back or timed out: whatever became of it is written by others."""
+
+    why: str
+
+
+class Diverged(Struct, frozen=True):
+    error: NonDeterminism
+
+
+Ending: TypeAlias = Completed | Raised | Unwound | Asleep | Gone | Diverged
+
+Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
+"""The journaled operations that must run again if the code is retried after this error."""
+
+
+async def commit_ending(
+    parts: Parts, lease: Lease, workflow: WorkflowDefinition, ending: Ending, *, escaped: Escaped
+) -> None:
+    """Write down how it ended. `LeaseLost` if that is no longer ours to say."""
+    match ending:
+        case Completed(value):
+            await _complete(parts, lease, workflow, value, escaped)
+        case Raised(error):
+            await _fail(parts, lease, workflow, error, escaped)
+        case Unwound():
+            await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
+        case Diverged(error):
+            await _wait_for_version(lease, error)
+        case Asleep() | Gone():
+            pass
+
+
+async def _complete(parts: Parts, lease: Lease, workflow: WorkflowDefinition, value: Any, escaped: Escaped) -> None:
+    try:
+        data, _ = parts.values.settle(value, workflow.arguments.result, f"result of {workflow.name}")
+        fact = facts.Complete(change_id=lease.new_id(), epoch=lease.execution.epoch, output=data)
+    except (CodecError, LimitExceeded) as error:
+        await _fail(parts, lease, workflow, error, escaped)
+        return
+    await lease.tell(fact)
+
+
+async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error: Exception, escaped: Escaped) -> None:
+    await lease.tell(
+        facts.Fail(
+            change_id=lease.new_id(),
+            epoch=lease.execution.epoch,
+            failure=parts.values.seal(encode_failure(failure_of(error))),
+            retryable=not isinstance(error, (*workflow.fatal, *FATAL)),
+            supersedes=escaped(error),
+            jitter=parts.engine.entropy.random(),
+        )
+    )
+
+
+async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:
+    """The work is not failed for the code's sake: it waits for code that fits its journal."""
+    _log.error("%s", error)
+    await lease.tell(
+        facts.Suspend(
+            change_id=lease.new_id(),
+            epoch=lease.execution.epoch,
+            inbox=lease.inbox,
+            reason=Reason.VERSION,
+            waits=(Reason.VERSION,),
+        )
+    )

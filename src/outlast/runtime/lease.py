@@ -1,0 +1,132 @@
+"""A worker's hold on one execution: everything that an attempt reads and writes goes through it, fenced.
+
+A write that the store refuses because the lease is gone raises `LeaseLost`. One that it refuses because something
+came from outside in between is decided anew. Every verdict says how far the inbox has grown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outlast import limits
+from outlast.errors import CorruptState, LeaseLost, LimitExceeded
+from outlast.machine import Refusal, View, decide, facts
+from outlast.machine.changes import Code
+from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry
+from outlast.model.partition import partition_of
+from outlast.model.status import Status
+from outlast.runtime.parts import Parts
+from outlast.store.port import Verdict
+
+PAGE = 10_000
+
+
+class Lease:
+    def __init__(self, parts: Parts, execution: Execution, *, heard: Callable[[int], None]) -> None:
+        self.execution = execution
+        self.inbox = execution.inbox
+        """The newest that was looked at."""
+        self._parts = parts
+        self._heard = heard
+        self._entries = 0
+
+    # ---- the journal ----------------------------------------------------------------------------------------------
+
+    async def journal(self) -> list[JournalEntry]:
+        """What is recorded so far, in the order in which it was."""
+        e = self.execution
+        if e.epoch == 1 and e.generation == 1:
+            return []  # nobody has run it before
+        prefix = (e.namespace, e.id, e.journal_generation)
+        entries: list[JournalEntry] = []
+        while True:
+            after = entries[-1].key if entries else None
+            page = await self._parts.engine.store.scan(JournalEntry.KIND, prefix, after=after, limit=PAGE)
+            entries += [entry for entry in page if isinstance(entry, JournalEntry)]
+            if len(page) < PAGE:
+                break
+        entries.sort(key=lambda entry: entry.position)
+        self._entries = entries[-1].position + 1 if entries else 0
+        return entries
+
+    async def record(
+        self, scope: str, name: str, occurrence: int, op: str, outcome: str, value: bytes | None, tries: int = 1
+    ) -> JournalEntry:
+        """One entry more. Its place is taken at once, so entries stand in the order of the calls."""
+        position = self._entries
+        fact = facts.StepRecorded(
+            change_id=self.new_id(),
+            epoch=self.execution.epoch,
+            scope=scope,
+            name=name,
+            occurrence=occurrence,
+            op=op,
+            outcome=outcome,
+            value=value,
+            tries=tries,
+            entries=position,
+        )
+        self._entries += 1
+        await self.tell(fact)
+        return JournalEntry(
+            namespace=self.execution.namespace,
+            execution=self.execution.id,
+            generation=self.execution.journal_generation,
+            scope=scope,
+            name=name,
+            occurrence=occurrence,
+            op=op,
+            outcome=outcome,
+            value=value,
+            tries=tries,
+            epoch=fact.epoch,
+            position=position,
+            recorded_at=0,
+            change_id=fact.change_id,
+        )
+
+    # ---- facts ----------------------------------------------------------------------------------------------------
+
+    async def tell(self, fact: facts.AnyFact) -> Verdict | None:
+        """Commit what the machine makes of a fact; None if it made nothing of it."""
+        engine = self._parts.engine
+        while True:
+            view = View(self.partition, self.execution)
+            answer = decide(view, fact, engine.group.now)
+            if isinstance(answer, Refusal):
+                return self._refused(fact, answer)
+            verdict = await engine.group.commit(answer)
+            if verdict.inbox is not None and verdict.inbox > self.inbox:
+                self._heard(verdict.inbox)
+            if verdict.applied:
+                self._parts.committed(view, answer)
+                return verdict
+            await self.look()
+            if isinstance(fact, facts.Suspend):
+                return verdict  # what came from outside may be what the code waits for
+            if verdict.refused_by is None or verdict.refused_by.key.kind != Execution.KIND:
+                raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
+
+    def _refused(self, fact: facts.AnyFact, refusal: Refusal) -> None:
+        if refusal.code is Code.LIMIT:
+            raise LimitExceeded("journal", actual=self._entries, limit=limits.JOURNAL_MAX_ENTRIES, unit="entries")
+        if isinstance(fact, facts.StepRecorded):
+            raise CorruptState(f"execution {self.execution.id!r} {refusal.message}")
+
+    async def look(self) -> Execution:
+        """The execution as it is now, still ours; else `LeaseLost`."""
+        fresh = await self._parts.engine.look(self.execution.namespace, self.execution.id)
+        if fresh is None or fresh.epoch != self.execution.epoch or fresh.status is not Status.ACTIVE:
+            current = None if fresh is None else fresh.epoch
+            raise LeaseLost(self.execution.id, held=self.execution.epoch, current=current)
+        self.execution = fresh
+        self.inbox = max(self.inbox, fresh.inbox)
+        return fresh
+
+    @property
+    def partition(self) -> int:
+        return partition_of(self.execution.namespace, self.execution.id, self._parts.engine.store.partitions)
+
+    def new_id(self) -> str:
+        return self._parts.engine.entropy.new_id()

@@ -1,0 +1,39 @@
+"""Which journaled failure an exception is: so that a retry knows which one escaped from the code."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import cast
+
+from outlast.runtime.operation import OperationKey
+
+_MARK = "__outlast_operation__"
+
+
+def marked(error: Exception, key: OperationKey) -> Exception:
+    with suppress(AttributeError):  # an exception that takes no attributes: a retry replays it
+        setattr(error, _MARK, key)
+    return error
+
+
+def marks_of(error: BaseException) -> tuple[OperationKey, ...]:
+    """The marks of an error, of what it was raised from, and of the members of a group."""
+    found: list[OperationKey] = []
+    seen: set[int] = set()
+
+    def walk(raised: BaseException | None) -> None:
+        if raised is None or id(raised) in seen:
+            return
+        seen.add(id(raised))
+        mark = getattr(raised, _MARK, None)
+        if mark is not None:
+            if mark not in found:
+                found.append(mark)
+            return
+        if isinstance(raised, BaseExceptionGroup):
+            for member in cast("BaseExceptionGroup[BaseException]", raised).exceptions:
+                walk(member)
+        walk(raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__))
+
+    walk(error)
+    return tuple(found)

@@ -1,0 +1,15 @@
+"""What tells workflow code to stop. They derive from BaseException: a user's `except Exception` can't swallow them."""
+
+from __future__ import annotations
+
+
+class Signal(BaseException):
+    """Not an error: the attempt leaves the code."""
+
+
+class Suspended(Signal):
+    """All that the code awaits is written down; it goes on from the journal when it is woken."""
+
+
+class Stopped(Signal):
+    """The worker no longer holds the execution, or hands it back: nothing that the code does counts any more."""

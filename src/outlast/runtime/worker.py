@@ -1,0 +1,265 @@
+"""A worker: claims as fast as capacity frees, runs what it claimed, keeps its leases, hands back what it does not run.
+
+It looks for work when somebody rings (in this process or another), when capacity frees, and, as the net, every poll
+interval. Losing a lease stops the user's code at once. Draining claims nothing more, lets what runs finish or hands it
+back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from msgspec import Struct
+
+from outlast import limits
+from outlast.errors import OutlastError, StoreUnavailable
+from outlast.machine.facts import HandBack
+from outlast.model.execution import Execution, parse_route
+from outlast.runtime.attempt import LiveAttempt
+from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Renewed
+
+_log = logging.getLogger(__name__)
+
+Name = tuple[str, str]
+
+
+class WorkerOptions(Struct, frozen=True, kw_only=True):
+    name: str
+    namespace: str
+    lanes: tuple[str, ...] = ("default",)
+    capabilities: frozenset[str] = frozenset()
+    concurrency: int = 100
+    lease_ttl_ms: int = 10_000
+    poll_ms: int = 1_000
+    drain_ms: int = 30_000
+
+
+class Worker:
+    """`worker.start()`, later `await worker.drain()`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        options: WorkerOptions,
+        *,
+        serves: Callable[[], frozenset[tuple[str, str]]],
+        definition: Callable[[str, str], WorkflowDefinition],
+    ) -> None:
+        self._parts = parts
+        self._options = options
+        self._serves = serves
+        self._definition = definition
+        self._attempts: dict[Name, LiveAttempt] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._kick = asyncio.Event()
+        self._draining = False
+        self._claiming = False
+        self._unknown: set[tuple[Name, int]] = set()
+        self._errands: set[asyncio.Task[None]] = set()
+        self._duties: list[asyncio.Task[None]] = []
+
+    @property
+    def name(self) -> str:
+        return self._options.name
+
+    @property
+    def busy(self) -> int:
+        return len(self._running)
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._duties = [
+            asyncio.create_task(self._claim_for_ever(), name="outlast claim"),
+            asyncio.create_task(self._renew_for_ever(), name="outlast renew"),
+        ]
+
+    def kick(self) -> None:
+        """There may be work."""
+        self._kick.set()
+
+    async def drain(self) -> None:
+        """Claim nothing more; let what runs finish for a while, then hand it back."""
+        self._draining = True
+        self._kick.set()
+        claim, *others = self._duties or [None]
+        if claim is not None:
+            await asyncio.gather(claim, return_exceptions=True)
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._options.drain_ms / 1_000)
+        await self.stop()
+        for duty in others:
+            if duty is not None:
+                duty.cancel()
+        await asyncio.gather(*(duty for duty in others if duty is not None), return_exceptions=True)
+        self._duties = []
+
+    async def abandon(self) -> None:
+        """Stop without a word, as a killed process does; its leases run out."""
+        self._draining = True
+        for attempt in self._attempts.values():
+            attempt.lose("abandoned")
+        tasks = (*self._duties, *self._running, *self._errands)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Hand back what runs, now."""
+        await asyncio.gather(
+            *(attempt.hand_back() for attempt in list(self._attempts.values())), return_exceptions=True
+        )
+        if self._running:
+            await asyncio.gather(*list(self._running), return_exceptions=True)
+
+    # ---- claiming -------------------------------------------------------------------------------------------------
+
+    async def _claim_for_ever(self) -> None:
+        while not self._draining:
+            free = self._options.concurrency - len(self._running)
+            if free > 0:
+                self._kick.clear()
+                taken = await self._claim(min(free, limits.CLAIM_MAX))
+                if taken == free and taken:
+                    self._kick.set()  # there may be more: look again as soon as capacity frees
+                    await asyncio.sleep(0)
+                    if self._options.concurrency > len(self._running):
+                        continue
+            with suppress(TimeoutError):  # the net: look anyway
+                await asyncio.wait_for(self._wait(free > 0), self._options.poll_ms / 1_000)
+
+    async def _wait(self, has_room: bool) -> None:
+        """Until somebody kicks; without room, until an attempt ends."""
+        if has_room:
+            await self._kick.wait()
+        elif self._running:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _claim(self, limit: int) -> int:
+        serves = self._serves()
+        if not serves:
+            return 0
+        options = self._options
+        request = ClaimRequest(
+            namespace=options.namespace,
+            lanes=options.lanes,
+            serves=serves,
+            capabilities=options.capabilities,
+            worker=options.name,
+            claim_id=self._parts.engine.entropy.new_id(),
+            limit=limit,
+            lease_ttl_ms=options.lease_ttl_ms,
+            suspects=0 if any(is_suspect(attempt) for attempt in self._attempts.values()) else 1,
+        )
+        self._claiming = True
+        try:
+            claimed = await self._claim_until_answered(request)
+            for one in claimed.executions:
+                self._begin(one)
+        except OutlastError as error:
+            _log.warning("claiming failed, and is tried again: %s", error)
+            return 0
+        finally:
+            self._claiming = False
+        return len(claimed.executions)
+
+    async def _claim_until_answered(self, request: ClaimRequest) -> Claimed:
+        """A claim whose reply was lost is asked again under the same id, and finds what it took."""
+        for delay_s in (0.01, 0.1, 1.0):
+            try:
+                return await self._parts.engine.store.claim(request)
+            except StoreUnavailable:
+                await asyncio.sleep(delay_s)
+        return await self._parts.engine.store.claim(request)
+
+    def _begin(self, claimed: ClaimedExecution) -> None:
+        execution = claimed.execution
+        group = self._parts.engine.group
+        group.now = max(group.now, _ms(execution))
+        definition = self._definition(execution.workflow, execution.version)
+        attempt = LiveAttempt(self._parts, claimed, definition)
+        name = (execution.namespace, execution.id)
+        self._attempts[name] = attempt
+        running = asyncio.create_task(self._run(name, attempt), name=f"outlast {execution.id}")
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+
+    async def _run(self, name: Name, attempt: LiveAttempt) -> None:
+        try:
+            await attempt.run()
+        except Exception:
+            # Ours, not the user's: the lease runs out, and the execution is tried again.
+            _log.exception("execution %s: the attempt broke", name[1])
+        finally:
+            if self._attempts.get(name) is attempt:
+                del self._attempts[name]
+
+    # ---- leases ---------------------------------------------------------------------------------------------------
+
+    async def _renew_for_ever(self) -> None:
+        ttl_s = self._options.lease_ttl_ms / 1_000
+        loop = asyncio.get_running_loop()
+        renewed_at = loop.time()
+        while True:
+            await asyncio.sleep(ttl_s / 3)
+            asked_at = loop.time()
+            try:
+                await self.renew()
+                renewed_at = asked_at
+            except OutlastError as error:
+                _log.warning("renewing the leases failed, and is tried again: %s", error)
+                if loop.time() - renewed_at > ttl_s:
+                    for attempt in list(self._attempts.values()):
+                        attempt.lose("the lease could not be renewed in time")
+
+    async def renew(self) -> None:
+        """Keep the leases, learn what came from outside, and put right what differs."""
+        options = self._options
+        mine = {name: attempt.execution.epoch for name, attempt in self._attempts.items()}
+        renewed = await self._parts.engine.store.renew(options.name, lease_ttl_ms=options.lease_ttl_ms)
+        held = {(one.namespace, one.id): one for one in renewed.held}
+        for name, epoch in mine.items():
+            attempt = self._attempts.get(name)
+            if attempt is None or attempt.execution.epoch != epoch:
+                continue
+            if name not in held or held[name].epoch != epoch:
+                attempt.lose("another holds it, or it has ended")
+            else:
+                attempt.hear(held[name].inbox)
+        self._notice_unknown(renewed)
+
+    def _notice_unknown(self, renewed: Renewed) -> None:
+        """What the store says is ours and we do not run, twice in a row: a claim that was never begun."""
+        unknown = {
+            ((one.namespace, one.id), one.epoch)
+            for one in renewed.held
+            if (one.namespace, one.id) not in self._attempts
+        }
+        lost = unknown & self._unknown if not self._claiming else set[tuple[Name, int]]()
+        self._unknown = unknown
+        for (namespace, execution_id), epoch in lost:
+            _log.warning("execution %s is held and does not run here: handed back", execution_id)
+            errand = asyncio.create_task(self._hand_back(namespace, execution_id, epoch))
+            self._errands.add(errand)
+            errand.add_done_callback(self._errands.discard)
+
+    async def _hand_back(self, namespace: str, execution_id: str, epoch: int) -> None:
+        engine = self._parts.engine
+        try:
+            await engine.tell(namespace, execution_id, HandBack(change_id=engine.entropy.new_id(), epoch=epoch))
+        except OutlastError as error:
+            _log.warning("execution %s could not be handed back, and is tried again: %s", execution_id, error)
+
+
+def is_suspect(attempt: LiveAttempt) -> bool:
+    """Two suspects never share a process: the one that kills it must not take another along."""
+    return parse_route(attempt.execution.route).suspect
+
+
+def _ms(execution: Execution) -> int:
+    assert isinstance(execution.claimed_at, int)
+    return execution.claimed_at

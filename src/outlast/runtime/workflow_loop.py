@@ -1,0 +1,215 @@
+"""A small event loop in which one attempt's workflow code runs: deterministic, without I/O of its own.
+
+Workflow code must take the same way again when it is replayed, so it runs in a loop that only knows what is durable:
+callbacks in the order given, tasks whose scopes are numbered as they are created, and futures that durable operations
+resolve one at a time. When nothing is left to do, the loop is idle, and the attempt knows exactly what is awaited.
+`asyncio.gather`, `TaskGroup`, `as_completed`, `wait` and `timeout` work as ever. Sockets, threads and subprocesses do
+not: they belong into steps, which run in the process's real loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, NoReturn, TypeVar
+
+from outlast.errors import WrongPlace
+
+T = TypeVar("T")
+
+
+class Scope:
+    """A branch of the code: operations are numbered per name within it, tasks that it creates are its children."""
+
+    __slots__ = ("_children", "_occurrences", "path")
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self._children = 0
+        self._occurrences: dict[str, int] = {}
+
+    def child(self) -> Scope:
+        self._children += 1
+        return Scope(f"{self.path}{self._children}.")
+
+    def occurrence(self, name: str) -> int:
+        self._occurrences[name] = number = self._occurrences.get(name, 0) + 1
+        return number
+
+
+scope_var: contextvars.ContextVar[Scope] = contextvars.ContextVar("outlast_scope")
+
+
+class WorkflowLoop(asyncio.AbstractEventLoop):
+    """Pumped by the real loop. `on_idle` is asked when nothing is ready; it says whether there is more to run."""
+
+    def __init__(self, real: asyncio.AbstractEventLoop, on_idle: Callable[[], bool]) -> None:
+        self._real = real
+        self._on_idle = on_idle
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: dict[asyncio.TimerHandle, asyncio.TimerHandle] = {}
+        self._pump_due = False
+        self._pumping = False
+        self._closed = False
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether a plain timer (`asyncio.sleep`, `asyncio.timeout`) is set: it holds the worker."""
+        return bool(self._timers)
+
+    # ---- running --------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Run until idle. Called from a plain callback of the real loop, never from within a task of it."""
+        self._pump_due = False
+        if self._pumping or self._closed:
+            return
+        outer = events._get_running_loop()
+        self._pumping = True
+        try:
+            while True:
+                events._set_running_loop(self)
+                while self._ready:
+                    handle = self._ready.popleft()
+                    if not handle.cancelled():
+                        handle._run()
+                events._set_running_loop(outer)
+                if not self._on_idle():
+                    break
+        finally:
+            events._set_running_loop(outer)
+            self._pumping = False
+
+    def _wake(self) -> None:
+        if not self._pump_due and not self._pumping and not self._closed:
+            self._pump_due = True
+            self._real.call_soon(self.pump)
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        for real_timer in self._timers.values():
+            real_timer.cancel()
+        self._timers.clear()
+
+    # ---- what asyncio asks of a loop ------------------------------------------------------------------------------
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        self._wake()
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._real.call_soon_threadsafe(self._take, handle)
+        return handle
+
+    def _take(self, handle: asyncio.Handle) -> None:
+        self._ready.append(handle)
+        self._wake()
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers[timer] = self._real.call_at(when, self._fire, timer)
+        return timer
+
+    def _fire(self, timer: asyncio.TimerHandle) -> None:
+        del self._timers[timer]
+        self._take(timer)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        real_timer = self._timers.pop(handle, None)
+        if real_timer is not None:
+            real_timer.cancel()
+
+    def time(self) -> float:
+        return self._real.time()
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+        **options: Any,
+    ) -> asyncio.Task[T]:
+        """A branch with a scope of its own, numbered in the order of creation, which is the order of the program."""
+        context = contextvars.copy_context() if context is None else context.copy()
+        parent = context.get(scope_var)
+        context.run(scope_var.set, Scope() if parent is None else parent.child())
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard, context=context)
+        return task
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._pumping
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self._real.call_exception_handler(context)
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self._real.default_exception_handler(context)
+
+    async def shutdown_asyncgens(self) -> None:
+        return None
+
+    def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> NoReturn:
+        self._belongs_into_a_step("a thread")
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._belongs_into_a_step("a connection")
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._belongs_into_a_step("a name lookup")
+
+    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._belongs_into_a_step("a subprocess")
+
+    async def subprocess_shell(self, *args: Any, **kwargs: Any) -> NoReturn:
+        self._belongs_into_a_step("a subprocess")
+
+    def _belongs_into_a_step(self, what: str) -> NoReturn:
+        raise WrongPlace(
+            f"{what} cannot be used in a workflow's own code, which is replayed after a crash: "
+            "move it into a step (@app.step), where it runs once and is recorded"
+        )
+
+
+_as_completed = asyncio.as_completed
+
+
+def _as_completed_in_order(fs: Any, *, timeout: float | None = None) -> Any:
+    """`asyncio.as_completed` makes its tasks in the order of a set, which differs from run to run. In a workflow they
+    are made in the order given, so that each branch gets the same scope at replay."""
+    if isinstance(events._get_running_loop(), WorkflowLoop):
+        fs = [asyncio.ensure_future(awaitable) for awaitable in fs]
+    return _as_completed(fs, timeout=timeout)
+
+
+asyncio.as_completed = _as_completed_in_order

@@ -1,0 +1,4 @@
+-- health_ready: what waits in each lane for a worker, and since when. Reads the index of ready work only.
+SELECT namespace, lane, count(*), min(ready_at)
+FROM outlast_execution INDEXED BY outlast_execution_ready
+WHERE ready_at IS NOT NULL GROUP BY namespace, lane ORDER BY namespace, lane

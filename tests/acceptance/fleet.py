@@ -1,0 +1,102 @@
+"""Real processes on one store: starters, workers and reconcilers, and a ledger of effects outside of it.
+
+python -m tests.acceptance.fleet worker URL LEDGER        # run as its own process by the tests
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from outlast.app import App
+from outlast.runtime.current import attempt_var
+
+STEPS = 10
+LEASE_TTL = "1s"
+
+
+def make_app(url: str, ledger: str) -> App:
+    app = App(url, lease_ttl=LEASE_TTL)
+
+    @app.step
+    async def effect(number: int) -> int:
+        await asyncio.sleep(random.random() * 0.05)
+        attempt = attempt_var.get()
+        assert attempt is not None
+        line = f"{attempt.execution.id} {number} {attempt.execution.epoch} {os.getpid()}\n"
+        with Path(ledger).open("a") as file:
+            file.write(line)
+        return number
+
+    @app.step
+    async def long_effect() -> str:
+        line = f"long {attempt_var.get().execution.epoch}\n"  # type: ignore[union-attr]
+        with Path(ledger).open("a") as file:
+            file.write(line)
+        await asyncio.sleep(3)
+        return "done"
+
+    @app.step
+    async def deadly() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @app.workflow
+    async def ten(number: int) -> int:
+        total = 0
+        for step in range(STEPS):
+            total += await effect(step)
+        return total + number
+
+    @app.workflow
+    async def longer_than_the_lease() -> str:
+        return await long_effect()
+
+    @app.workflow
+    async def poison() -> None:
+        await deadly()
+
+    return app
+
+
+def spawn(role: str, url: str, ledger: Path, **env: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.acceptance.fleet", role, url, str(ledger)]
+    return subprocess.Popen(command, env={**os.environ, **env}, cwd=Path(__file__).parent.parent.parent)
+
+
+def effects(ledger: Path) -> Counter[tuple[str, int, int]]:
+    """How often each (execution, step, epoch) took effect."""
+    found: Counter[tuple[str, int, int]] = Counter()
+    for line in ledger.read_text().splitlines() if ledger.exists() else []:
+        execution, step, epoch, _ = line.split()
+        found[execution, int(step), int(epoch)] += 1
+    return found
+
+
+async def wait_until(condition, *, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < deadline, f"after {seconds} s: {what}"
+        await asyncio.sleep(0.1)
+
+
+def main(role: str, url: str, ledger: str) -> None:
+    app = make_app(url, ledger)
+    if role == "worker":
+        app.run_worker(concurrency=20, drain="5s")
+    elif role == "worker-without-reconcilers":
+        app.run_worker(concurrency=20, drain="5s", reconcilers=False)
+    elif role == "reconcilers":
+        app.run_worker(lanes=["nobody-starts-here"])
+    else:
+        raise SystemExit(f"unknown role {role}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,503 @@
+"""What is recorded is not run again, and replays to the same, whatever runs it next.
+
+The first process here leaves in the middle (it drains with no patience); the second one has code of its own and
+finds the journal. `test_crash_everywhere.py` does the same with crashes at every point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from outlast import App, Retry, Status
+from tests.acceptance.conftest import Gate, Place, status_is, until
+
+Build = Callable[[App, Callable[[str], None]], Any]
+"""Registers a workflow, whose steps tell what ran. It calls the step `last` before it returns."""
+
+
+class Declined(Exception):
+    pass
+
+
+class Life:
+    """One process: an app, its workflow, and what it ran."""
+
+    def __init__(self, place: Place, build: Build, stop_at: Gate | None) -> None:
+        self.ran: list[str] = []
+        self.app = place.app()
+        self._stop_at = stop_at
+
+        @self.app.step
+        async def last() -> None:
+            if self._stop_at is not None:
+                await self._stop_at()
+
+        self.workflow = build(self.app, self.ran.append, last)  # type: ignore[call-arg]
+
+    async def leave_at_the_last_step(self, *args: Any) -> None:
+        async with self.app.worker(drain=0):
+            await self.workflow.options(id="it").start(*args)
+            assert self._stop_at is not None
+            await self._stop_at.reached()
+
+    async def finish(self) -> Any:
+        async with self.app:
+            return await self.workflow.execution("it").result(timeout=20)
+
+
+async def test_a_recorded_step_is_never_run_again(place: Place, gate: Gate):
+    def build(app: App, ran: Any, last: Any):
+        @app.step
+        async def draw(n: int) -> str:
+            ran(f"draw {n}")
+            return str(uuid.uuid4())
+
+        @app.workflow
+        async def three() -> list[str]:
+            drawn = [await draw(n) for n in range(3)]
+            await last()
+            return drawn
+
+        return three
+
+    first = Life(place, build, gate)
+    await first.leave_at_the_last_step()
+    second = Life(place, build, None)
+    drawn = await second.finish()
+    assert len(set(drawn)) == 3
+    assert first.ran == ["draw 0", "draw 1", "draw 2"]
+    assert second.ran == []
+
+
+async def test_a_recorded_def_step_is_never_run_again(place: Place, gate: Gate):
+    def build(app: App, ran: Any, last: Any):
+        @app.step
+        def draw(n: int) -> str:
+            ran(f"draw {n}")
+            return str(uuid.uuid4())
+
+        @app.workflow
+        def three() -> list[str]:
+            drawn = [draw(n) for n in range(3)]
+            last.sync()
+            return drawn
+
+        return three
+
+    first = Life(place, build, gate)
+    await first.leave_at_the_last_step()
+    second = Life(place, build, None)
+    assert len(set(await second.finish())) == 3
+    assert (len(first.ran), second.ran) == (3, [])
+
+
+async def test_only_what_was_not_recorded_runs_in_the_next_process(place: Place, gate: Gate):
+    """One branch of a gather was done, the other was in the middle: only that one runs again."""
+
+    def build(app: App, ran: Any, last: Any):
+        @app.step
+        async def part(name: str) -> str:
+            ran(name)
+            return name
+
+        @app.workflow
+        async def both() -> list[str]:
+            async def slow() -> str:
+                await last()
+                return await part("slow")
+
+            return await asyncio.gather(part("quick"), slow())
+
+        return both
+
+    first = Life(place, build, gate)
+    async with first.app.worker(drain=0):
+        handle = await first.workflow.options(id="it").start()
+        await gate.reached()
+
+        async def quick_is_recorded() -> bool:
+            return [entry.name for entry in await handle.journal()] == ["part"]
+
+        await until(quick_is_recorded, "quick was not recorded")
+    second = Life(place, build, None)
+    assert await second.finish() == ["quick", "slow"]
+    assert (first.ran, second.ran) == (["quick"], ["slow"])
+
+
+# ---- concurrency replays to the same ------------------------------------------------------------------------------
+
+
+def as_completed(app: App, ran: Any, last: Any):
+    @app.step
+    async def nap(name: str, seconds: float) -> str:
+        ran(name)
+        await asyncio.sleep(seconds)
+        return name
+
+    @app.workflow
+    async def race(quick: float) -> list[str]:
+        naps = [nap("a", 0.04), nap("b", 0.0), nap("c", 0.02)]
+        order = [await done for done in asyncio.as_completed(naps)]
+        await last()
+        return order
+
+    return race
+
+
+def first_of_two(app: App, ran: Any, last: Any):
+    @app.step
+    async def nap(name: str, seconds: float) -> str:
+        ran(name)
+        await asyncio.sleep(seconds)
+        return name
+
+    @app.workflow
+    async def race(quick: float) -> list[str]:
+        tasks = [asyncio.create_task(nap("slow", 0.04)), asyncio.create_task(nap("quick", quick))]
+        done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        winner = done.pop().result()
+        rest = await asyncio.gather(*rest)
+        await last()
+        return [winner, *rest]
+
+    return race
+
+
+def given_up(app: App, ran: Any, last: Any):
+    """A timeout that struck strikes again at replay, without waiting; one that did not, does not."""
+
+    @app.step
+    async def nap(name: str, seconds: float) -> str:
+        ran(name)
+        await asyncio.sleep(seconds)
+        return name
+
+    @app.workflow
+    async def impatient(quick: float) -> list[str]:
+        said: list[str] = []
+        try:
+            said.append(await asyncio.wait_for(nap("wait_for", 30), 0.02))
+        except TimeoutError:
+            said.append("no wait_for")
+        try:
+            async with asyncio.timeout(0.02):
+                said.append(await nap("timeout", 30))
+        except TimeoutError:
+            said.append("no timeout")
+        async with asyncio.timeout(30):
+            said.append(await nap("in time", quick))
+        await last()
+        return said
+
+    return impatient
+
+
+def groups(app: App, ran: Any, last: Any):
+    @app.step
+    async def nap(name: str, seconds: float) -> str:
+        ran(name)
+        await asyncio.sleep(seconds)
+        if name == "fails":
+            raise Declined
+        return name
+
+    @app.workflow
+    async def nested(quick: float) -> list[str]:
+        said: list[str] = []
+
+        async def branch(b: int) -> None:
+            async with asyncio.TaskGroup() as tasks:
+                for n in range(3):
+                    tasks.create_task(nap(f"{b}.{n}", quick * (3 - n)))
+            said.append(await nap(f"{b}", 0.0))
+
+        try:
+            await asyncio.gather(branch(1), branch(2), nap("fails", 0.05))
+        except Declined:
+            said.append("declined")
+        await last()
+        return said
+
+    return nested
+
+
+CONCURRENT = {build.__name__: build for build in (as_completed, first_of_two, given_up, groups)}
+
+
+@pytest.mark.parametrize("name", CONCURRENT)
+async def test_concurrent_branches_replay_to_the_same(name: str, place: Place, gate: Gate):
+    first = Life(place, CONCURRENT[name], gate)
+    await first.leave_at_the_last_step(0.005)
+    second = Life(place, CONCURRENT[name], None)
+    replayed = await second.finish()
+    alone = Place(f"{place.url}.alone")
+    third = Life(alone, CONCURRENT[name], None)
+    async with third.app:
+        assert await third.workflow(0.005) == replayed
+    assert second.ran == []
+    assert sorted(first.ran) == sorted(third.ran)
+
+
+async def test_a_failure_that_the_code_caught_replays_as_it_was(place: Place, gate: Gate):
+    def build(app: App, ran: Any, last: Any):
+        @app.step
+        async def charge() -> None:
+            ran("charge")
+            raise Declined("insufficient funds", 402)
+
+        @app.workflow
+        async def pay() -> list[Any]:
+            try:
+                await charge()
+            except Declined as error:
+                await last()
+                return [type(error).__name__, *error.args]
+            return []
+
+        return pay
+
+    first = Life(place, build, gate)
+    await first.leave_at_the_last_step()
+    second = Life(place, build, None)
+    assert await second.finish() == ["Declined", "insufficient funds", 402]
+    assert (first.ran, second.ran) == (["charge"], [])
+
+
+async def test_a_retried_workflow_runs_only_the_step_that_failed_it(place: Place):
+    app = place.app()
+    ran: list[str] = []
+
+    @app.step
+    async def effect(name: str) -> str:
+        ran.append(name)
+        if name in ("bad", "caught") and ran.count("bad") < 2:
+            raise Declined(name)
+        return name
+
+    @app.workflow(retry=Retry(max_attempts=3, initial=0))
+    async def stubborn() -> list[str]:
+        done = [await effect("good")]
+        try:
+            done.append(await effect("caught"))
+        except Declined:
+            done.append("lived with")
+        return [*done, await effect("bad")]
+
+    async with app:
+        handle = await stubborn.start()
+        assert await handle.result(timeout=20) == ["good", "lived with", "bad"]
+        info = await handle.info()
+    assert (info.attempts, info.failures) == (2, 1)
+    assert ran == ["good", "caught", "bad", "bad"]
+
+
+# ---- values -------------------------------------------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    y: float = 0.5
+
+
+VALUES: list[tuple[Any, Any]] = [
+    (tuple[int, str], (1, "a")),
+    (list[tuple[int, ...]], [(1, 2), ()]),
+    (Point, Point(1)),
+    (dict[str, Point], {"a": Point(2, 3.0)}),
+    (dt.datetime, dt.datetime(2026, 11, 15, 12, 30, tzinfo=dt.UTC)),
+    (dt.date, dt.date(2026, 11, 15)),
+    (set[int], {1, 2, 3}),
+    (frozenset[str], frozenset({"a"})),
+    (decimal.Decimal, decimal.Decimal("1.10")),
+    (uuid.UUID, uuid.UUID(int=7)),
+    (bytes, b"\x00\xff"),
+    (Colour, Colour.RED),
+    (int | None, None),
+    (float, 1.0),
+]
+
+
+@pytest.mark.parametrize("annotation, value", VALUES, ids=lambda value: str(value)[:30])
+async def test_a_value_is_the_same_live_and_replayed(place: Place, gate: Gate, annotation: Any, value: Any):
+    seen: list[Any] = []
+
+    def build(app: App, ran: Any, last: Any):
+        async def make():
+            return value
+
+        make.__annotations__["return"] = annotation
+        step = app.step(make)
+
+        @app.workflow
+        async def look() -> None:
+            seen.append(await step())
+            await last()
+
+        return look
+
+    await Life(place, build, gate).leave_at_the_last_step()
+    await Life(place, build, None).finish()
+    live, replayed = seen
+    assert live == replayed == value
+    assert type(live) is type(replayed) is type(value)
+
+
+async def test_an_untyped_value_is_plain_json_live_and_replayed(place: Place, gate: Gate):
+    """Without an annotation a tuple comes back as a list: already the first time, so that code sees no difference."""
+    seen: list[Any] = []
+
+    def build(app: App, ran: Any, last: Any):
+        @app.step
+        async def pair():
+            return (1, 2)
+
+        @app.workflow
+        async def look() -> None:
+            seen.append(await pair())
+            await last()
+
+        return look
+
+    await Life(place, build, gate).leave_at_the_last_step()
+    await Life(place, build, None).finish()
+    assert seen[0] == seen[1]
+    assert type(seen[0]) is type(seen[1])
+
+
+# ---- code that changed --------------------------------------------------------------------------------------------
+
+
+def old_code(app: App, ran: Any, last: Any):
+    @app.step
+    async def reserve() -> str:
+        ran("reserve")
+        return "reserved"
+
+    @app.step
+    async def charge() -> str:
+        ran("charge")
+        return "charged"
+
+    @app.workflow(name="checkout")
+    async def checkout() -> list[str]:
+        done = [await reserve(), await charge()]
+        await last()
+        return done
+
+    return checkout
+
+
+def new_code(app: App, ran: Any, last: Any):
+    @app.step
+    async def reserve() -> str:
+        ran("reserve")
+        return "reserved"
+
+    @app.step
+    async def invoice() -> str:
+        ran("invoice")
+        return "invoiced"
+
+    @app.workflow(name="checkout")
+    async def checkout() -> list[str]:
+        done = [await reserve(), await invoice()]
+        await last()
+        return done
+
+    return checkout
+
+
+def shorter_code(app: App, ran: Any, last: Any):
+    @app.workflow(name="checkout")
+    async def checkout() -> list[str]:
+        return []
+
+    return checkout
+
+
+@pytest.mark.parametrize(
+    "build, actual", [(new_code, "step 'invoice'"), (shorter_code, "nothing")], ids=["another step", "no step"]
+)
+async def test_changed_code_waits_for_the_old_one_and_does_nothing(
+    place: Place, gate: Gate, caplog: pytest.LogCaptureFixture, build: Build, actual: str
+):
+    first = Life(place, old_code, gate)
+    await first.leave_at_the_last_step()
+    changed = Life(place, build, None)
+    with caplog.at_level(logging.ERROR, logger="outlast"):
+        async with changed.app:
+            handle = changed.workflow.execution("it")
+            await status_is(handle, "suspended")
+            info = await handle.info()
+            assert (info.reason, info.failures, info.crashes) == ("version", 0, 0)
+            assert [entry.name for entry in await handle.journal()] == ["reserve", "charge"], "nothing was written"
+    assert changed.ran == [], "nothing was executed"
+    expected = "step 'charge'" if build is new_code else "step 'reserve'"
+    [said] = [record.getMessage() for record in caplog.records]
+    assert f"'it' recorded {expected}, but the code now does {actual}" in said
+    if build is new_code:
+        line = next(n for n, text in enumerate(_source(), 1) if "await invoice()" in text)
+        assert f"test_replay.py:{line}" in said
+
+    restored = Life(place, old_code, None)
+    assert await restored.finish() == ["reserved", "charged"]
+    assert restored.ran == []
+    assert (await _status(restored)) == Status.SUCCEEDED
+
+
+async def _status(life: Life) -> Status:
+    async with life.app.client():
+        return (await life.workflow.execution("it").info()).status
+
+
+def _source() -> list[str]:
+    with open(__file__) as file:  # noqa: PTH123
+        return file.read().splitlines()
+
+
+async def test_what_waits_for_its_version_can_be_told_to_try_again(place: Place, gate: Gate):
+    """The code was put right in a process that runs already: an operator says so."""
+    await Life(place, old_code, gate).leave_at_the_last_step()
+    changed = Life(place, new_code, None)
+    async with changed.app:
+        await status_is(changed.workflow.execution("it"), "suspended")
+    restored = Life(place, old_code, None)
+    async with restored.app.worker(lanes=["elsewhere"]):
+        pass
+    async with changed.app:
+        handle = changed.workflow.execution("it")
+        await status_is(handle, "suspended")
+        before = (await handle.info()).attempts
+        await handle.retry()
+        await status_is(handle, "suspended")
+        assert (await handle.info()).attempts == before
+    assert changed.ran == []
+
+
+async def test_a_new_version_does_not_touch_executions_of_the_old(place: Place, gate: Gate):
+    await Life(place, old_code, gate).leave_at_the_last_step()
+    app = place.app()
+
+    @app.workflow(name="checkout", version="2")
+    async def checkout() -> list[str]:
+        return ["new"]
+
+    async with app:
+        assert await checkout() == ["new"]
+        assert (await app.execution("it").info()).status == Status.READY
+    assert await Life(place, old_code, None).finish() == ["reserved", "charged"]

@@ -1,0 +1,173 @@
+"""Each command, from its words to its output: what it prints, what it changes, how it exits."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+
+import pytest
+
+from tests.integration.cli.conftest import Outlast
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ls",),
+        ("show", "x"),
+        ("doctor",),
+        ("cancel", "x"),
+        ("purge", "--older-than", "1d", "--yes"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_store_that_is_not_there_is_not_made(outlast: Outlast, command: tuple[str, ...]):
+    answer = outlast(*command)
+    assert answer.code == 1
+    assert "there is no store at sqlite:///outlast.db" in answer.err
+    assert "Traceback" not in answer.err
+    assert [path.name for path in outlast.folder.iterdir()] == ["shop.py"]
+
+
+def test_looking_leaves_a_stranger_s_database_as_it_is(outlast: Outlast):
+    file = outlast.folder / "other.db"
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE mine (x)")
+    connection.close()
+    before = file.read_bytes()
+    assert outlast("ls", "--url", "sqlite:///other.db").code == 1
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "arguments, says",
+    [
+        (("ls", "--status", "done"), "there is no such status; write one of blocked, ready"),
+        (("ls", "--limit", "none"), "--limit"),
+        (("ls", "--nope"), "Unknown option"),
+        (("shw", "x"), 'Did you mean "show"?'),
+        (("show",), "requires an argument"),
+        (("ls", "--url", "mysql://x"), "use sqlite:///file.db"),
+        (("purge", "--older-than", "3 moons", "--yes"), 'write "200ms"'),
+        (("worker", "shop"), "write shop:app"),
+        (("worker", "shop.py:app"), "write its module, shop:app"),
+        (("worker", "shop:nothing"), "write shop:app"),
+        (("worker", "missing:app"), "there is no module 'missing'"),
+        (("worker", "shop:app", "--concurrency", "0"), "concurrency must be a whole number between 1 and"),
+        (("start", "shop:app", "nothing"), "this app has broken, render, slow, twice"),
+        (("start", "shop:app", "twice", "--arg", "text"), """write --arg '"text"'"""),
+        (("start", "shop:app", "twice", "--arg", '"text"'), "int"),
+        (("start", "shop:app", "twice", "--timeout", "1s"), "--timeout is for --wait"),
+    ],
+)
+def test_what_cannot_be_used_exits_2_and_says_what_to_write(outlast: Outlast, arguments: tuple[str, ...], says: str):
+    answer = outlast(*arguments)
+    assert answer.code == 2, answer
+    assert says in answer.err
+    assert "Traceback" not in answer.err
+    assert not (outlast.folder / "outlast.db").exists()
+
+
+@pytest.mark.slow
+def test_the_console_exits_as_the_commands_say(outlast: Outlast):
+    """The same through `python -m outlast`, once for each exit code but 130."""
+    assert outlast.real("migrate").code == 0
+    listed = outlast.real("ls", "--json")
+    assert (listed.code, json.loads(listed.out)["executions"]) == (0, [])
+    missing = outlast.real("show", "x")
+    assert (missing.code, missing.out) == (1, "")
+    assert "no execution 'x'" in missing.err
+    assert outlast.real("ls", "--nope").code == 2
+
+
+def test_a_module_that_breaks_shows_its_own_traceback(outlast: Outlast):
+    (outlast.folder / "sick.py").write_text("import nothing_like_this\n")
+    answer = outlast("worker", "sick:app")
+    assert answer.code == 1
+    assert "importing sick failed" in answer.err
+    assert "No module named 'nothing_like_this'" in answer.err
+
+
+@pytest.mark.slow
+def test_operating_without_a_worker(outlast: Outlast):
+    """The life of executions that nobody runs: started, seen, held, released, cancelled, purged."""
+    made = outlast.json("migrate")
+    assert made == {"store": "sqlite:///outlast.db", "schema": made["schema"], "changed": True}
+    assert outlast.json("migrate")["changed"] is False
+    assert outlast.json("doctor")["well"] is True
+
+    started = outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "4", "--tag", "customer=anna")
+    assert (started.code, started.out) == (0, "t-1\n")
+    assert "store sqlite:///outlast.db" in started.err
+    assert outlast("start", "shop:app", "render", "--id", "r-1", "--input", '{"number": -1}').code == 0
+    assert outlast("start", "shop:app", "twice", "--id", "t-2", "--arg", "-4", "--delay", "1h").code == 0
+    conflict = outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "5")
+    assert conflict.code == 1
+    assert "exists" in conflict.err
+
+    listed = outlast("ls")
+    assert listed.out.split()[:6] == ["ID", "WORKFLOW", "STATUS", "WHY", "ATTEMPTS", "AGE"]
+    assert "no worker is alive" in listed.out
+    assert "delay in 59m" in listed.out
+    found = outlast.json("ls", "--tag", "customer=anna", "--status", "open")
+    assert [execution["id"] for execution in found["executions"]] == ["t-1"]
+    assert (found["total"], found["store"]) == (1, "sqlite:///outlast.db")
+    assert outlast.json("ls", "--lane", "gpu")["executions"][0]["requires"] == ["cuda"]
+    assert outlast.json("ls", "--status", "ended")["executions"] == []
+
+    shown = outlast.json("show", "r-1")
+    assert "no worker that serves it is alive" in shown["waiting"]
+    assert "--lanes gpu --capabilities cuda" in shown["waiting"]
+    assert shown["input"] == {"number": -1}
+    sick = outlast("doctor")
+    assert sick.code == 1
+    assert "none alive, and 2 executions are ready" in sick.out
+    assert "start a worker: outlast worker" in sick.out
+
+    assert outlast.json("hold", "t-1")["reason"] == "operator"
+    assert "`outlast release t-1`" in outlast("show", "t-1").out
+    assert outlast.json("release", "t-1")["status"] == "ready"
+    assert outlast.json("cancel", "t-1", "--reason", "she called")["status"] == "cancelled"
+    assert outlast("hold", "t-1").code == 1, "it has ended"
+    page = outlast("show", "t-1").out
+    assert "hold asked for" in page
+    assert "she called" in page
+    assert max(map(len, page.splitlines())) <= 100
+    assert outlast.json("retry", "t-1")["status"] == "ready"
+    assert outlast.json("cancel", "t-1")["status_before"] == "ready"
+
+    asked = outlast("purge", "--older-than", "0s")
+    assert asked.code == 1
+    assert "add --yes" in asked.err
+    assert outlast.json("purge", "--older-than", "0s", "--yes")["purged"] == 1
+    gone = outlast.json("show", "t-1", code=1)
+    assert gone["error"]["type"] == "ExecutionNotFound"
+
+
+@pytest.mark.slow
+def test_executions_end_and_tell_how(outlast: Outlast):
+    worker = outlast.begin("worker", "shop:app", "--lanes", "default", "--concurrency", "5")
+    won = outlast("start", "shop:app", "twice", "--id", "won", "--arg", "4", "--wait")
+    assert (won.code, won.out) == (0, "16\n")
+    lost = outlast("start", "shop:app", "broken", "--id", "lost", "--arg", "7", "--wait")
+    assert (lost.code, lost.out) == (1, "")
+    assert "failed  ValueError: 7 is not a number that I like" in lost.err
+    late = outlast.json("start", "shop:app", "slow", "--id", "late", "--arg", "60", "--wait", "--timeout", "1s", code=1)
+    assert late["status"] == "active"
+
+    page = outlast("show", "won").out
+    assert "Succeeded" in page
+    assert "step double #2" in page
+    assert "Result  16" in page
+    shown = outlast.json("show", "lost")
+    assert shown["failure"]["message"] == "7 is not a number that I like"
+    assert [attempt["outcome"] for attempt in shown["attempts"]] == ["failed"]
+    assert "outlast retry lost" in shown["waiting"]
+
+    assert outlast("cancel", "late", "--reason", "enough").code == 0
+    outlast.until(lambda: outlast.json("show", "late")["execution"]["status"] == "cancelled", "the cancel")
+    assert outlast("doctor").code == 0
+
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0

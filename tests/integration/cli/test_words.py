@@ -1,0 +1,129 @@
+"""What the commands say, without processes: why it waits, what the doctor thinks, how long that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outlast.cli.doctor import clock_check, due_check, ready_check, workers_check
+from outlast.cli.ls import statuses
+from outlast.cli.waiting import Situation, why
+from outlast.cli.words import age, duration, failure_line, plain, shown
+from outlast.errors import InvalidInput
+from outlast.model.execution import Execution, route_of
+from outlast.model.status import TERMINAL, Status
+from outlast.store.port import DueKind, Grade
+
+NOW = 1_800_000_000_000
+ALIVE = Situation(NOW, {"w-1": NOW + 5_000})
+ALONE = Situation(NOW, {"w-0": NOW - 5_000})
+
+
+def execution(status: Status, **fields: Any) -> Execution:
+    return Execution(
+        namespace="default",
+        id="order-42",
+        workflow="checkout",
+        version="2",
+        lane="mail",
+        route=route_of("checkout", "2", ("gpu",)),
+        input_digest="",
+        status=status,
+        created_at=NOW - 60_000,
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    "status, fields, around, says",
+    [
+        (Status.READY, {"ready_at": NOW - 9_000}, ALONE, "no worker that serves it is alive"),
+        (
+            Status.READY,
+            {"ready_at": NOW - 9_000},
+            ALONE,
+            "--lanes mail --capabilities gpu`, with workflow checkout ver",
+        ),
+        (Status.READY, {"ready_at": NOW - 9_000}, ALIVE, "1 worker is alive; if this lasts, none of them serves it"),
+        (Status.READY, {"ready_at": NOW}, Situation(NOW, {"w-1": NOW + 1}, lane_paused=True), "lane mail is paused"),
+        (Status.ACTIVE, {"worker": "w-1", "claimed_at": NOW - 3_000}, ALIVE, "Running on w-1 for 3s"),
+        (
+            Status.ACTIVE,
+            {"worker": "w-0", "claimed_at": NOW},
+            ALONE,
+            "lapsed 5s ago; no other is alive to take it over",
+        ),
+        (Status.ACTIVE, {"worker": "w-1", "cancel_requested": True}, ALIVE, "Its cancel is requested"),
+        (Status.BLOCKED, {"reason": "operator", "held": True}, ALIVE, "until `outlast release order-42`"),
+        (Status.BLOCKED, {"reason": "delay", "wake_at": NOW + 90_000}, ALIVE, "(in 1m30s)"),
+        (Status.BLOCKED, {"reason": "retry", "cause": "lease_lost"}, ALIVE, "its last worker died"),
+        (Status.BLOCKED, {"reason": "delay", "wake_at": NOW - 90_000}, ALONE, "overdue: no worker with reconcilers"),
+        (Status.BLOCKED, {"reason": "dependencies"}, ALIVE, "that it depends on"),
+        (Status.SUSPENDED, {"reason": "timer", "wake_at": NOW + 1}, ALIVE, "Sleeps until"),
+        (Status.SUSPENDED, {"reason": "event:plan"}, ALIVE, "Waits for event 'plan'"),
+        (Status.SUSPENDED, {"reason": "deferred:ok", "held": True}, ALIVE, "It is also held"),
+        (Status.SUSPENDED, {"reason": "child:order-42/ship"}, ALIVE, "`outlast show order-42/ship`"),
+        (Status.SUSPENDED, {"reason": "version"}, ALIVE, "no longer does what its journal recorded"),
+        (Status.SUSPENDED, {"reason": "capability:gpu"}, ALIVE, "--capabilities gpu"),
+        (Status.SUSPENDED, {"reason": "quota:stripe"}, ALIVE, "Waits for quota 'stripe'"),
+        (Status.EXPIRED, {"cause": "crashes", "finished_at": NOW}, ALIVE, "its worker died too often"),
+        (Status.FAILED, {"cause": "failed", "finished_at": NOW - 1_000}, ALIVE, "`outlast retry order-42`"),
+        (Status.SUCCEEDED, {"finished_at": NOW - 1_000}, ALIVE, "Succeeded 1s ago, 59s after its start."),
+    ],
+)
+def test_why_it_waits_is_said_in_plain_words(status: Status, fields: dict[str, Any], around: Situation, says: str):
+    assert says in why(execution(status, **fields), around)
+
+
+def test_the_doctor_says_what_is_wrong_and_what_to_do():
+    assert clock_check(20).grade is Grade.OK
+    assert clock_check(-2_000).grade is Grade.WARNING
+    assert "ahead of" in clock_check(60_000).found
+    assert workers_check(0, 3, 0).grade is Grade.OK
+    assert workers_check(2, 0, 9).grade is Grade.OK
+    assert "start a worker" in str(workers_check(0, 3, 9).advice)
+    assert ready_check("default/mail", 4, 1_000, 0).grade is Grade.OK
+    assert ready_check("default/mail", 4, 100_000, 2).grade is Grade.WARNING
+    assert ready_check("default/mail", 4, 100_000, 0).grade is Grade.WRONG
+    for kind in DueKind:
+        assert due_check(kind, 0, 0, 1).grade is Grade.OK
+        assert due_check(kind, 5, 100, 1).grade is Grade.OK
+        late = due_check(kind, 5, 86_400_000, 1)
+        assert late.grade is not Grade.OK
+        assert "--no-reconcilers" in str(late.advice)
+
+
+def test_statuses_by_name_and_by_group():
+    assert statuses(("failed,expired", "ready")) == {Status.FAILED, Status.EXPIRED, Status.READY}
+    assert statuses(("ended",)) == TERMINAL
+    assert statuses(("open",)) == set(Status) - TERMINAL
+    with pytest.raises(InvalidInput, match="no such status"):
+        statuses(("done",))
+
+
+@pytest.mark.parametrize(
+    "ms, words",
+    [
+        (0, "0ms"),
+        (850, "850ms"),
+        (3_000, "3s"),
+        (3_249, "3.2s"),
+        (42_000, "42s"),
+        (250_000, "4m10s"),
+        (86_400_000, "1d"),
+    ],
+)
+def test_durations_are_short(ms: int, words: str):
+    assert duration(ms) == words
+
+
+def test_ages_have_one_unit():
+    assert [age(ms) for ms in (5, 61_000, 7_300_000, 200_000_000)] == ["now", "1m", "2h", "2d"]
+
+
+def test_values_that_a_codec_sealed_are_only_counted():
+    assert plain(b'{"a": 1}') == {"a": 1}
+    assert plain(b"\xff\x00sealed") == {"sealed_bytes": 8}
+    assert "sealed" in shown(b"\xff\x00sealed")
+    assert failure_line(b'{"type": "builtins:ValueError", "message": "no"}') == "ValueError: no"

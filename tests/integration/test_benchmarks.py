@@ -1,0 +1,60 @@
+"""The benchmarks run and leave rows that can be compared. How fast anything is, is no test's business."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.report import Row
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+@pytest.mark.slow
+def test_every_scenario_leaves_its_rows(tmp_path: Path):
+    output = tmp_path / "results" / "latest.json"
+
+    done = run("--quick", "--repeats", "1", "--seconds", "0.05", "--rounds", "3", "--output", str(output))
+
+    assert done.returncode == 0, done.stderr
+    rows = msgspec.json.decode(output.read_bytes(), type=list[Row], strict=True)
+    assert {(row.system, row.scenario) for row in rows if row.metric == "steps_per_s"} == {
+        (system, scenario) for system in ("bare", "outlast") for scenario in ("lockstep", "jittered")
+    }
+    assert {row.concurrency for row in rows if row.metric == "steps_per_s"} == {1, 100}
+    assert {row.metric for row in rows if row.system == "bare"} == {
+        "steps_per_s",
+        "executions_per_s",
+        "p50_ms",
+        "p99_ms",
+        "cpu_us_per_step",
+    }
+    assert {row.workers for row in rows if row.scenario == "fairness"} == {4}
+    assert {row.scenario for row in rows} >= {"claim-few", "claim-20000", "due-timer-few", "due-timer-20000"}
+    assert all(row.store == "sqlite" and row.value >= 0 and row.unit for row in rows)
+    keys = msgspec.json.decode(output.read_bytes())[0].keys()
+    assert set(keys) == set("system version store scenario steps concurrency workers metric value unit".split())
+    assert "bars (" in done.stdout
+
+
+def test_unknown_store_is_named_with_the_known_ones():
+    done = run("--store", "oracle")
+
+    assert done.returncode == 2
+    assert "no benchmark for the store 'oracle'; there is: sqlite" in done.stderr
+
+
+def test_unknown_scenario_is_named_with_the_known_ones():
+    done = run("--only", "everything")
+
+    assert done.returncode == 2
+    assert "sqlite has no scenario 'everything'; there is: commit, fairness, scale" in done.stderr

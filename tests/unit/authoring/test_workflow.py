@@ -1,0 +1,195 @@
+"""Workflows: what may be one, its options, its registration."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from typing import Any, cast
+
+import pytest
+
+from outlast import App, DuplicateRegistration, InvalidInput, InvalidName, LimitExceeded, Retry, UnknownWorkflow
+from outlast.authoring.workflow import AsyncWorkflow, SyncWorkflow
+
+
+async def checkout(order: str) -> int:
+    """Buy it."""
+    return len(order)
+
+
+def import_file(path: str) -> int:
+    return len(path)
+
+
+@pytest.fixture
+def app() -> App:
+    return App("sqlite:///never-opened.db")
+
+
+def test_decorator_with_and_without_parentheses(app: App):
+    plain = app.workflow(checkout)
+    called = app.workflow()(import_file)
+    named = app.workflow(name="other", version="2", lane="slow", retry=Retry(), timeout="1m", requires={"gpu"})(
+        checkout
+    )
+    assert (type(plain), plain.name, plain.version) == (AsyncWorkflow, "checkout", "1")
+    assert (type(called), called.name) == (SyncWorkflow, "import_file")
+    assert (named.name, named.version, named.definition_lane) == ("other", "2", "slow")
+    assert {workflow.name for workflow in app.registry} == {"checkout", "import_file", "other"}
+
+
+def test_workflow_looks_like_its_function(app: App):
+    workflow = app.workflow(checkout)
+    assert workflow.fn is checkout
+    assert workflow.__doc__ == "Buy it."
+    assert inspect.signature(workflow) == inspect.signature(checkout)
+    assert repr(workflow) == "<workflow 'checkout', version '1'>"
+    assert asyncio.run(workflow.fn("abc")) == 3
+
+
+def test_attributes_of_the_function_do_not_replace_those_of_the_workflow(app: App):
+    async def f() -> None: ...
+
+    f.app, f.name, f.version = "mine", "mine", "mine"
+    workflow = app.workflow(f)
+    assert workflow.app is app
+    assert (workflow.name, workflow.version) == ("f", "1")
+
+
+class Shop:
+    pass
+
+
+@pytest.mark.parametrize(
+    "make, why",
+    [
+        (lambda app: app.workflow(Shop), "class Shop"),
+        (lambda app: app.workflow(3), "must be a function"),
+        (lambda app: app.workflow("name"), "must be a function"),
+        (lambda app: app.workflow(lambda: 1), "lambda"),
+        (lambda app: app.workflow(app.step(checkout)), "step already"),
+        (lambda app: app.workflow(app.workflow(checkout)), "workflow already"),
+        (lambda app: app.workflow(classmethod(cast("Any", checkout))), "@classmethod above"),
+        (lambda app: app.workflow(name="a b"), "must not contain"),
+        (lambda app: app.workflow(name="a|b"), "must not contain"),
+        (lambda app: app.workflow(name=3), "string"),
+        (lambda app: app.workflow(version=2), "string"),
+        (lambda app: app.workflow(version=""), "empty"),
+        (lambda app: app.workflow(lane="a,b"), "must not contain"),
+        (lambda app: app.workflow(requires="gpu"), "collection of words"),
+        (lambda app: app.workflow(requires=3), "collection of words"),
+        (lambda app: app.workflow(requires={"a b"}), "must not contain"),
+        (lambda app: app.workflow(retry=3), "must be a Retry"),
+        (lambda app: app.workflow(timeout=0), "longer than nothing"),
+        (lambda app: app.workflow(deadline="never"), "not a duration"),
+        (lambda app: app.workflow(retention=-1), "negative"),
+        (lambda app: app.workflow(lanes="x"), "unknown option 'lanes'"),
+    ],
+)
+def test_what_cannot_be_a_workflow_is_refused_where_it_stands(app: App, make: Any, why: str):
+    with pytest.raises(InvalidInput, match=why):
+        make(app)
+
+
+def test_generators_are_refused(app: App):
+    async def numbers():
+        yield 1
+
+    def letters():
+        yield "a"
+
+    for generator in (numbers, letters):
+        with pytest.raises(InvalidInput, match="generator"):
+            app.workflow(generator)
+    assert not list(app.registry)
+
+
+def test_name_and_version_are_registered_once(app: App):
+    app.workflow(checkout)
+    with pytest.raises(DuplicateRegistration, match=r"test_workflow\.py:\d+ and at .*test_workflow\.py:\d+"):
+        app.workflow(checkout)
+    with pytest.raises(DuplicateRegistration):
+        app.workflow(import_file, name="checkout")
+    app.workflow(checkout, version="2")
+    app.workflow(checkout, name="again")
+    assert app.registry.newest("checkout").version == "2"
+    assert App("other.db").workflow(checkout).name == "checkout"
+
+
+def test_unknown_workflow_is_named_with_the_known_ones(app: App):
+    with pytest.raises(UnknownWorkflow, match="has none yet"):
+        app.registry.newest("checkout")
+    app.workflow(checkout)
+    with pytest.raises(UnknownWorkflow, match="this app has checkout"):
+        app.registry.newest("chekout")
+    with pytest.raises(UnknownWorkflow, match="version '7'"):
+        app.registry.get("checkout", "7")
+
+
+BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception]]] = [
+    ({"id": ""}, InvalidName),
+    ({"id": "a/b"}, InvalidName),
+    ({"id": 3}, InvalidName),
+    ({"id": None}, InvalidName),
+    ({"id": "a\nb"}, InvalidName),
+    ({"id": " a"}, InvalidName),
+    ({"id": "x" * 256}, LimitExceeded),
+    ({"lane": ""}, InvalidName),
+    ({"lane": "a b"}, InvalidName),
+    ({"lane": None}, InvalidName),
+    ({"tags": "a=b"}, InvalidInput),
+    ({"tags": ["a"]}, InvalidInput),
+    ({"tags": {"a": 1}}, InvalidName),
+    ({"tags": {1: "a"}}, InvalidName),
+    ({"tags": {"": "a"}}, InvalidName),
+    ({"tags": {"a": "x" * 256}}, LimitExceeded),
+    ({"tags": {str(n): "x" for n in range(33)}}, LimitExceeded),
+    ({"priority": "high"}, InvalidInput),
+    ({"priority": 1.5}, InvalidInput),
+    ({"priority": True}, InvalidInput),
+    ({"priority": 10**7}, InvalidInput),
+    ({"delay": -1}, InvalidInput),
+    ({"delay": "soon"}, InvalidInput),
+    ({"delay": float("nan")}, InvalidInput),
+    ({"delay": "200y"}, InvalidInput),
+    ({"delay": 10**12}, InvalidInput),
+    ({"delay": None}, InvalidInput),
+    ({"deadline": 0}, InvalidInput),
+    ({"deadline": "x"}, InvalidInput),
+    ({"if_exists": "maybe"}, InvalidInput),
+    ({"if_exists": None}, InvalidInput),
+    ({"if_exists": ["same"]}, InvalidInput),
+    ({"requires": "gpu"}, InvalidInput),
+    ({"requires": {"a,b"}}, InvalidName),
+    ({"requires": [3]}, InvalidName),
+    ({"requires": [str(n) for n in range(17)]}, LimitExceeded),
+    ({"retention": -1}, InvalidInput),
+    ({"idd": "a"}, InvalidInput),
+    ({"send": {}}, InvalidInput),
+]
+
+
+@pytest.mark.parametrize("options, error", BAD_OPTIONS, ids=lambda value: str(value)[:50])
+def test_bad_options_are_refused_at_the_call(app: App, options: dict[str, Any], error: type[Exception]):
+    workflow = app.workflow(checkout)
+    with pytest.raises(error) as raised:
+        workflow.options(**options)
+    assert isinstance(raised.value, InvalidInput)
+
+
+def test_options_add_up_and_leave_the_workflow_alone(app: App):
+    workflow = app.workflow(checkout, lane="slow", requires={"gpu"}, deadline="1d")
+    changed = workflow.options(id="a", tags={"k": "v"}).options(priority=3, requires=())
+    fact = changed.fact(("x",), {}, namespace="default")
+    assert (fact.id, fact.tags, fact.priority, fact.requires, fact.lane) == ("a", {"k": "v"}, 3, (), "slow")
+    assert fact.deadline_ms == 86_400_000
+    again = workflow.fact(("x",), {}, namespace="default")
+    assert (again.tags, again.priority, again.requires) == ({}, 0, ("gpu",))
+    assert again.id != "a"
+
+
+def test_partial_may_be_a_workflow(app: App):
+    workflow = app.workflow(functools.partial(checkout, "abc"))
+    assert workflow.name == "checkout"
+    assert type(workflow) is AsyncWorkflow
