@@ -10,6 +10,7 @@ app.run_worker()                 # a worker process; also `outlast worker module
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import signal
@@ -46,9 +47,12 @@ from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.parts import Parts
+from outlast.runtime.reconsider import reconsider
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -365,6 +369,7 @@ class Opened:
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._reconsidering: asyncio.Task[None] | None = None
         self._parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
@@ -413,6 +418,7 @@ class Opened:
             self.worker.start()
             self._watchdog = Watchdog(self.loop)
             self._watchdog.start()
+            self._reconsidering = asyncio.create_task(self._reconsider(), name="outlast reconsider")
         if self.reconcilers is not None:
             self.reconcilers.start()
 
@@ -420,6 +426,14 @@ class Opened:
         """The fast path: what was started here starts here at once, if there is room."""
         if self.worker is not None and self._app.config.fast_path:
             self.worker.kick()
+
+    async def _reconsider(self) -> None:
+        """What waits for its version may fit the code that starts here."""
+        try:
+            if await reconsider(self._engine, self._app.config.namespace, self._app.registry.served()):
+                self._kick()
+        except OutlastError as error:
+            _log.warning("what waits for its version was not looked at: %s", error)
 
     async def _listen(self, subscription: Subscription) -> None:
         homes = {partition_channel(n): n for n in range(self._store.partitions)}
@@ -459,6 +473,7 @@ class Opened:
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self._waiters.close)
             last.push_async_callback(self._stop_listening)
+            last.push_async_callback(self._stop_reconsidering)
             if self.reconcilers is not None:
                 last.push_async_callback(self.reconcilers.stop)
             if self.worker is not None:
@@ -470,6 +485,11 @@ class Opened:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
+
+    async def _stop_reconsidering(self) -> None:
+        if self._reconsidering is not None:
+            self._reconsidering.cancel()
+            await asyncio.gather(self._reconsidering, return_exceptions=True)
 
     @property
     def here(self) -> bool:

@@ -26,7 +26,6 @@ from outlast.errors import (
     ExecutionNotFound,
     ExecutionRefused,
     InvalidInput,
-    OutlastError,
 )
 from outlast.machine import facts
 from outlast.machine.changes import Code
@@ -36,7 +35,7 @@ from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
-from outlast.model.status import Status
+from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.operation import CANCEL, CANCELLED, FAILED, STEP
 from outlast.store.port import Filter, Query
@@ -45,6 +44,9 @@ if TYPE_CHECKING:
     from outlast.authoring.workflow import Bound
 
 R = TypeVar("R")
+
+SHOWN_MAX_CHARS = 300
+"""So much of arguments is shown in an error."""
 
 
 class Client:
@@ -82,7 +84,24 @@ class Client:
     async def _start(self, fact: facts.Start) -> None:
         told = await self._engine.begin(fact)
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
-            raise _conflict(fact, told)
+            raise await self._conflict(fact, told)
+
+    async def _conflict(self, fact: facts.Start, told: Told) -> ExecutionConflict:
+        """Shows both: what is there, and what was given."""
+        existing = told.before
+        assert existing is not None
+        key = payload_key(existing.namespace, existing.id, existing.journal_generation, Role.INPUT)
+        [stored] = await self._engine.store.load([key])
+        was = stored.value if isinstance(stored, Payload) else b""
+        return ExecutionConflict(
+            fact.id,
+            existing=f"{existing.workflow} {self._shown(was)} ({existing.status})",
+            given=f"{fact.workflow} {self._shown(fact.input)}",
+        )
+
+    def _shown(self, data: bytes) -> str:
+        text = self._values.unseal(data).decode(errors="replace")
+        return text if len(text) <= SHOWN_MAX_CHARS else f"{text[:SHOWN_MAX_CHARS]}…"
 
     def handle(self, execution_id: str, annotation: Any) -> Handle[Any]:
         return Handle(self, execution_id, annotation)
@@ -196,7 +215,13 @@ class Client:
         await self._tell(execution_id, facts.Release(change_id=self._new_id()))
 
     async def retry(self, execution_id: str) -> None:
-        """Open it again; its last failure, and what the code had given up, run again. The rest replays."""
+        """Open it again; its last failure, and what the code had given up, run again. The rest replays.
+
+        What waits for its version is tried again as it is: the code that runs now may fit.
+        """
+        if (await self._look(execution_id)).reason == Reason.VERSION:
+            await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
+            return
         journal = await self.journal(execution_id)
         failed = [entry.key for entry in journal if entry.outcome == FAILED and entry.op == STEP]
         given_up = [entry.key for entry in journal if entry.outcome == CANCELLED or entry.op == CANCEL]
@@ -239,13 +264,3 @@ class Client:
 
     def _new_id(self) -> str:
         return self._engine.entropy.new_id()
-
-
-def _conflict(fact: facts.Start, told: Told) -> OutlastError:
-    existing = told.before
-    assert existing is not None
-    return ExecutionConflict(
-        fact.id,
-        existing=f"{existing.workflow} with arguments {existing.input_digest[:12]} ({existing.status})",
-        given=f"{fact.workflow} with arguments {fact.input_digest[:12]}",
-    )

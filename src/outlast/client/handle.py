@@ -62,7 +62,7 @@ class Handle(Generic[R]):
         await self._client.release(self.id)
 
     async def retry(self) -> None:
-        """Open an ended execution again: what was recorded is not run again."""
+        """Open an ended execution again, or one that waits for its version: what was recorded is not run again."""
         await self._client.retry(self.id)
 
     def __repr__(self) -> str:

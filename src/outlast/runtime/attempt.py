@@ -221,8 +221,7 @@ class LiveAttempt:
                 return self._stuck_replay(entry)
             self._replay.popleft()
             if entry.outcome != CANCELLED and operation is not None:
-                self._deliver(operation, self._outcome_of(entry))
-                return True
+                return self._deliver_recorded(operation, entry)
         if self._held and not self._suspending:
             held, self._held = self._held, []
             for operation in held:
@@ -249,6 +248,16 @@ class LiveAttempt:
                 actual.line if actual else ", ".join(self._code.lines()) or "at its end",
             )
         return False
+
+    def _deliver_recorded(self, operation: Operation, entry: JournalEntry) -> bool:
+        try:
+            outcome = self._outcome_of(entry)
+        except CodecError as error:
+            # Its type was changed under it. That is the deploy's fault, not the work's.
+            self._diverge(entry, f"something else: {error}", operation.line)
+            return False
+        self._deliver(operation, outcome)
+        return True
 
     def _deliver(self, operation: Operation, outcome: Outcome) -> None:
         self._outstanding.pop(operation.key, None)

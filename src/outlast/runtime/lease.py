@@ -16,6 +16,7 @@ from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
 from outlast.model.partition import partition_of
 from outlast.model.status import Status
+from outlast.runtime.operation import RETRY
 from outlast.runtime.parts import Parts
 from outlast.store.port import Verdict
 
@@ -78,7 +79,7 @@ class Lease:
             occurrence=occurrence,
             op=op,
             outcome=outcome,
-            value=value,
+            value=value if op == RETRY else None,  # what was delivered need not be kept
             tries=tries,
             epoch=fact.epoch,
             position=position,

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 from msgspec import Struct
 
 from outlast import limits
 from outlast.errors import OutlastError, StoreUnavailable
-from outlast.machine.facts import HandBack
+from outlast.machine.changes import Changes, Delete
+from outlast.machine.facts import HandBack, Wake
 from outlast.model.execution import Execution, parse_route
+from outlast.model.session import session_key
+from outlast.model.status import Reason, Status
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Renewed
+from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Query, Renewed
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +81,7 @@ class Worker:
             asyncio.create_task(self._claim_for_ever(), name="outlast claim"),
             asyncio.create_task(self._renew_for_ever(), name="outlast renew"),
         ]
+        self._errand(self._wake_what_waits_for_code())
 
     def kick(self) -> None:
         """There may be work."""
@@ -92,11 +97,13 @@ class Worker:
         if self._running:
             await asyncio.wait(self._running, timeout=self._options.drain_ms / 1_000)
         await self.stop()
+        await asyncio.gather(*self._errands, return_exceptions=True)
         for duty in others:
             if duty is not None:
                 duty.cancel()
         await asyncio.gather(*(duty for duty in others if duty is not None), return_exceptions=True)
         self._duties = []
+        await self._end_sessions()
 
     async def abandon(self) -> None:
         """Stop without a word, as a killed process does; its leases run out."""
@@ -115,6 +122,22 @@ class Worker:
         )
         if self._running:
             await asyncio.gather(*list(self._running), return_exceptions=True)
+
+    async def _end_sessions(self) -> None:
+        """A drained worker says that it is gone, unless leases still hang on its sessions."""
+        engine, options = self._parts.engine, self._options
+        try:
+            renewed = await engine.store.renew(options.name, lease_ttl_ms=options.lease_ttl_ms)
+            if renewed.held:
+                return
+            keys = [session_key(partition, options.name) for partition in range(engine.store.partitions)]
+            for key in keys:
+                partition = int(key.values[0])
+                await engine.group.commit(
+                    Changes(id=engine.entropy.new_id(), partition=partition, anchors=(key,), writes=(Delete(key),))
+                )
+        except OutlastError as error:
+            _log.warning("the sessions of worker %s run out by themselves: %s", options.name, error)
 
     # ---- claiming -------------------------------------------------------------------------------------------------
 
@@ -198,6 +221,41 @@ class Worker:
             if self._attempts.get(name) is attempt:
                 del self._attempts[name]
 
+    async def _wake_what_waits_for_code(self) -> None:
+        """A replay that diverged waits for code that fits. A worker that starts may have it: let it try, once."""
+        engine = self._parts.engine
+        serves = self._serves()
+        try:
+            for workflow in {name for name, _ in serves}:
+                async for execution in self._suspended(workflow):
+                    if execution.reason == Reason.VERSION and (workflow, execution.version) in serves:
+                        fact = Wake(change_id=engine.entropy.new_id(), cause=Reason.VERSION)
+                        await engine.tell(execution.namespace, execution.id, fact, seen=execution)
+        except OutlastError as error:
+            _log.warning("looking for what waits for a version failed: %s", error)
+
+    async def _suspended(self, workflow: str) -> AsyncIterator[Execution]:
+        after = None
+        while True:
+            query = Query(
+                namespace=self._options.namespace,
+                status=frozenset({Status.SUSPENDED}),
+                workflow=workflow,
+                after=after,
+                limit=limits.FIND_MAX,
+            )
+            page = await self._parts.engine.store.find(query)
+            for execution in page.executions:
+                yield execution
+            after = page.cursor
+            if after is None:
+                return
+
+    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+        errand = asyncio.create_task(work)
+        self._errands.add(errand)
+        errand.add_done_callback(self._errands.discard)
+
     # ---- leases ---------------------------------------------------------------------------------------------------
 
     async def _renew_for_ever(self) -> None:
@@ -243,9 +301,7 @@ class Worker:
         self._unknown = unknown
         for (namespace, execution_id), epoch in lost:
             _log.warning("execution %s is held and does not run here: handed back", execution_id)
-            errand = asyncio.create_task(self._hand_back(namespace, execution_id, epoch))
-            self._errands.add(errand)
-            errand.add_done_callback(self._errands.discard)
+            self._errand(self._hand_back(namespace, execution_id, epoch))
 
     async def _hand_back(self, namespace: str, execution_id: str, epoch: int) -> None:
         engine = self._parts.engine

@@ -52,7 +52,7 @@ from outlast.store.sqlite.commit import Commit
 from outlast.store.sqlite.connection import Connection, Transaction
 from outlast.store.sqlite.doorbell import Doorbell, Listener
 from outlast.store.sqlite.lock import FairLock
-from outlast.store.sqlite.migrate import check_schema, migrate
+from outlast.store.sqlite.migrate import check_schema, migrate, schema_of
 
 T = TypeVar("T")
 
@@ -227,8 +227,8 @@ class SqliteStore:
             if not self._read_only and connection.readonly("main"):
                 raise StoreReadOnly(f"{self._path} may not be written: check its permissions, or open it with ?mode=ro")
             connection.pragma("schema_version")  # not an SQLite file? Then everything stays as it is
-            if turn is not None:
-                self._use_wal(connection, turn)
+            if turn is not None and (create or schema_of(connection.cursor())):
+                self._use_wal(connection, turn)  # a stranger's database stays as it is
             if self._on_connect is not None:
                 self._on_connect(connection)
         except BaseException as error:
