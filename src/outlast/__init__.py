@@ -1,17 +1,4 @@
-"""Outlast: durable execution for Python. Public names only.
-
-    from outlast import App, Retry
-
-    app = App()
-
-    @app.step(retry=Retry(max_attempts=5))
-    async def charge(order: Order) -> Payment: ...
-
-    @app.workflow
-    async def checkout(order: Order) -> Receipt:
-        payment = await charge(order)
-        return Receipt(payment.id)
-"""
+"""Outlast: durable execution for Python. Public names only; `App` is where to begin."""
 
 from outlast.app import App
 from outlast.authoring.retry import Retry

@@ -10,7 +10,6 @@ app.run_worker()                 # a worker process; also `outlast worker module
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import signal
@@ -47,12 +46,9 @@ from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.parts import Parts
-from outlast.runtime.reconsider import reconsider
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
-
-_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -210,7 +206,7 @@ class App:
             return call_in(self._opened.loop, work)
 
         async def opened_first() -> T:
-            while self._opening:  # the call of another thread does
+            while self._opening:  # noqa: ASYNC110 (another thread's call opens it, perhaps in another loop)
                 await asyncio.sleep(0.001)
             if self._opened is None or not self._opened.here:
                 self._opened = None
@@ -369,7 +365,6 @@ class Opened:
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._reconsidering: asyncio.Task[None] | None = None
         self._parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
@@ -418,7 +413,6 @@ class Opened:
             self.worker.start()
             self._watchdog = Watchdog(self.loop)
             self._watchdog.start()
-            self._reconsidering = asyncio.create_task(self._reconsider(), name="outlast reconsider")
         if self.reconcilers is not None:
             self.reconcilers.start()
 
@@ -426,14 +420,6 @@ class Opened:
         """The fast path: what was started here starts here at once, if there is room."""
         if self.worker is not None and self._app.config.fast_path:
             self.worker.kick()
-
-    async def _reconsider(self) -> None:
-        """What waits for its version may fit the code that starts here."""
-        try:
-            if await reconsider(self._engine, self._app.config.namespace, self._app.registry.served()):
-                self._kick()
-        except OutlastError as error:
-            _log.warning("what waits for its version was not looked at: %s", error)
 
     async def _listen(self, subscription: Subscription) -> None:
         homes = {partition_channel(n): n for n in range(self._store.partitions)}
@@ -473,7 +459,6 @@ class Opened:
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self._waiters.close)
             last.push_async_callback(self._stop_listening)
-            last.push_async_callback(self._stop_reconsidering)
             if self.reconcilers is not None:
                 last.push_async_callback(self.reconcilers.stop)
             if self.worker is not None:
@@ -485,11 +470,6 @@ class Opened:
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
-
-    async def _stop_reconsidering(self) -> None:
-        if self._reconsidering is not None:
-            self._reconsidering.cancel()
-            await asyncio.gather(self._reconsidering, return_exceptions=True)
 
     @property
     def here(self) -> bool:

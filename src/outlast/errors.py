@@ -7,6 +7,7 @@
     │   ├── InvalidName           an id, lane, workflow, tag or step name that cannot be used
     │   ├── InvalidArguments      arguments that do not fit a workflow's signature
     │   ├── CodecError            a value that cannot be stored, or read back as its type
+    │   │   └── CodecHookFailed   … because the app's own codec failed: it may work later
     │   ├── UnknownWorkflow       no such workflow (or version) is registered in this app
     │   ├── DuplicateRegistration the name and version are taken by another function
     │   └── InvalidConfig         an option or OUTLAST_… variable that cannot be used
@@ -76,6 +77,10 @@ class InvalidArguments(InvalidInput, TypeError):
 
 class CodecError(InvalidInput):
     """A value that cannot be stored, or cannot be read back as its type."""
+
+
+class CodecHookFailed(CodecError):
+    """The app's codec (`App(codec=…)`) raised: its key service may be away. The same bytes may be read later."""
 
 
 class UnknownWorkflow(InvalidInput):
@@ -200,3 +205,7 @@ class SchemaTooNew(StoreError):
     def __init__(self, found: int, known: int) -> None:
         self.found, self.known = found, known
         super().__init__(f"the store has schema {found}, this version of Outlast knows up to {known}: upgrade it")
+
+
+FATAL = (CodecError, LimitExceeded, WrongPlace)
+"""Errors of ours in user code that trying again does not mend."""

@@ -135,6 +135,39 @@ def retried(app: App, ledger: list[str]) -> Any:
     return stubborn
 
 
+def unwinding(app: App, ledger: list[str]) -> Any:
+    """A failure that escapes through `except` and `finally`, each with a step, beside another branch; then a retry."""
+    tries: list[int] = []
+
+    @app.step
+    async def charge() -> str:
+        tries.append(1)
+        ledger.append("charge")
+        if len(tries) == 1:
+            raise Declined("not yet")
+        return "paid"
+
+    @app.step
+    async def effect(name: str) -> str:
+        ledger.append(name)
+        return name
+
+    async def pay() -> str:
+        try:
+            return await charge()
+        except Declined:
+            await effect("undo")
+            raise
+        finally:
+            await effect("clean")
+
+    @app.workflow(retry=Retry(max_attempts=5, initial=0, jitter=0))
+    async def careful() -> list[str]:
+        return [await effect("reserve"), *await asyncio.gather(pay(), effect("pack")), await effect("ship")]
+
+    return careful
+
+
 def group_failing(app: App, ledger: list[str]) -> Any:
     """A failing branch cancels its siblings: what was given up is an outcome too."""
 
@@ -212,6 +245,7 @@ WORKFLOWS = {
     "caught": (caught, ()),
     "escaping": (escaping, ()),
     "retried": (retried, ()),
+    "unwinding": (unwinding, ()),
     "group_failing": (group_failing, ()),
     "plain": (plain, (["1", "2", "3"],)),
     "methods": (methods, ()),

@@ -97,6 +97,15 @@ def test_the_quickstart_does_what_the_readme_says_of_it(tmp_path: Path):
         assert command == "doctor" or "order-42" in shown.stdout
 
 
+@pytest.mark.slow
+def test_the_harness_of_the_page_on_stores_passes_the_suite(tmp_path: Path):
+    program = tmp_path / "test_my_store.py"
+    program.write_text(program_of((ROOT / "docs/write-a-store.md").read_text()))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_every_page_with_samples_is_run():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     with_samples = {page.relative_to(ROOT).as_posix() for page in pages if program_of(page.read_text()).strip()}

@@ -37,7 +37,7 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
-from outlast.runtime.operation import CANCEL, CANCELLED, FAILED, STEP
+from outlast.runtime.operation import CANCEL, CANCELLED, OperationKey
 from outlast.store.port import Filter, Query
 
 if TYPE_CHECKING:
@@ -215,17 +215,20 @@ class Client:
         await self._tell(execution_id, facts.Release(change_id=self._new_id()))
 
     async def retry(self, execution_id: str) -> None:
-        """Open it again; its last failure, and what the code had given up, run again. The rest replays.
+        """Open it again: the failure that ended it, and what a cancel cut short, run again. The rest replays.
 
         What waits for its version is tried again as it is: the code that runs now may fit.
         """
-        if (await self._look(execution_id)).reason == Reason.VERSION:
+        execution = await self._look(execution_id)
+        if execution.reason == Reason.VERSION:
             await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
             return
-        journal = await self.journal(execution_id)
-        failed = [entry.key for entry in journal if entry.outcome == FAILED and entry.op == STEP]
-        given_up = [entry.key for entry in journal if entry.outcome == CANCELLED or entry.op == CANCEL]
-        supersedes = (*failed[-1:], *given_up)
+        supersedes: tuple[OperationKey, ...] = ()
+        if execution.status is Status.FAILED:
+            data = await self._payload(execution, Role.FAILURE)
+            supersedes = tuple(decode_failure(self._values.unseal(data or b"{}")).again)
+        elif execution.status is Status.CANCELLED:
+            supersedes = _given_up_by_cancel(await self.journal(execution_id))
         await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
 
     async def purge(self, older_than: Duration) -> int:
@@ -264,3 +267,10 @@ class Client:
 
     def _new_id(self) -> str:
         return self._engine.entropy.new_id()
+
+
+def _given_up_by_cancel(journal: list[JournalInfo]) -> tuple[OperationKey, ...]:
+    """The cancel itself, and what it cut short. What the code recorded while it unwound stays."""
+    places = [place for place, entry in enumerate(journal) if entry.op == CANCEL]
+    cut = journal[places[0] :] if places else []
+    return tuple(entry.key for entry in cut if entry.op == CANCEL or entry.outcome == CANCELLED)

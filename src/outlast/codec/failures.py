@@ -32,7 +32,10 @@ PLAIN_MAX_BYTES = limits.FAILURE_MAX_BYTES // 2
 
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`type` is `module:qualified name`; `args` is None where the message stands for them."""
+    """`type` is `module:qualified name`; `args` is None where the message stands for them.
+
+    `again` are the keys of the journaled operations that a retry must run again, as it can't know them otherwise.
+    """
 
     type: str = ""
     message: str = ""
@@ -41,6 +44,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Failure | None = None
     members: list[Failure] = []
     traceback: str = ""
+    again: list[tuple[str, str, int]] = []
 
 
 def settle_failure(error: BaseException, *, execution_id: str, what: str) -> tuple[bytes, Exception]:
@@ -159,11 +163,14 @@ def _without_details(failure: Failure) -> Failure:
         cause=None if failure.cause is None else _without_details(failure.cause),
         members=[_without_details(member) for member in failure.members],
         traceback=failure.traceback[-4_000:],
+        again=failure.again,
     )
 
 
 def _without_members(failure: Failure) -> Failure:
-    return Failure(type=failure.type, message=failure.message, traceback=failure.traceback[-2_000:])
+    return Failure(
+        type=failure.type, message=failure.message, traceback=failure.traceback[-2_000:], again=failure.again
+    )
 
 
 def _bare(failure: Failure) -> Failure:

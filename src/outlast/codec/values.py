@@ -25,7 +25,7 @@ from outlast import limits
 from outlast.codec.annotations import Unresolved, name_of
 from outlast.codec.custom import from_plain, to_builtins, to_plain
 from outlast.codec.shapes import Change, change_in, culprit_in, unstorable_in
-from outlast.errors import CodecError, LimitExceeded
+from outlast.errors import CodecError, CodecHookFailed, LimitExceeded
 
 
 class CodecHook(Protocol):
@@ -123,7 +123,7 @@ class Values:
             turned = turn(data)
         except Exception as error:
             hook = type(self._hook).__qualname__
-            raise CodecError(f"{trouble} by {hook}: {type(error).__qualname__}: {error}") from error
+            raise CodecHookFailed(f"{trouble} by {hook}: {type(error).__qualname__}: {error}") from error
         if not isinstance(turned, bytes):
             raise CodecError(f"{trouble}: {type(self._hook).__qualname__} gave {type(turned).__qualname__}, not bytes")
         return turned

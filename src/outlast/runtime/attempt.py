@@ -5,6 +5,10 @@ the code is idle; an operation that is not in the journal begins only when all o
 same way again, whatever was fast or slow the first time, and code that would take another way is found out before it
 does anything: `NonDeterminism`, and the execution waits for a fixed deploy.
 
+A retry takes entries out of the journal: the failure that escaped, so that it runs again. What was recorded after such
+a gap may belong to the way that the code took because of the failure (`finally`, `except`), so from there on the replay
+is loose: an outcome is delivered when its operation is called, and one that is not called any more is no divergence.
+
 Then live. An operation runs outside of the workflow's code, its outcome is committed (fenced by the lease), and only
 then delivered. Every commit says what came from outside (`inbox`): a cancel is seen at the next step.
 """
@@ -23,7 +27,7 @@ from typing import Any
 import msgspec
 
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
-from outlast.errors import CodecError, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
+from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
@@ -78,10 +82,14 @@ class LiveAttempt:
         self._workflow = workflow
         self._real = asyncio.get_running_loop()
         self._replay: deque[JournalEntry] = deque()
+        self._gap: int | None = None
+        self._loose = False
         self._tries: dict[OperationKey, list[JournalEntry]] = {}
         self._recorded: dict[OperationKey, JournalEntry] = {}
         self._outstanding: dict[OperationKey, Operation] = {}
         self._held: list[Operation] = []
+        self._given_up: list[OperationKey] = []
+        """What the code gave up since an outcome was last delivered to it."""
         self._arrivals: deque[tuple[Operation, Outcome] | JournalEntry] = deque()
         self._live: dict[Operation, asyncio.Task[None]] = {}
         self._backing_off: dict[Operation, tuple[int, asyncio.TimerHandle]] = {}
@@ -108,6 +116,8 @@ class LiveAttempt:
                 self._cancelling = True
                 self._replay.append(await self._record_cancel())
             args, kwargs = self._workflow.arguments.decode(self._parts.values, self._input)
+        except CodecHookFailed:
+            raise  # nothing is wrong with the work: it is handed back, and tried again
         except CodecError as error:
             ending: Ending = Raised(error)
             await self._commit(ending)
@@ -125,6 +135,8 @@ class LiveAttempt:
         finally:
             if alarm is not None:
                 alarm.cancel()
+        if isinstance(ending, Raised):
+            await self._settle_errands()  # what was given up must be recorded before a retry runs it again
         await self._commit(ending)
         await self._settle_errands()
         return ending
@@ -211,15 +223,17 @@ class LiveAttempt:
         if self._ended.done() or self._signal is not None:
             return False
         while self._replay:
-            entry = self._replay[0]
+            entry = self._next_recorded()
+            if entry is None and self._loose:
+                break
+            if entry is None:
+                if self._loosens(self._replay[0]):
+                    continue
+                return self._stuck_replay(self._replay[0])
             if entry.op == CANCEL:
-                self._replay.popleft()
                 self._cancel_code()
                 return True
             operation = self._outstanding.get(_key(entry))
-            if operation is None and entry.outcome != CANCELLED:
-                return self._stuck_replay(entry)
-            self._replay.popleft()
             if entry.outcome != CANCELLED and operation is not None:
                 return self._deliver_recorded(operation, entry)
         if self._held and not self._suspending:
@@ -238,6 +252,24 @@ class LiveAttempt:
             self._nothing_runs()
         return False
 
+    def _next_recorded(self) -> JournalEntry | None:
+        """Take the entry whose turn it is; None if the code has not called its operation."""
+        for place, entry in enumerate(self._replay):
+            if entry.op == CANCEL or entry.outcome == CANCELLED or _key(entry) in self._outstanding:
+                del self._replay[place]
+                return entry
+            if not self._loose:
+                break
+        return None
+
+    def _loosens(self, entry: JournalEntry) -> bool:
+        """Whether the code may wait for what a retry runs again, before it gets to this entry, if it ever does."""
+        if self._gap is None or entry.position < self._gap:
+            return False
+        called = [self._recorded.get(key) for key in self._outstanding]
+        self._loose = any(one is None or one.outcome != CANCELLED for one in called) or not self._code.can_move
+        return self._loose
+
     def _stuck_replay(self, entry: JournalEntry) -> bool:
         """The journal's next operation was not called. If nothing else can make the code call it, it never will be."""
         if not self._code.can_move:
@@ -252,6 +284,10 @@ class LiveAttempt:
     def _deliver_recorded(self, operation: Operation, entry: JournalEntry) -> bool:
         try:
             outcome = self._outcome_of(entry)
+        except CodecHookFailed as error:
+            _log.warning("execution %s is handed back: %s", self.execution.id, error)
+            self._errand(self.hand_back())
+            return False
         except CodecError as error:
             # Its type was changed under it. That is the deploy's fault, not the work's.
             self._diverge(entry, f"something else: {error}", operation.line)
@@ -260,6 +296,7 @@ class LiveAttempt:
         return True
 
     def _deliver(self, operation: Operation, outcome: Outcome) -> None:
+        self._given_up.clear()
         self._outstanding.pop(operation.key, None)
         if isinstance(self._code, ThreadCode):
             self._code.delivered()
@@ -372,6 +409,7 @@ class LiveAttempt:
             task.cancel()
         entry = self._recorded.get(operation.key)
         if entry is None:
+            self._given_up.append(operation.key)
             self._errand(self._record_given_up(operation))
 
     async def _record_given_up(self, operation: Operation) -> None:
@@ -419,7 +457,7 @@ class LiveAttempt:
     def _code_ended(self, value: Any, error: BaseException | None) -> None:
         if self._ended.done():
             return
-        if self._replay and all(entry.outcome == CANCELLED for entry in self._replay):
+        if self._loose or all(entry.outcome == CANCELLED for entry in self._replay):
             self._replay.clear()
         if self._replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self._replay[0], "nothing", "at its end")
@@ -453,21 +491,24 @@ class LiveAttempt:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
     def _escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
-        """The journaled failures that this error is or comes from, and what was given up after them.
-
-        A retry runs these again; failures that the code caught and lived with replay as they were.
+        """What a retry runs again: the journaled failures that this error is or comes from, and what the code gave up
+        because of them, or of an error of its own. Failures that it caught and lived with replay as they were.
         """
-        keys = marks_of(error)
-        if not keys:
-            return ()
-        first = min(self._recorded[key].position for key in keys if key in self._recorded)
-        after = [key for key, entry in self._recorded.items() if entry.outcome == CANCELLED and entry.position > first]
-        return (*keys, *after)
+        failed = [key for key in marks_of(error) if key in self._recorded]
+        again = dict.fromkeys([*failed, *self._given_up])
+        if failed:
+            first = min(self._recorded[key].position for key in failed)
+            given_up = [key for key, entry in self._recorded.items() if entry.outcome == CANCELLED]
+            again |= dict.fromkeys(key for key in given_up if self._recorded[key].position > first)
+        tries = [_key(entry) for key in again for entry in self._tries.get(key, ())]
+        return (*again, *tries)
 
     # ---- the store ------------------------------------------------------------------------------------------------
 
     async def _load_journal(self) -> None:
-        for entry in await self._lease.journal():
+        for place, entry in enumerate(await self._lease.journal()):
+            if self._gap is None and entry.position != place:
+                self._gap = place
             if entry.op == RETRY:
                 scope, name, occurrence = entry.scope.rstrip(_RETRIES), *entry.name.rsplit("#", 1)
                 self._tries.setdefault((scope, name, int(occurrence)), []).append(entry)

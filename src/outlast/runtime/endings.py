@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast.codec.failures import encode_failure, failure_of
-from outlast.errors import CodecError, LimitExceeded, NonDeterminism, WrongPlace
+from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
 from outlast.machine import facts
 from outlast.model.status import Reason
 from outlast.runtime.lease import Lease
@@ -17,9 +17,6 @@ from outlast.runtime.operation import OperationKey
 from outlast.runtime.parts import Parts, WorkflowDefinition
 
 _log = logging.getLogger(__name__)
-
-FATAL = (CodecError, LimitExceeded, WrongPlace)
-"""Errors of ours that trying again does not mend."""
 
 
 class Completed(Struct, frozen=True):
@@ -82,13 +79,15 @@ async def _complete(parts: Parts, lease: Lease, workflow: WorkflowDefinition, va
 
 
 async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error: Exception, escaped: Escaped) -> None:
+    again = escaped(error)
+    failure = structs.replace(failure_of(error), again=list(again))
     await lease.tell(
         facts.Fail(
             change_id=lease.new_id(),
             epoch=lease.execution.epoch,
-            failure=parts.values.seal(encode_failure(failure_of(error))),
+            failure=parts.values.seal(encode_failure(failure)),
             retryable=not isinstance(error, (*workflow.fatal, *FATAL)),
-            supersedes=escaped(error),
+            supersedes=again,
             jitter=parts.engine.entropy.random(),
         )
     )

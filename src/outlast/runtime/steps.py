@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from outlast.codec.failures import encode_failure, failure_of
-from outlast.errors import CodecError, WrongPlace
+from outlast.codec.failures import settle_failure
+from outlast.errors import FATAL, CodecHookFailed
 from outlast.machine.backoff import delay_ms
 from outlast.runtime.current import step_var
 from outlast.runtime.operation import Operation
@@ -45,10 +45,13 @@ async def perform(parts: Parts, execution_id: str, operation: Operation, tries: 
             result = await _invoke(parts, operation)
             data, value = parts.values.settle(result, step.result, what)
             return Outcome(data, value=value, tries=tries)
+        except CodecHookFailed:
+            raise  # no outcome can be written: the step runs again when the codec is back
         except Exception as error:
-            fatal = isinstance(error, (*step.fatal, CodecError, WrongPlace))
-            if fatal or tries >= step.retry.max_attempts:
-                return Outcome(parts.values.seal(encode_failure(failure_of(error))), error=error, tries=tries)
+            if isinstance(error, (*step.fatal, *FATAL)) or tries >= step.retry.max_attempts:
+                # The code sees what a replay would raise, live as well.
+                data, settled = settle_failure(error, execution_id=execution_id, what=str(operation))
+                return Outcome(parts.values.seal(data), error=settled, tries=tries)
         wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
         if wait_ms > HOLD_MAX_MS:
             return BackOff(parts.engine.group.now + wait_ms, tries)

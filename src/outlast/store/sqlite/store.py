@@ -56,6 +56,8 @@ from outlast.store.sqlite.migrate import check_schema, migrate, schema_of
 
 T = TypeVar("T")
 
+CACHE_KIB = 32 * 1024
+"""Enough for the tables' inner pages and the work under way; SQLite's own default is 2 MiB."""
 BUSY_TIMEOUT_MS = 10_000
 """Only strangers on the file (a backup, a shell) can make a writer wait here: Outlast's own queue on the lock file."""
 
@@ -224,6 +226,7 @@ class SqliteStore:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute("PRAGMA foreign_keys = OFF")
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             if not self._read_only and connection.readonly("main"):
                 raise StoreReadOnly(f"{self._path} may not be written: check its permissions, or open it with ?mode=ro")
             connection.pragma("schema_version")  # not an SQLite file? Then everything stays as it is

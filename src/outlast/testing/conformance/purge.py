@@ -107,6 +107,14 @@ class PurgeConformance(Conformance):
         assert await store.purge(finished_before=second + 1) == 1
         assert await left(store) == {"c"}
 
+    async def test_finished_before_counts_from_the_end_of_a_long_execution(self, world: World, store: Store) -> None:
+        held = await running(store)
+        world.clock.advance("365d")
+        begun_long_ago = world.clock.now_ms() - 1_000
+        await commit_one(store, decided(store, held, completes(held)))
+        assert await store.purge(finished_before=begun_long_ago) == 0
+        assert await store.purge(finished_before=world.clock.now_ms() + 1) == 1
+
     async def test_only_what_has_ended(self, world: World, store: Store) -> None:
         await suspended(store, "suspended", retention_ms=1)
         await running(store, "active", retention_ms=1)

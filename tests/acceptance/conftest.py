@@ -1,0 +1,105 @@
+"""Where the acceptance tests live: a store of each test's own, and any number of apps on it.
+
+This is the one place that knows which stores there are; a new store is a line in `STORES`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast import App, Duration
+from outlast.app import store_for
+from outlast.testing import ManualClock
+
+STORES: dict[str, Callable[[Path], str]] = {
+    "sqlite": lambda folder: f"sqlite:///{folder}/acceptance.db",
+}
+
+
+class Place:
+    """One store. Each app on it stands for a process: same data, code of its own."""
+
+    def __init__(self, url: str, clock: ManualClock | None = None) -> None:
+        self.url = url
+        self._clock = clock
+
+    def app(self, **options: Any) -> App:
+        clock = self._clock
+        if clock is None:
+            return App(self.url, **options)
+        return App(self.url, store=lambda: store_for(self.url, clock=clock), reconcile_shared=False, **options)
+
+    async def pass_time(self, app: App, duration: Duration) -> None:
+        """Turn the store's clock, and let the app do what became due. For `clocked` places."""
+        assert self._clock is not None
+        self._clock.advance(duration)
+        assert app._opened is not None
+        assert app._opened.reconcilers is not None
+        for name in ("lease_expiry", "attempt_timeout", "execution_deadline", "timer"):
+            await app._opened.reconcilers.cycle(name)
+
+
+@pytest.fixture(params=STORES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A store with real time."""
+    return Place(STORES[request.param](tmp_path))
+
+
+@pytest.fixture
+def clocked(place: Place) -> Place:
+    """A store whose time stands still until the test turns it."""
+    return Place(place.url, ManualClock())
+
+
+@pytest.fixture
+def app(place: Place) -> App:
+    return place.app()
+
+
+class Gate:
+    """A place inside of a step where it waits for the test: `await gate()` there, `await gate.reached()` here."""
+
+    def __init__(self) -> None:
+        self._reached = asyncio.Event()
+        self._opened = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self._reached.set()
+        await self._opened.wait()
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(20):
+            await self._reached.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+async def until(condition: Callable[[], Any], what: str) -> None:
+    """Until it holds: for what nobody announces."""
+    async with asyncio.timeout(20):
+        while True:
+            holds = condition()
+            if asyncio.iscoroutine(holds):
+                holds = await holds
+            if holds:
+                return
+            await asyncio.sleep(0.005)
+    raise AssertionError(what)
+
+
+async def status_is(handle: Any, status: str) -> None:
+    async def reached() -> bool:
+        return (await handle.info()).status == status
+
+    await until(reached, f"{handle} is not {status}")

@@ -1,0 +1,172 @@
+"""An attempt stops at once when its lease is gone, goes on only with what is durable, and replays before all else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from outlast import App
+from outlast.machine import facts
+from outlast.model.execution import Execution, execution_key
+from outlast.model.status import Status
+from outlast.runtime.engine import Engine
+from outlast.store.port import ClaimRequest
+from outlast.store.sqlite import SqliteStore
+from outlast.testing import CrashPoints, ManualClock
+
+T = TypeVar("T")
+
+
+async def soon(awaitable: Awaitable[T]) -> T:
+    return await asyncio.wait_for(awaitable, 10)
+
+
+class Takeover:
+    """An app that runs a workflow in this process, and another process that takes the execution from it."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock, self.points = ManualClock(), CrashPoints()
+        self.app = App(
+            store=lambda: SqliteStore(str(path), clock=self.clock, points=self.points),
+            reconcile_shared=False,
+            doorbell=False,
+        )
+        self.begun, self.stopped = asyncio.Event(), asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.did: list[str] = []
+        self.other = SqliteStore(str(path), clock=self.clock)
+        self._engine = Engine(self.other)
+
+        @self.app.step
+        async def first() -> None:
+            self.begun.set()
+            try:
+                await self.go_on.wait()
+            except asyncio.CancelledError:
+                self.stopped.set()
+                raise
+
+        @self.app.step
+        async def second() -> None:
+            self.did.append("second")
+
+        @self.app.workflow
+        async def both() -> None:
+            try:
+                await first()
+                self.did.append("heard of first")
+                await second()
+            finally:
+                self.stopped.set()
+
+        self.both = both
+
+    async def seen(self) -> Execution:
+        [execution] = await self.other.load([execution_key("default", "it")])
+        assert isinstance(execution, Execution)
+        return execution
+
+    async def take(self) -> Execution:
+        """The session lapses, and another worker has it."""
+        held = await self.seen()
+        self.clock.advance("11s")
+        lost = await self._engine.tell("default", "it", facts.LeaseLost(change_id="lost", epoch=held.epoch))
+        assert lost.applied
+        request = ClaimRequest(
+            namespace="default",
+            lanes=("default",),
+            serves=frozenset({(held.workflow, held.version)}),
+            worker="other",
+            claim_id="taken",
+            limit=1,
+            lease_ttl_ms=60_000,
+        )
+        assert len((await self.other.claim(request)).executions) == 1
+        return await self.seen()
+
+
+@pytest.fixture
+async def takeover(tmp_path: Path) -> AsyncIterator[Takeover]:
+    takeover = Takeover(tmp_path / "outlast.db")
+    async with takeover.app.worker(drain=0, poll="1h", reconcilers=False):
+        await takeover.other.open()
+        await takeover.both.options(id="it").start()
+        await soon(takeover.begun.wait())
+        yield takeover
+    await takeover._engine.close()
+    await takeover.other.close()
+
+
+async def test_losing_the_lease_stops_the_code_at_once(takeover: Takeover):
+    """Without waiting for the code's next write: its step is in the middle of something."""
+    taken = await takeover.take()
+    assert takeover.app._opened is not None
+    assert takeover.app._opened.worker is not None
+    await takeover.app._opened.worker.renew()
+    await soon(takeover.stopped.wait())
+    assert takeover.did == []
+    assert await takeover.seen() == taken
+
+
+async def test_a_refused_write_stops_the_code_at_once(takeover: Takeover):
+    """A zombie that has not heard of its loss yet hears of it from the store."""
+    taken = await takeover.take()
+    takeover.go_on.set()
+    await soon(takeover.stopped.wait())
+    assert takeover.did == []
+    assert await takeover.seen() == taken
+    assert await takeover.other.scan("journal", ("default", "it")) == []
+
+
+async def test_code_goes_on_only_with_what_is_durable(takeover: Takeover):
+    """Its process dies in the commit of the first step: the code has not heard of the step."""
+    takeover.points.crash_at("commit:commit")
+    takeover.go_on.set()
+    await soon(takeover.stopped.wait())
+    assert takeover.did == []
+    execution = await takeover.seen()
+    assert execution.status is Status.ACTIVE
+    assert await takeover.other.scan("journal", ("default", "it")) == []
+
+
+async def test_code_does_nothing_new_before_its_journal_is_replayed(tmp_path: Path):
+    """Changed code that would run something else first: it is found out while that something still waits."""
+    url, performed, stuck = f"sqlite:///{tmp_path}/outlast.db", list[str](), asyncio.Event()
+    before, after = App(url), App(url)
+
+    @before.step(name="charge")
+    async def charge() -> None: ...
+
+    @before.step(name="ship")
+    async def ship() -> None:
+        stuck.set()
+        await asyncio.Event().wait()
+
+    @before.workflow(name="checkout")
+    async def checkout() -> None:
+        await charge()
+        await ship()
+
+    @after.step(name="refund")
+    async def refund() -> None:
+        performed.append("refund")
+
+    @after.workflow(name="checkout")
+    async def changed() -> None:
+        early = asyncio.ensure_future(refund())
+        await asyncio.sleep(0.05)
+        await early
+
+    async with before.worker(drain=0):
+        await checkout.options(id="it").start()
+        await soon(stuck.wait())
+    async with after:
+        handle = changed.execution("it")
+        async with asyncio.timeout(10):
+            while (await handle.info()).reason != "version":
+                await asyncio.sleep(0.01)
+    assert performed == []
