@@ -175,7 +175,8 @@ class App:
         finally:
             await self._close()
 
-    async def _open(self, settings: WorkerSettings | None) -> None:
+    async def _open(self, settings: WorkerSettings | None, *, for_portal: bool = False) -> None:
+        await self._close_portal()
         if self._opening or (self._opened is not None and self._opened.here):
             raise WrongPlace("this app is open already: one `async with app` at a time")
         self._opening = True
@@ -183,10 +184,18 @@ class App:
             store = self._make_store()
             await store.migrate()
             await store.open()
-            self._opened = Opened(self, store, settings)
+            self._opened = Opened(self, store, settings, for_portal=for_portal)
             self._opened.begin()
         finally:
             self._opening = False
+
+    async def _close_portal(self) -> None:
+        """What the blocking face opened by itself gives way to a proper `async with app`."""
+        opened = self._opened
+        if opened is None or not opened.here or not opened.for_portal:
+            return
+        self._opened = None
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opened.close(), opened.loop))
 
     async def _close(self) -> None:
         opened, self._opened = self._opened, None
@@ -210,7 +219,7 @@ class App:
                 await asyncio.sleep(0.001)
             if self._opened is None or not self._opened.here:
                 self._opened = None
-                await self._open(None)
+                await self._open(None, for_portal=True)
             return await work()
 
         return portal().call(opened_first)
@@ -355,7 +364,7 @@ class WorkerSettings:
 class Opened:
     """An app with its parts running in this event loop."""
 
-    def __init__(self, app: App, store: Store, settings: WorkerSettings | None) -> None:
+    def __init__(self, app: App, store: Store, settings: WorkerSettings | None, *, for_portal: bool = False) -> None:
         self.loop = asyncio.get_running_loop()
         self._app = app
         self._store = store
@@ -368,6 +377,7 @@ class Opened:
         self._parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
+        self.for_portal = for_portal
         self.client = Client(
             self._engine,
             app.values,

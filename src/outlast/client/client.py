@@ -41,6 +41,7 @@ from outlast.runtime.operation import CANCEL, CANCELLED, OperationKey
 from outlast.store.port import Filter, Query
 
 if TYPE_CHECKING:
+    from outlast.authoring.host import Host
     from outlast.authoring.workflow import Bound
 
 R = TypeVar("R")
@@ -57,7 +58,7 @@ class Client:
         waiters: Waiters,
         *,
         namespace: str,
-        owner: object,
+        owner: Host,
         started: Callable[[], None],
     ) -> None:
         self.namespace = namespace
@@ -79,7 +80,7 @@ class Client:
             starts.append((fact, one.workflow.arguments.result))
         await asyncio.gather(*(self._start(fact) for fact, _ in starts))
         self._started()
-        return [Handle(self, fact.id, result) for fact, result in starts]
+        return [Handle(self._owner, fact.id, result) for fact, result in starts]
 
     async def _start(self, fact: facts.Start) -> None:
         told = await self._engine.begin(fact)
@@ -104,7 +105,7 @@ class Client:
         return text if len(text) <= SHOWN_MAX_CHARS else f"{text[:SHOWN_MAX_CHARS]}…"
 
     def handle(self, execution_id: str, annotation: Any) -> Handle[Any]:
-        return Handle(self, execution_id, annotation)
+        return Handle(self._owner, execution_id, annotation)
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 

@@ -18,10 +18,15 @@ R = TypeVar("R")
 class Handle(Generic[R]):
     """`handle = await checkout.start(order)`; `receipt = await handle.result()`."""
 
-    def __init__(self, client: Client, execution_id: str, annotation: Any) -> None:
-        self._client = client
+    def __init__(self, host: Host, execution_id: str, annotation: Any) -> None:
+        self._host = host
         self._annotation = annotation
         self.id = execution_id
+
+    @property
+    def _client(self) -> Client:
+        """Of the app as it is open now: a handle may outlive the opening that it came from."""
+        return self._host.opened()
 
     @property
     def namespace(self) -> str:

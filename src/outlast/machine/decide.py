@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from outlast.errors import CorruptState
 from outlast.machine import decide_clock, decide_holder, decide_outside, decide_start, facts
 from outlast.machine.changes import Changes, Code, Refusal, View, execution_after
 from outlast.machine.invariants import check
@@ -110,5 +111,6 @@ def _check_answer(view: View, fact: facts.AnyFact, changes: Changes, now: int) -
     after = execution_after(view, changes, now)
     assert after is not None
     before = None if view.execution is None else view.execution.status
-    assert after.status in allowed(type(fact), before), f"{type(fact).__name__}: {before} → {after.status}"
+    if after.status not in allowed(type(fact), before):
+        raise CorruptState(f"{type(fact).__name__} would turn {before} into {after.status}, which is not in the table")
     check(after)

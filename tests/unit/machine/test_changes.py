@@ -117,7 +117,7 @@ def test_a_broken_execution_is_not_written_on():
 def test_an_answer_that_the_table_does_not_know_is_a_bug_that_stops(monkeypatch: pytest.MonkeyPatch):
     view = View(PARTITION, ready())
     monkeypatch.setattr(door, "allowed", lambda fact, status: frozenset({Status.FAILED}))
-    with pytest.raises(AssertionError, match="Claim: ready → active"):
+    with pytest.raises(CorruptState, match="Claim would turn ready into active"):
         decide(view, say(facts.Claim), NOW)
 
 

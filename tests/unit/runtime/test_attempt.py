@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from outlast import App
+from outlast import App, Handle
 from outlast.machine import facts
 from outlast.model.execution import Execution, execution_key
 from outlast.model.status import Status
@@ -23,6 +23,11 @@ T = TypeVar("T")
 
 async def soon(awaitable: Awaitable[T]) -> T:
     return await asyncio.wait_for(awaitable, 10)
+
+
+async def waits_for_version(handle: Handle[None]) -> None:
+    while (await handle.info()).reason != "version":  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 class Takeover:
@@ -166,7 +171,5 @@ async def test_code_does_nothing_new_before_its_journal_is_replayed(tmp_path: Pa
         await soon(stuck.wait())
     async with after:
         handle = changed.execution("it")
-        async with asyncio.timeout(10):
-            while (await handle.info()).reason != "version":
-                await asyncio.sleep(0.01)
+        await soon(waits_for_version(handle))
     assert performed == []
