@@ -14,6 +14,7 @@ from outlast.machine import facts
 from outlast.model.execution import Execution, execution_key
 from outlast.model.status import Status
 from outlast.runtime.engine import Engine
+from outlast.runtime.worker import Worker
 from outlast.store.port import ClaimRequest
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
@@ -59,7 +60,7 @@ class Takeover:
         async def second() -> None:
             self.did.append("second")
 
-        @self.app.workflow
+        @self.app.workflow(name="both", version="1")
         async def both() -> None:
             try:
                 await first()
@@ -70,8 +71,14 @@ class Takeover:
 
         self.both = both
 
-    async def seen(self) -> Execution:
-        [execution] = await self.other.load([execution_key("default", "it")])
+    @property
+    def worker(self) -> Worker:
+        assert self.app._opened is not None
+        assert self.app._opened.worker is not None
+        return self.app._opened.worker
+
+    async def seen(self, execution_id: str = "it") -> Execution:
+        [execution] = await self.other.load([execution_key("default", execution_id)])
         assert isinstance(execution, Execution)
         return execution
 
@@ -81,17 +88,20 @@ class Takeover:
         self.clock.advance("11s")
         lost = await self._engine.tell("default", "it", facts.LeaseLost(change_id="lost", epoch=held.epoch))
         assert lost.applied
+        await self.claim("other")
+        return await self.seen()
+
+    async def claim(self, worker: str, lane: str = "default") -> None:
         request = ClaimRequest(
             namespace="default",
-            lanes=("default",),
-            serves=frozenset({(held.workflow, held.version)}),
-            worker="other",
-            claim_id="taken",
+            lanes=(lane,),
+            serves=frozenset({("both", "1")}),
+            worker=worker,
+            claim_id=f"{worker} in {lane}",
             limit=1,
             lease_ttl_ms=60_000,
         )
         assert len((await self.other.claim(request)).executions) == 1
-        return await self.seen()
 
 
 @pytest.fixture
@@ -109,9 +119,7 @@ async def takeover(tmp_path: Path) -> AsyncIterator[Takeover]:
 async def test_losing_the_lease_stops_the_code_at_once(takeover: Takeover):
     """Without waiting for the code's next write: its step is in the middle of something."""
     taken = await takeover.take()
-    assert takeover.app._opened is not None
-    assert takeover.app._opened.worker is not None
-    await takeover.app._opened.worker.renew()
+    await takeover.worker.renew()
     await soon(takeover.stopped.wait())
     assert takeover.did == []
     assert await takeover.seen() == taken
@@ -125,6 +133,20 @@ async def test_a_refused_write_stops_the_code_at_once(takeover: Takeover):
     assert takeover.did == []
     assert await takeover.seen() == taken
     assert await takeover.other.scan("journal", ("default", "it")) == []
+
+
+async def test_a_worker_hands_back_what_it_holds_and_does_not_run(takeover: Takeover):
+    """A claim whose reply never came. At the second look, so that a claim on its way is not taken for it."""
+    await takeover.both.options(id="unknown", lane="elsewhere").start()
+    await takeover.claim(takeover.worker.name, "elsewhere")
+    await takeover.worker.renew()
+    await asyncio.gather(*takeover.worker._errands)
+    assert (await takeover.seen("unknown")).status is Status.ACTIVE
+    await takeover.worker.renew()
+    await asyncio.gather(*takeover.worker._errands)
+    execution = await takeover.seen("unknown")
+    assert (execution.status, execution.crashes, execution.failures) == (Status.READY, 0, 0)
+    assert (await takeover.seen()).status is Status.ACTIVE
 
 
 async def test_code_goes_on_only_with_what_is_durable(takeover: Takeover):

@@ -1,0 +1,689 @@
+"""The mutants: one broken rule each, and the tests that must notice it.
+
+A mutant replaces one piece of text, which must be in its file exactly once, by another. It breaks one rule or
+settlement of the design and leaves all else working. Every test that it names must fail on it: name few, quick ones
+that show the behaviour.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path("src/outlast")
+
+CONFORMANCE = "tests/conformance/test_sqlite.py::Test"
+RULE = "tests/conformance/test_rules.py::TestRules::test_rule_"
+SETTLEMENT = "tests/conformance/test_settlements.py::TestSettlements::test_settlement_"
+MACHINE = "tests/unit/machine/test_"
+GROUP_COMMIT = "tests/unit/runtime/test_group_commit.py::test_"
+ENGINE = "tests/unit/runtime/test_engine.py::test_"
+ATTEMPT = "tests/unit/runtime/test_attempt.py::test_"
+REPLAY = "tests/acceptance/test_replay.py::test_"
+
+CONTROL = (
+    f"{CONFORMANCE}Commit::test_a_start_and_what_follows_may_share_a_batch",
+    f"{CONFORMANCE}Life::test_what_was_committed_is_there_after_reopening",
+)
+"""What must pass under every mutant: an ordinary life of an execution."""
+
+
+class DoesNotApply(Exception):
+    """The code has changed, and the mutant must follow it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    name: str
+    breaks: str
+    what: str
+    file: str
+    old: str
+    new: str
+    noticed_by: tuple[str, ...]
+
+    @property
+    def module(self) -> str | None:
+        """The dotted name of what it changes; None of SQL."""
+        path = Path("outlast") / self.file
+        return ".".join(path.with_suffix("").parts) if path.suffix == ".py" else None
+
+    def applied_to(self, text: str) -> str:
+        """The file's text with its rule broken."""
+        found = text.count(self.old)
+        if found != 1:
+            raise DoesNotApply(f"{self.file} has its text {found} times, not once:\n{self.old}")
+        mutated = text.replace(self.old, self.new)
+        if self.module is not None:
+            try:
+                ast.parse(mutated)
+            except SyntaxError as error:
+                raise DoesNotApply(f"{self.file} would not be Python any more: {error}") from error
+        return mutated
+
+
+# ---- the machine: guards ------------------------------------------------------------------------------------------
+
+_GUARDS = (
+    Mutant(
+        name="epoch-unchecked",
+        breaks="rule 1",
+        what="a holder's writes are fenced by the status alone",
+        file="machine/parts.py",
+        old='return Matches(key_of(execution), {"status": Status.ACTIVE, "epoch": execution.epoch})',
+        new='return Matches(key_of(execution), {"status": Status.ACTIVE})',
+        noticed_by=(
+            f"{RULE}01_every_write_of_a_worker_is_fenced",
+            f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",
+        ),
+    ),
+    Mutant(
+        name="status-unchecked",
+        breaks="rule 1",
+        what="a holder's writes are fenced by the epoch alone, which a suspended execution still has",
+        file="machine/parts.py",
+        old='return Matches(key_of(execution), {"status": Status.ACTIVE, "epoch": execution.epoch})',
+        new='return Matches(key_of(execution), {"epoch": execution.epoch})',
+        noticed_by=(f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",),
+    ),
+    Mutant(
+        name="inbox-guard-skipped",
+        breaks="settlement 2",
+        what="a suspension is not refused by what came from outside meanwhile: a lost wake-up",
+        file="machine/parts.py",
+        old='{"status": Status.ACTIVE, "epoch": execution.epoch, "inbox": inbox}',
+        new='{"status": Status.ACTIVE, "epoch": execution.epoch}',
+        noticed_by=(f"{SETTLEMENT}02_suspend_is_refused_if_something_came",),
+    ),
+    Mutant(
+        name="inbox-not-counted",
+        breaks="settlement 2",
+        what="an event leaves its record and rings no bell on the doorstep",
+        file="machine/parts.py",
+        old='return [Insert(event), Add(execution.key, "inbox", 1)]',
+        new="return [Insert(event)]",
+        noticed_by=(
+            f"{SETTLEMENT}02_suspend_is_refused_if_something_came",
+            f"{SETTLEMENT}02_a_step_needs_no_read_and_its_verdict_tells_of_a_cancel",
+        ),
+    ),
+    Mutant(
+        name="completion-heeds-inbox",
+        breaks="settlement 2",
+        what="a completion is refused by a cancel that was not yet observed",
+        file="machine/decide_holder.py",
+        old="""cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
+    return changes(view, execution, fact, [held_by(execution)], writes, HOME)""",
+        new="""cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
+    return changes(view, execution, fact, [held_and_heard(execution, execution.inbox)], writes, HOME)""",
+        noticed_by=(f"{SETTLEMENT}02_a_completion_beats_a_cancel_not_yet_observed",),
+    ),
+    Mutant(
+        name="takeover-of-the-living",
+        breaks="settlement 4",
+        what="a lease can be lost although its session lives",
+        file="machine/decide_clock.py",
+        old='guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"),)',
+        new="guards: tuple[Guard, ...] = ()",
+        noticed_by=(
+            f"{CONFORMANCE}Takeover::test_a_takeover_is_refused_if_the_worker_renewed_just_before",
+            f"{ENGINE}lease_that_was_renewed_meanwhile_is_not_lost",
+        ),
+    ),
+    Mutant(
+        name="timeout-of-the-dead",
+        breaks="rule 2",
+        what="an attempt whose worker died can time out: a crash is charged to the code",
+        file="machine/decide_clock.py",
+        old='        Ahead(_session(view, execution), "expires_at"),\n',
+        new="",
+        noticed_by=(
+            f"{CONFORMANCE}Timeout::test_a_timeout_needs_a_live_session_and_a_loss_a_lapsed_one",
+            f"{ENGINE}timeout_belongs_to_a_worker_that_lives",
+        ),
+    ),
+    Mutant(
+        name="wake-before-its-time",
+        breaks="settlement 5",
+        what="a timer fires when a reconciler says so, whatever the store's clock says",
+        file="machine/decide_clock.py",
+        old="""    if timed:
+        guards.append(Reached(execution.key, "wake_at"))
+""",
+        new="",
+        noticed_by=(f"{ENGINE}wake_that_is_early_by_the_stores_clock_is_not_due",),
+    ),
+    Mutant(
+        name="event-received-twice",
+        breaks="rule 3",
+        what="an event that was received can be received again",
+        file="machine/decide_holder.py",
+        old='        guards.append(Matches(received, {"consumed": False}))\n',
+        new="",
+        noticed_by=(f"{RULE}03_receiving_an_event_and_going_on_are_one_commit",),
+    ),
+)
+
+# ---- the machine: transitions -------------------------------------------------------------------------------------
+
+_TRANSITIONS = (
+    Mutant(
+        name="end-without-completion",
+        breaks="rule 3",
+        what="the completion is not in the commit of the end",
+        file="machine/parts.py",
+        old="writes: list[Write] = [Patch(key_of(execution), fields), Insert(completion)]",
+        new="writes: list[Write] = [Patch(key_of(execution), fields)]",
+        noticed_by=(
+            f"{RULE}03_an_end_and_its_completion_are_one_commit",
+            f"{CONFORMANCE}Completion::test_an_end_is_in_the_feed_with_its_record",
+        ),
+    ),
+    Mutant(
+        name="parent-not-told",
+        breaks="rule 3",
+        what="the word to the parent is not in the commit of the end",
+        file="machine/parts.py",
+        old="    writes += word_to_parent(view, execution, fact, status, value)\n",
+        new="",
+        noticed_by=(
+            f"{RULE}03_an_end_and_its_completion_are_one_commit",
+            f"{CONFORMANCE}Reconciler::test_outbox_alone_tells_the_parent_that_its_child_ended",
+        ),
+    ),
+    Mutant(
+        name="crash-counted-as-failure",
+        breaks="rule 2",
+        what="a lost lease uses up an attempt of the user's code, and never the crash cap",
+        file="machine/decide_holder.py",
+        old="next_attempt(execution, failures=int(not crashed), crashes=int(crashed))",
+        new="next_attempt(execution, failures=1, crashes=0)",
+        noticed_by=(
+            f"{RULE}02_failures_crashes_and_suspensions_are_counted_apart",
+            f"{RULE}02_crashes_have_a_cap_of_their_own",
+        ),
+    ),
+    Mutant(
+        name="attempts-reset-by-crash",
+        breaks="rule 2",
+        what="a lost lease forgets the failures and crashes before it: it is tried for ever",
+        file="machine/parts.py",
+        old="""        "failures": execution.failures + failures,
+        "crashes": execution.crashes + crashes,
+        "attempt": execution.attempt + 1,
+""",
+        new="""        "failures": failures if crashes else execution.failures + failures,
+        "crashes": 0 if crashes else execution.crashes,
+        "attempt": 1 if crashes else execution.attempt + 1,
+""",
+        noticed_by=(
+            f"{RULE}02_crashes_have_a_cap_of_their_own",
+            f"{MACHINE}leases_and_timeouts.py::test_a_crash_is_counted_apart_from_failures",
+            f"{MACHINE}leases_and_timeouts.py::test_failures_do_not_use_up_the_crashes_nor_crashes_the_failures",
+        ),
+    ),
+    Mutant(
+        name="cancel-forgotten-at-retry",
+        breaks="settlement 2",
+        what="an attempt that fails, times out or is lost is tried again although a cancel was requested",
+        file="machine/decide_holder.py",
+        old="""    if execution.cancel_requested and not execution.unwinds:
+        tally""",
+        new="""    if execution.cancel_requested and execution.unwinds:
+        tally""",
+        noticed_by=(
+            f"{MACHINE}retries.py::test_a_cancel_wins_at_a_retry",
+            f"{MACHINE}leases_and_timeouts.py::test_a_cancel_wins_at_a_lost_lease",
+        ),
+    ),
+    Mutant(
+        name="any-event-wakes",
+        breaks="rule 3",
+        what="an event wakes code that waits for another",
+        file="machine/decide_outside.py",
+        old="if status is Status.SUSPENDED and wait in execution.waits_for:",
+        new="if status is Status.SUSPENDED:",
+        noticed_by=(f"{MACHINE}messages.py::test_a_message_that_nobody_waits_for_is_kept",),
+    ),
+    Mutant(
+        name="no-event-wakes",
+        breaks="rule 3",
+        what="an event does not wake the code that waits for it",
+        file="machine/decide_outside.py",
+        old="if status is Status.SUSPENDED and wait in execution.waits_for:",
+        new="if status is Status.SUSPENDED and not wait:",
+        noticed_by=(
+            f"{RULE}03_an_event_and_the_wake_up_are_one_commit",
+            f"{MACHINE}messages.py::test_one_of_several_waits_is_enough",
+        ),
+    ),
+    Mutant(
+        name="deferred-overwritten",
+        breaks="rule 4",
+        what="the last resolution of a deferred wins, not the first",
+        file="machine/decide_outside.py",
+        old='return [Insert(deferred), Add(execution.key, "inbox", 1)]',
+        new="""from outlast.machine.changes import Put
+
+    return [Put(deferred), Add(execution.key, "inbox", 1)]""",
+        noticed_by=(
+            f"{CONFORMANCE}Race::test_a_deferred_resolved_by_ten_at_once_is_resolved_by_one",
+            f"{ENGINE}deferred_that_was_resolved_before_shows_the_first",
+        ),
+    ),
+    Mutant(
+        name="hold-ignored-at-wake",
+        breaks="rule 8",
+        what="what an operator holds becomes ready when its wait or its attempt ends",
+        file="machine/parts.py",
+        old="    held = execution.held if held is None else held\n",
+        new="    held = bool(held)\n",
+        noticed_by=(
+            f"{MACHINE}suspend_and_wake.py::test_a_held_execution_wakes_into_its_hold",
+            f"{MACHINE}messages.py::test_a_held_execution_is_woken_into_its_hold",
+            f"{MACHINE}leases_and_timeouts.py::test_a_held_execution_loses_its_lease_into_its_hold",
+        ),
+    ),
+    Mutant(
+        name="retention-from-creation",
+        breaks="rule 5",
+        what="retention counts from the start of an execution",
+        file="machine/parts.py",
+        old="None if execution.retention_ms is None else Now(execution.retention_ms)",
+        new="None if execution.retention_ms is None else execution.retention_ms + (settled(execution.created_at) or 0)",
+        noticed_by=(
+            f"{RULE}05_retention_counts_from_the_end",
+            f"{CONFORMANCE}Purge::test_retention_counts_from_the_end_to_the_millisecond",
+        ),
+    ),
+    Mutant(
+        name="another-end-is-the-same",
+        breaks="rule 4",
+        what="asking for another end of what has ended is answered as if it were that end",
+        file="machine/decide.py",
+        old="if _ENDS.get(type(fact)) is status and epoch in (None, execution.epoch):",
+        new="if epoch in (None, execution.epoch):",
+        noticed_by=(
+            f"{RULE}04_terminal_operations_are_idempotent",
+            f"{MACHINE}endings.py::test_a_different_end_is_refused_with_what_it_is",
+        ),
+    ),
+    Mutant(
+        name="permit-kept",
+        breaks="settlement 7",
+        what="a lease that ends keeps its quota's permit",
+        file="machine/parts.py",
+        old="if execution.quota is None or execution.status is not Status.ACTIVE:",
+        new="if execution.quota is None or execution.status is Status.ACTIVE:",
+        noticed_by=(f"{CONFORMANCE}ClaimGate::test_a_permit_is_given_back_when_the_lease_ends",),
+    ),
+    Mutant(
+        name="failure-not-superseded",
+        breaks="settlement 9",
+        what="a retry finds the failure that escaped in its journal, and fails with it again",
+        file="machine/decide_holder.py",
+        old="        writes += superseded(execution, fact.supersedes)\n",
+        new="        pass\n",
+        noticed_by=(f"{SETTLEMENT}09_a_retry_supersedes_only_the_failure_that_escaped",),
+    ),
+)
+
+_LIMITS_AND_PLACES = (
+    Mutant(
+        name="journal-without-limit",
+        breaks="rule 7",
+        what="a journal grows without bound",
+        file="machine/decide_holder.py",
+        old="if fact.entries >= limits.JOURNAL_MAX_ENTRIES:",
+        new="if fact.entries > 10 * limits.JOURNAL_MAX_ENTRIES:",
+        noticed_by=(f"{RULE}07_a_full_journal_is_refused_with_what_to_do",),
+    ),
+    Mutant(
+        name="stuck-without-a-reason",
+        breaks="rule 10",
+        what="a suspended execution that nothing can wake breaks no invariant",
+        file="machine/invariants.py",
+        old='(e.wake_at is not None or bool(e.waits), "a suspended execution has something that can wake it"),',
+        new='(True, "a suspended execution has something that can wake it"),',
+        noticed_by=("tests/conformance/test_rules.py::test_rule_10_what_could_never_wake_breaks_an_invariant",),
+    ),
+    Mutant(
+        name="family-apart",
+        breaks="settlement 8",
+        what="a child is placed by its own id, not with its parent",
+        file="model/partition.py",
+        old='return execution_id.partition("/")[0]',
+        new="return execution_id",
+        noticed_by=(
+            "tests/conformance/test_settlements.py::test_settlement_08_a_family_lives_together_and_placement_is_fixed",
+        ),
+    ),
+)
+
+# ---- the SQLite store ---------------------------------------------------------------------------------------------
+
+_STORE = (
+    Mutant(
+        name="only-the-first-guard",
+        breaks="settlement 1",
+        what="of several guards only the first is read",
+        file="store/sqlite/commit.py",
+        old="        for guard in changes.guards:\n",
+        new="        for guard in changes.guards[:1]:\n",
+        noticed_by=(f"{CONFORMANCE}Guards::test_all_guards_must_hold_wherever_the_failing_one_stands",),
+    ),
+    Mutant(
+        name="refused-change-half-written",
+        breaks="settlement 1",
+        what="what stands before a conflicting insert is written although the change is refused",
+        file="store/sqlite/commit.py",
+        old="""                    return self._refused(changes, Absent(write.record.key))
+            for write in writes:
+                self._write(write)
+""",
+        new="""                    return self._refused(changes, Absent(write.record.key))
+                self._write(write)
+""",
+        noticed_by=(f"{CONFORMANCE}Commit::test_a_conflict_of_the_last_insert_undoes_every_write_before_it",),
+    ),
+    Mutant(
+        name="refused-additions-counted",
+        breaks="settlement 3",
+        what="the additions of a refused or repeated change are applied",
+        file="store/sqlite/commit.py",
+        old="        again = any(self._own(changes, write) for write in changes.writes)\n",
+        new="""        for write in changes.writes:
+            if type(write) is Add:
+                self._write(write)
+        again = any(self._own(changes, write) for write in changes.writes)
+""",
+        noticed_by=(
+            f"{CONFORMANCE}Verdict::test_additions_count_once_when_a_change_is_repeated_verbatim",
+            f"{CONFORMANCE}Commit::test_a_conflict_of_the_last_insert_undoes_every_write_before_it",
+        ),
+    ),
+    Mutant(
+        name="own-record-not-known",
+        breaks="settlement 3",
+        what="a change whose reply was lost is refused by its own record",
+        file="store/sqlite/commit.py",
+        old="again = any(self._own(changes, write) for write in changes.writes)",
+        new="again = False",
+        noticed_by=(
+            f"{SETTLEMENT}03_refusal_by_ones_own_record_is_success",
+            f"{CONFORMANCE}LostReply::test_repeating_the_call_is_as_if_the_reply_had_come",
+        ),
+    ),
+    Mutant(
+        name="every-refusal-is-own",
+        breaks="settlement 3",
+        what="a refusal by somebody else's record is taken for success",
+        file="store/sqlite/commit.py",
+        old="again = any(self._own(changes, write) for write in changes.writes)",
+        new="again = True",
+        noticed_by=(
+            f"{CONFORMANCE}Verdict::test_another_change_with_the_same_writes_is_not_oneself",
+            f"{RULE}01_every_write_of_a_worker_is_fenced",
+        ),
+    ),
+    Mutant(
+        name="journal-conflict-unnoticed",
+        breaks="settlement 9",
+        what="a step whose journal key is taken by another is told that it was recorded",
+        file="store/sqlite/commit.py",
+        old="        return self._connection.changes() == 1\n",
+        new="        return True\n",
+        noticed_by=(f"{SETTLEMENT}09_the_journal_is_insert_only_by_its_whole_key",),
+    ),
+    Mutant(
+        name="clock-not-shared",
+        breaks="settlement 5",
+        what="a process whose clock is behind sets the store's time back",
+        file="store/sqlite/connection.py",
+        old="now = max(self._clock.now_ms(), stored)",
+        new="now = self._clock.now_ms()",
+        noticed_by=(
+            f"{CONFORMANCE}Clock::test_after_reopening",
+            f"{CONFORMANCE}Clock::test_by_another_process_whose_clock_is_behind",
+        ),
+    ),
+    Mutant(
+        name="clock-goes-back",
+        breaks="settlement 5",
+        what="a reader's time follows a clock that is turned back",
+        file="store/sqlite/store.py",
+        old="self._newest = max(self._newest, self._clock.now_ms())",
+        new="self._newest = self._clock.now_ms()",
+        noticed_by=(f"{CONFORMANCE}Clock::test_by_a_store_that_only_read_the_time",),
+    ),
+    Mutant(
+        name="claim-keeps-the-epoch",
+        breaks="rule 1",
+        what="a takeover leaves the fence where it was, so the zombie is the holder still",
+        file="store/sqlite/queries/claim_take.sql",
+        old="epoch = epoch + 1",
+        new="epoch = max(epoch, 1)",
+        noticed_by=(
+            f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",
+            f"{CONFORMANCE}ClaimRecord::test_of_one_whose_worker_died",
+        ),
+    ),
+    Mutant(
+        name="claim-takes-twice",
+        breaks="settlement 3",
+        what="a claim that is asked again under its id takes anew",
+        file="store/sqlite/claim.py",
+        old="    taken = [_execution(row) for row in tx.rows(_AGAIN, (request.worker, request.claim_id))]\n",
+        new="    taken: list[Execution] = []\n",
+        noticed_by=(
+            f"{SETTLEMENT}03_a_claim_whose_reply_was_lost_is_found_by_its_id",
+            f"{CONFORMANCE}ClaimAgain::test_the_same_claim_id_answers_what_it_took",
+        ),
+    ),
+    Mutant(
+        name="paused-lane-claimed",
+        breaks="settlement 7",
+        what="claim takes from a paused lane",
+        file="store/sqlite/claim.py",
+        old="if not (paused and paused[0][0]):",
+        new="if not (paused and paused[0][0] > 1):",
+        noticed_by=(
+            f"{SETTLEMENT}07_claim_has_its_gates",
+            f"{CONFORMANCE}ClaimGate::test_a_paused_lane_gives_nothing_until_it_is_resumed",
+        ),
+    ),
+    Mutant(
+        name="closed-flow-claimed",
+        breaks="settlement 7",
+        what="claim takes members of a flow that is cancelled or still staging",
+        file="store/sqlite/queries/claim_ready.sql",
+        old="AND f.state <> 'open'",
+        new="AND f.state = ''",
+        noticed_by=(
+            f"{SETTLEMENT}06_a_flow_in_staging_is_not_claimable",
+            f"{CONFORMANCE}ClaimGate::test_members_of_a_flow_are_taken_only_while_it_is_open",
+        ),
+    ),
+    Mutant(
+        name="quota-overdrawn",
+        breaks="settlement 7",
+        what="one claim takes more of a quota than there are permits",
+        file="store/sqlite/claim.py",
+        old="            if free <= 0:\n                continue\n",
+        new="",
+        noticed_by=(f"{CONFORMANCE}ClaimGate::test_a_quota_gives_as_many_as_it_has_permits",),
+    ),
+    Mutant(
+        name="priority-ignored",
+        breaks="settlement 7",
+        what="across routes, claim does not look at the priority",
+        file="store/sqlite/claim.py",
+        old="return (-execution.priority, not execution.resumed,",
+        new="return (0, not execution.resumed,",
+        noticed_by=(f"{CONFORMANCE}ClaimOrder::test_the_order_holds_across_lanes_and_routes",),
+    ),
+    Mutant(
+        name="resumed-not-preferred",
+        breaks="settlement 7",
+        what="work that was begun waits behind new work",
+        file="store/sqlite/queries/claim_ready.sql",
+        old="ORDER BY priority DESC, resumed DESC, ready_at, id LIMIT ?",
+        new="ORDER BY priority DESC, resumed, ready_at, id LIMIT ?",
+        noticed_by=(f"{CONFORMANCE}ClaimOrder::test_resumed_work_comes_before_new_work_of_its_priority",),
+    ),
+    Mutant(
+        name="purge-takes-the-open",
+        breaks="rule 5",
+        what="a purge by age takes what has not ended",
+        file="store/sqlite/queries/purge.sql",
+        old="""AS x INDEXED BY outlast_execution_finished
+WHERE x.finished_at < :finished_before""",
+        new="""AS x
+WHERE coalesce(x.finished_at, x.created_at) < :finished_before""",
+        noticed_by=(f"{CONFORMANCE}Purge::test_only_what_has_ended",),
+    ),
+    Mutant(
+        name="purge-by-age-of-the-start",
+        breaks="rule 5",
+        what="a purge by age counts from the start of what has ended",
+        file="store/sqlite/queries/purge.sql",
+        old="""AS x INDEXED BY outlast_execution_finished
+WHERE x.finished_at < :finished_before""",
+        new="""AS x
+WHERE x.finished_at IS NOT NULL AND x.created_at < :finished_before""",
+        noticed_by=(f"{CONFORMANCE}Purge::test_finished_before_counts_from_the_end_of_a_long_execution",),
+    ),
+    Mutant(
+        name="listener-trusts-rings",
+        breaks="rule 6",
+        what="who begins to listen looks at nothing until somebody rings",
+        file="store/sqlite/doorbell.py",
+        old="        self._heard = {RESCAN}\n        self._wake",
+        new="        self._heard = set[str]()\n        self._wake",
+        noticed_by=(f"{CONFORMANCE}Doorbell::test_the_first_thing_heard_is_to_look_at_everything",),
+    ),
+    Mutant(
+        name="zombie-appends-frames",
+        breaks="rule 1",
+        what="the frames of a stream are not fenced by the epoch",
+        file="store/sqlite/writing.py",
+        old="if not holder or holder[0] != (Status.ACTIVE, epoch):",
+        new="if not holder or holder[0][0] != Status.ACTIVE:",
+        noticed_by=(f"{CONFORMANCE}Frame::test_only_the_holder_appends",),
+    ),
+)
+
+# ---- the runtime --------------------------------------------------------------------------------------------------
+
+_RUNTIME = (
+    Mutant(
+        name="group-commit-out-of-order",
+        breaks="settlement 1",
+        what="what was submitted last is committed first",
+        file="runtime/group_commit.py",
+        old="batch, self._waiting = self._waiting[: self._batch_max], self._waiting[self._batch_max :]",
+        new="batch, self._waiting = self._waiting[-self._batch_max :], self._waiting[: -self._batch_max]",
+        noticed_by=(f"{GROUP_COMMIT}batch_has_a_bound_and_order_is_kept_across_batches",),
+    ),
+    Mutant(
+        name="lost-reply-given-up",
+        breaks="settlement 3",
+        what="a commit whose reply was lost is not tried again",
+        file="runtime/group_commit.py",
+        old="if waited_s >= self._patience_s:",
+        new="if waited_s >= 0:",
+        noticed_by=(
+            f"{GROUP_COMMIT}lost_reply_is_retried_verbatim",
+            f"{CONFORMANCE}LostReply::test_a_group_commit_repeats_by_itself",
+        ),
+    ),
+    Mutant(
+        name="struck-off-before-delivered",
+        breaks="rule 3",
+        what="a delivery is struck off the outbox before its target has it: a crash in between loses it",
+        file="runtime/engine.py",
+        old="""        told = await self.tell(delivery.namespace, delivery.target, decode_fact(delivery.fact))
+        await self.strike(delivery)
+""",
+        new="""        await self.strike(delivery)
+        told = await self.tell(delivery.namespace, delivery.target, decode_fact(delivery.fact))
+""",
+        noticed_by=("tests/unit/runtime/test_delivery.py::test_a_delivery_cut_off_at_any_commit_is_owed_or_done",),
+    ),
+    Mutant(
+        name="replay-in-another-order",
+        breaks="settlement 9",
+        what="the journal is replayed in the order of its keys, not in that of its records",
+        file="runtime/lease.py",
+        old="        entries.sort(key=lambda entry: entry.position)\n",
+        new="",
+        noticed_by=(f"{REPLAY}concurrent_branches_replay_to_the_same",),
+    ),
+    Mutant(
+        name="recorded-step-runs-again",
+        breaks="settlement 9",
+        what="a step whose outcome is in the journal is performed again",
+        file="runtime/attempt.py",
+        old="        if entry is None:\n            if self._replay or self._suspending:",
+        new="        if True:\n            if self._suspending:",
+        noticed_by=(
+            f"{REPLAY}a_recorded_step_is_never_run_again",
+            f"{REPLAY}a_recorded_def_step_is_never_run_again",
+        ),
+    ),
+    Mutant(
+        name="replay-not-awaited",
+        breaks="settlement 9",
+        what="new operations begin while the journal is still being replayed",
+        file="runtime/attempt.py",
+        old="            if self._replay or self._suspending:",
+        new="            if self._suspending:",
+        noticed_by=(f"{ATTEMPT}code_does_nothing_new_before_its_journal_is_replayed",),
+    ),
+    Mutant(
+        name="delivered-before-recorded",
+        breaks="settlement 9",
+        what="the code goes on with an outcome that is not durable yet",
+        file="runtime/attempt.py",
+        old="""        try:
+            await self._record(operation, FAILED if outcome.error else SUCCEEDED, outcome.data, outcome.tries)
+""",
+        new="""        self._arrivals.append((operation, outcome))
+        self._nudge()
+        try:
+            await self._record(operation, FAILED if outcome.error else SUCCEEDED, outcome.data, outcome.tries)
+""",
+        noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
+    ),
+    Mutant(
+        name="lost-lease-goes-on",
+        breaks="settlement 4",
+        what="a worker that learns that its lease is gone lets the user's code run on",
+        file="runtime/worker.py",
+        old='                attempt.lose("another holds it, or it has ended")\n',
+        new="                continue\n",
+        noticed_by=(f"{ATTEMPT}losing_the_lease_stops_the_code_at_once",),
+    ),
+    Mutant(
+        name="unknown-lease-kept",
+        breaks="settlement 4",
+        what="a worker keeps renewing a lease on what it does not run",
+        file="runtime/worker.py",
+        old="lost = unknown & self._unknown if not self._claiming else set[tuple[Name, int]]()",
+        new="lost = set[tuple[Name, int]]()",
+        noticed_by=(f"{ATTEMPT}a_worker_hands_back_what_it_holds_and_does_not_run",),
+    ),
+    Mutant(
+        name="zombie-told-nothing",
+        breaks="rule 1",
+        what="a write that the store refuses to a zombie is taken for done",
+        file="runtime/lease.py",
+        old="            if verdict.applied:\n",
+        new="            if verdict.applied or isinstance(fact, facts.StepRecorded):\n",
+        noticed_by=(f"{ATTEMPT}a_refused_write_stops_the_code_at_once",),
+    ),
+)
+
+MUTANTS: tuple[Mutant, ...] = (*_GUARDS, *_TRANSITIONS, *_LIMITS_AND_PLACES, *_STORE, *_RUNTIME)
