@@ -98,8 +98,8 @@ format: setup ## format the code and apply safe fixes
 # --- running -------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: setup ## run examples/engine.py
-	$(BIN)/python examples/engine.py
+demo: setup ## orders on two worker processes, one of them killed in the middle (examples/demo.py)
+	$(BIN)/python -m examples.demo
 
 .PHONY: bench
 bench: setup ## benchmarks of STORE (sqlite), QUICK=1 for less than a minute

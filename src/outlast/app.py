@@ -445,7 +445,7 @@ class Opened:
             if RESCAN in heard or self._lanes & heard:
                 self.worker.kick()
             if RESCAN in heard or partitions:
-                await self.worker.renew()
+                self.worker.heard()
         if RESCAN in heard:
             await self._waiters.rescan()
         elif partitions:

@@ -32,7 +32,9 @@ class Place:
         clock = self._clock
         if clock is None:
             return App(self.url, **options)
-        return App(self.url, store=lambda: store_for(self.url, clock=clock), reconcile_shared=False, **options)
+        # The longest lease: a worker of this process can't renew while the test turns the clock.
+        options = {"lease_ttl": "1d", "reconcile_shared": False, **options}
+        return App(self.url, store=lambda: store_for(self.url, clock=clock), **options)
 
     async def pass_time(self, app: App, duration: Duration) -> None:
         """Turn the store's clock, and let the app do what became due. For `clocked` places."""

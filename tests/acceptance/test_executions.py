@@ -99,9 +99,9 @@ async def test_started_is_accepted_and_runs_later_elsewhere(place: Place):
 async def test_thousands_start_in_one_call(app: App):
     echo = echo_on(app)
     async with app.client():
-        handles = await app.start_many(echo.options(id=f"e{n}").bind(str(n)) for n in range(5_000))
-        assert [handle.id for handle in handles] == [f"e{n}" for n in range(5_000)]
-        assert await app.count(status="ready") == 5_000
+        handles = await app.start_many(echo.options(id=f"e{n}").bind(str(n)) for n in range(2_000))
+        assert [handle.id for handle in handles] == [f"e{n}" for n in range(2_000)]
+        assert await app.count(status="ready") == 2_000
 
 
 async def test_many_start_and_all_of_them_end(app: App):
@@ -799,10 +799,10 @@ async def test_an_expired_execution_can_be_retried_with_a_new_deadline(clocked: 
         await clocked.pass_time(app, "2h")
         await status_is(handle, "expired")
         await handle.retry()
-        gates[1].open()
-        assert await handle.result(timeout=20) == ["first", "slow"]
         info = await handle.info()
         assert info.deadline_at == info.created_at + dt.timedelta(hours=3)
+        gates[1].open()
+        assert await handle.result(timeout=20) == ["first", "slow"]
     assert ran == ["first", "slow", "slow"]
 
 

@@ -22,7 +22,7 @@ from outlast import App, Retry, Status
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 Build = Callable[[App, Callable[[str], None], Any], Any]
-"""`build(app, ran, last)` registers a workflow, whose steps tell what `ran`, and which calls the step `last` at last."""
+"""`build(app, ran, last)` registers a workflow whose steps tell what `ran`, and which calls the step `last` at last."""
 
 
 class Declined(Exception):
@@ -589,7 +589,7 @@ async def test_changed_code_waits_for_the_old_one_and_does_nothing(
     [said] = [record.getMessage() for record in caplog.records]
     assert f"'it' recorded {expected}, but the code now does {actual}" in said
     if build is new_code:
-        line = next(n for n, text in enumerate(_source(), 1) if "await invoice()" in text)
+        line = changed.workflow.fn.__code__.co_firstlineno + 2
         assert f"test_replay.py:{line}" in said
 
     restored = Life(place, old_code, None)
@@ -601,11 +601,6 @@ async def test_changed_code_waits_for_the_old_one_and_does_nothing(
 async def _status(life: Life) -> Status:
     async with life.app.client():
         return (await life.workflow.execution("it").info()).status
-
-
-def _source() -> list[str]:
-    with open(__file__) as file:  # noqa: PTH123
-        return file.read().splitlines()
 
 
 async def test_what_waits_for_its_version_can_be_told_to_try_again(place: Place, gate: Gate):

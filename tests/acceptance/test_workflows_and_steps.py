@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
+import itertools
 import threading
 import time
 
@@ -317,7 +318,7 @@ async def test_a_step_is_tried_until_it_succeeds(app: App):
         [entry] = await handle.journal()
         assert (entry.outcome, entry.tries) == ("succeeded", 4)
         assert (await handle.info()).attempts == 1, "a step's tries are not the workflow's attempts"
-    waits = [after - before for before, after in zip(tries, tries[1:], strict=False)]
+    waits = [after - before for before, after in itertools.pairwise(tries)]
     assert waits[0] >= 0.01
     assert waits[1] >= 0.03
     assert waits[2] >= 0.09
@@ -628,8 +629,8 @@ async def test_a_task_group_cancels_the_siblings_of_a_failure(app: App):
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(fails())
                 tasks.create_task(sleeps())
-        except* Declined as errors:
-            assert len(errors.exceptions) == 1
+        except* Declined:
+            pass
         return await after()
 
     async with app:

@@ -78,7 +78,10 @@ class Client:
                 raise InvalidInput(f"workflow {one.workflow.name!r} belongs to another app: start it with that app")
             fact = one.workflow.fact(one.args, one.kwargs, namespace=self.namespace)
             starts.append((fact, one.workflow.arguments.result))
-        await asyncio.gather(*(self._start(fact) for fact, _ in starts))
+        if len(starts) == 1:
+            await self._start(starts[0][0])
+        else:
+            await asyncio.gather(*(self._start(fact) for fact, _ in starts))
         self._started()
         return [Handle(self._owner, fact.id, result) for fact, result in starts]
 
@@ -86,6 +89,8 @@ class Client:
         told = await self._engine.begin(fact)
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
+        if told.applied:
+            self._waiters.started(fact.namespace, fact.id)
 
     async def _conflict(self, fact: facts.Start, told: Told) -> ExecutionConflict:
         """Shows both: what is there, and what was given."""
@@ -110,29 +115,19 @@ class Client:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     async def result(self, execution_id: str, annotation: Any) -> Any:
-        execution = await self._waiters.ended(self.namespace, execution_id)
-        if execution is None:
+        end = await self._waiters.ended(self.namespace, execution_id)
+        if end is None:
             raise ExecutionNotFound(self.namespace, execution_id)
-        match execution.status:
+        match end.status:
             case Status.SUCCEEDED:
-                data = await self._payload(execution, Role.OUTPUT)
-                return self._values.decode(data or b"null", annotation, f"result of {execution_id!r}")
+                return self._values.decode(end.value or b"null", annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
                 raise ExecutionCancelled(f"execution {execution_id!r} was cancelled")
             case Status.EXPIRED | Status.SKIPPED:
-                raise ExecutionExpired(f"execution {execution_id!r} {execution.status}: {execution.cause}")
+                raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
             case _:
-                raise await self._failure(execution)
-
-    async def _failure(self, execution: Execution) -> Exception:
-        data = await self._payload(execution, Role.FAILURE)
-        failure = decode_failure(self._values.unseal(data or b"{}"))
-        return raised_again(failure, execution_id=execution.id, what=f"workflow {execution.workflow!r}")
-
-    async def _payload(self, execution: Execution, role: Role) -> bytes | None:
-        key = payload_key(execution.namespace, execution.id, execution.generation, role)
-        [record] = await self._engine.store.load([key])
-        return record.value if isinstance(record, Payload) else None
+                failure = decode_failure(self._values.unseal(end.value or b"{}"))
+                raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
 
     # ---- looking --------------------------------------------------------------------------------------------------
 
@@ -241,6 +236,7 @@ class Client:
         return total
 
     async def _tell(self, execution_id: str, fact: facts.AnyFact) -> None:
+        self._waiters.touched(self.namespace, execution_id)
         told = await self._engine.tell(self.namespace, execution_id, fact)
         refusal = told.refusal
         if refusal is None or refusal.code is Code.ALREADY:
@@ -251,6 +247,11 @@ class Client:
         raise ExecutionRefused(execution_id, refusal.code, refusal.message)
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
+
+    async def _payload(self, execution: Execution, role: Role) -> bytes | None:
+        key = payload_key(execution.namespace, execution.id, execution.generation, role)
+        [record] = await self._engine.store.load([key])
+        return record.value if isinstance(record, Payload) else None
 
     async def _look(self, execution_id: str) -> Execution:
         execution = await self._engine.look(self.namespace, execution_id)

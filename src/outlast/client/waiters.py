@@ -1,45 +1,91 @@
-"""Waiting for ends by push: this process's own commits, doorbells of others, and polling as the net."""
+"""Waiting for ends by push: this process's own commits, doorbells of others, and polling as the net.
+
+An end that this process commits goes straight to whoever waits for it, with its output: nothing is read again. Ends of
+other processes are found by looking, once somebody rings. As rings do not say who rang, and a busy process rings for
+itself all the time, looks that find nothing keep a distance from one another.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
+
+from msgspec import Struct
 
 from outlast.machine.changes import Changes, Insert, View
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution, execution_key
 from outlast.model.partition import partition_of
+from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.status import Status
 from outlast.store.port import Store
 
 _log = logging.getLogger(__name__)
 
 Name = tuple[str, str]
 POLL_S = 1.0
+FRESH_S = 0.1
+"""What was started here so short a time ago, and nobody rang since, has not ended elsewhere: wait without a look."""
+FRESH_MAX = 10_000
+DISTANCE = 20
+"""A look that found nothing is not repeated before it was idle for so many times as long as it took."""
+
+
+class End(Struct, frozen=True):
+    """How an execution ended, and its output or failure."""
+
+    status: Status
+    cause: str | None
+    workflow: str
+    value: bytes | None
 
 
 class Waiters:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: dict[Name, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[Name, set[asyncio.Future[End | None]]] = {}
         self._poll: asyncio.Task[None] | None = None
+        self._owed = asyncio.Event()
+        self._looked = 0
+        self._look_at_s = 0.0
+        self._fresh: dict[Name, tuple[int, float]] = {}
 
-    async def ended(self, namespace: str, execution_id: str) -> Execution | None:
-        """The execution once it has ended; None if there is none."""
+    def started(self, namespace: str, execution_id: str) -> None:
+        """Started by this process, just now."""
+        self._fresh[(namespace, execution_id)] = (self._looked, asyncio.get_running_loop().time())
+        if len(self._fresh) > FRESH_MAX:
+            del self._fresh[next(iter(self._fresh))]
+
+    def touched(self, namespace: str, execution_id: str) -> None:
+        """Told something: it may have ended by that."""
+        self._fresh.pop((namespace, execution_id), None)
+
+    async def ended(self, namespace: str, execution_id: str) -> End | None:
+        """How the execution ended, once it has; None if there is none."""
         name = (namespace, execution_id)
+        loop = asyncio.get_running_loop()
+        looked, started_at_s = self._fresh.pop(name, (-1, 0.0))
+        fresh = looked == self._looked and loop.time() - started_at_s < FRESH_S
         while True:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[End | None] = loop.create_future()
             # Wait before looking: an end between the two rings, too.
             self._waiting.setdefault(name, set()).add(future)
             self._keep_polling()
             try:
-                [found] = await self._store.load([execution_key(namespace, execution_id)])
-                if found is None:
-                    return None
-                assert isinstance(found, Execution)
-                if found.status.terminal:
-                    return found
-                await future
+                if not fresh:
+                    [found] = await self._store.load([execution_key(namespace, execution_id)])
+                    if found is None:
+                        return None
+                    assert isinstance(found, Execution)
+                    if found.status.terminal:
+                        [end] = await self._ends_of([found])
+                        return end
+                fresh = False
+                end = await future
+                if end is not None:
+                    return end
             finally:
                 waiting = self._waiting.get(name)
                 if waiting is not None:
@@ -47,36 +93,77 @@ class Waiters:
                     if not waiting:
                         del self._waiting[name]
 
+    async def _ends_of(self, executions: list[Execution]) -> list[End]:
+        keys = [
+            payload_key(e.namespace, e.id, e.generation, Role.OUTPUT if e.status is Status.SUCCEEDED else Role.FAILURE)
+            for e in executions
+        ]
+        values = [record.value if isinstance(record, Payload) else None for record in await self._store.load(keys)]
+        return [End(e.status, e.cause, e.workflow, value) for e, value in zip(executions, values, strict=True)]
+
     def committed(self, view: View, changes: Changes) -> None:
         """A commit of this process: its ends are known at once."""
+        completion: Completion | None = None
+        value: bytes | None = None
         for write in changes.writes:
-            if isinstance(write, Insert) and isinstance(write.record, Completion):
-                self._wake((write.record.namespace, write.record.execution))
+            if isinstance(write, Insert):
+                if isinstance(write.record, Completion):
+                    completion = write.record
+                elif isinstance(write.record, Payload):
+                    value = write.record.value
+        if completion is not None:
+            name = (completion.namespace, completion.execution)
+            self._fresh.pop(name, None)
+            self._wake(name, End(completion.status, completion.cause, completion.workflow, value))
 
     async def rescan(self, partitions: Iterable[int] | None = None) -> None:
-        """Look at all that is waited for, or at that of some partitions."""
+        """Look at all that is waited for, or at that of some partitions: now, or when it is time again."""
+        self._looked += 1
+        for _ in range(4):  # an end of this process rings before it is heard here: it need not be looked up
+            await asyncio.sleep(0)
         wanted = None if partitions is None else set(partitions)
         names = [
             name for name in self._waiting if wanted is None or partition_of(*name, self._store.partitions) in wanted
         ]
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        if began_s < self._look_at_s:
+            self._owed.set()
+            return
+        found_any = False
         for begin in range(0, len(names), 500):
             some = names[begin : begin + 500]
-            for name, found in zip(some, await self._store.load([execution_key(*name) for name in some]), strict=True):
-                if found is None or (isinstance(found, Execution) and found.status.terminal):
-                    self._wake(name)
+            records = await self._store.load([execution_key(*name) for name in some])
+            found = [record for record in records if isinstance(record, Execution) and record.status.terminal]
+            for execution, end in zip(found, await self._ends_of(found) if found else (), strict=True):
+                found_any = self._wake((execution.namespace, execution.id), end) or found_any
+            for name, record in zip(some, records, strict=True):
+                if record is None:
+                    self._wake(name, None)
+        if names and not found_any:
+            now_s = loop.time()
+            self._look_at_s = now_s + min((now_s - began_s) * DISTANCE, POLL_S)
 
-    def _wake(self, name: Name) -> None:
+    def _wake(self, name: Name, end: End | None) -> bool:
+        """True if somebody waited who did not know yet."""
+        woken = False
         for future in self._waiting.get(name, ()):
             if not future.done():
-                future.set_result(None)
+                future.set_result(end)
+                woken = True
+        return woken
 
     def _keep_polling(self) -> None:
         if self._poll is None:
             self._poll = asyncio.create_task(self._polling(), name="outlast waiters")
 
     async def _polling(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(POLL_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._owed.wait(), POLL_S)
+            await asyncio.sleep(max(0.0, self._look_at_s - loop.time()))
+            self._owed.clear()
             if not self._waiting:
                 continue
             try:

@@ -31,19 +31,19 @@ class Hints:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = underlying(fn)
         self._locals: dict[str, Any] = {}
-        self._found = self._resolve()
-        if self._missing:
+        self._look()
+        if self.missing:
             self._locals = _locals_around(self._fn)
-            self._found = self._resolve()
+            self._look()
 
     def __getitem__(self, name: str) -> Any:
-        if self._missing:  # what was missing may be defined by now
-            self._found = self._resolve()
+        if self.missing:  # what was missing may be defined by now
+            self._look()
         return self._found.get(name, Any)
 
-    @property
-    def _missing(self) -> bool:
-        return any(isinstance(found, Unresolved) for found in self._found.values())
+    def _look(self) -> None:
+        self._found = self._resolve()
+        self.missing = any(isinstance(found, Unresolved) for found in self._found.values())
 
     def _resolve(self) -> dict[str, Any]:
         fn = self._fn

@@ -12,6 +12,8 @@ from outlast.codec.annotations import Hints, Unresolved
 from outlast.codec.values import Values
 from outlast.errors import CodecError, InvalidArguments
 
+_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 class Arguments:
     """What a function takes and gives, read from its signature."""
@@ -20,6 +22,11 @@ class Arguments:
         self._what = what
         self._hints = Hints(fn)
         self.signature = inspect.signature(fn)
+        self._annotations: dict[str, Any] = {}
+        parameters = self.signature.parameters
+        # Most functions take a few plain parameters, and are called with all of them in order: no need to bind.
+        plain = all(parameter.kind in _PLAIN for parameter in parameters.values())
+        self._plain = tuple(parameters) if plain else None
 
     @property
     def result(self) -> Any:
@@ -28,6 +35,14 @@ class Arguments:
 
     def annotation(self, name: str) -> Any:
         """What is stored for a parameter: of `*args` a tuple, of `**kwargs` a dict."""
+        known = self._annotations.get(name)
+        if known is None:
+            known = self._annotation(name)
+            if not self._hints.missing:
+                self._annotations[name] = known
+        return known
+
+    def _annotation(self, name: str) -> Any:
         hint = self._hints[name]
         if isinstance(hint, Unresolved):
             return hint
@@ -62,6 +77,8 @@ class Arguments:
         unknown = raw.keys() - self.signature.parameters.keys()
         if unknown:
             raise CodecError(f"{self._what} does not take {min(unknown)!r}, which this execution was started with")
+        if self._plain is not None and len(raw) == len(self._plain):
+            return tuple(values.read(raw[name], self.annotation(name), self._what, name) for name in self._plain), {}
         bound = self.signature.bind_partial()
         for name in self.signature.parameters:
             if name in raw:
@@ -69,6 +86,8 @@ class Arguments:
         return bound.args, bound.kwargs
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if self._plain is not None and not kwargs and len(args) == len(self._plain):
+            return dict(zip(self._plain, args, strict=True))
         try:
             return self.signature.bind(*args, **kwargs).arguments
         except TypeError as error:

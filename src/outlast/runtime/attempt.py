@@ -34,7 +34,7 @@ from outlast.model.journal import JournalEntry
 from outlast.model.record import settled
 from outlast.model.status import Reason
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
-from outlast.runtime.current import attempt_var
+from outlast.runtime.current import attempt_var, step_var
 from outlast.runtime.endings import (
     Asleep,
     Completed,
@@ -46,7 +46,7 @@ from outlast.runtime.endings import (
     commit_ending,
 )
 from outlast.runtime.lease import Lease
-from outlast.runtime.marks import marked, marks_of
+from outlast.runtime.marks import marked
 from outlast.runtime.operation import (
     CANCEL,
     CANCELLED,
@@ -61,15 +61,13 @@ from outlast.runtime.operation import (
     described,
 )
 from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.replay import RETRIES, Replay, key_of
 from outlast.runtime.signals import Signal, Stopped, Suspended
 from outlast.runtime.steps import BackOff, Outcome, perform
 from outlast.runtime.workflow_loop import scope_var
 from outlast.store.port import ClaimedExecution
 
 _log = logging.getLogger(__name__)
-
-_RETRIES = "~"
-"""A step's failed tries are journaled beside it, under its scope with this mark."""
 
 
 class LiveAttempt:
@@ -81,11 +79,7 @@ class LiveAttempt:
         self._input = claimed.input
         self._workflow = workflow
         self._real = asyncio.get_running_loop()
-        self._replay: deque[JournalEntry] = deque()
-        self._gap: int | None = None
-        self._loose = False
-        self._tries: dict[OperationKey, list[JournalEntry]] = {}
-        self._recorded: dict[OperationKey, JournalEntry] = {}
+        self._replay = Replay()
         self._outstanding: dict[OperationKey, Operation] = {}
         self._held: list[Operation] = []
         self._given_up: list[OperationKey] = []
@@ -96,11 +90,11 @@ class LiveAttempt:
         self._errands: set[asyncio.Task[Any]] = set()
         self._looking = False
         self._suspending = False
-        self._cancelling = False
         self._warned = False
         self._signal: type[Signal] | None = None
         self._ended: asyncio.Future[Ending] = self._real.create_future()
         self._code: Code
+        self._begun = False
 
     @property
     def execution(self) -> Execution:
@@ -111,9 +105,8 @@ class LiveAttempt:
     async def run(self) -> Ending:
         """From the claim to the end, committed. Never raises what user code raised."""
         try:
-            await self._load_journal()
-            if self.execution.cancel_requested and not self._cancelling:
-                self._cancelling = True
+            self._replay.load(await self._lease.journal())
+            if self.execution.cancel_requested and not self._replay.cancelled:
                 self._replay.append(await self._record_cancel())
             args, kwargs = self._workflow.arguments.decode(self._parts.values, self._input)
         except CodecHookFailed:
@@ -124,10 +117,13 @@ class LiveAttempt:
             return ending
         except LeaseLost as lost:
             return Gone(str(lost))
+        if self._ended.done():  # lost or handed back before the code began
+            return self._ended.result()
         context = contextvars.copy_context()
         context.run(attempt_var.set, self)
         colour = AsyncCode if self._workflow.is_async else ThreadCode
         self._code = colour(self._workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
+        self._begun = True
         self._code.begin()
         alarm = self._set_alarm()
         try:
@@ -205,7 +201,7 @@ class LiveAttempt:
         return Operation(key, step, args, kwargs, future, contextvars.copy_context(), calling_place())
 
     def _call(self, operation: Operation) -> None:
-        entry = self._recorded.get(operation.key)
+        entry = self._replay.recorded.get(operation.key)
         if entry is not None and entry.op != STEP:
             self._diverge(entry, str(operation), operation.line)
             return
@@ -223,17 +219,17 @@ class LiveAttempt:
         if self._ended.done() or self._signal is not None:
             return False
         while self._replay:
-            entry = self._next_recorded()
-            if entry is None and self._loose:
+            entry = self._replay.take(self._outstanding)
+            if entry is None and self._replay.loose:
                 break
             if entry is None:
-                if self._loosens(self._replay[0]):
+                if self._replay.loosens(self._outstanding, can_move=self._code.can_move):
                     continue
-                return self._stuck_replay(self._replay[0])
+                return self._stuck_replay(self._replay.head)
             if entry.op == CANCEL:
                 self._cancel_code()
                 return True
-            operation = self._outstanding.get(_key(entry))
+            operation = self._outstanding.get(key_of(entry))
             if entry.outcome != CANCELLED and operation is not None:
                 return self._deliver_recorded(operation, entry)
         if self._held and not self._suspending:
@@ -251,24 +247,6 @@ class LiveAttempt:
         if not self._live and not self._code.can_move:
             self._nothing_runs()
         return False
-
-    def _next_recorded(self) -> JournalEntry | None:
-        """Take the entry whose turn it is; None if the code has not called its operation."""
-        for place, entry in enumerate(self._replay):
-            if entry.op == CANCEL or entry.outcome == CANCELLED or _key(entry) in self._outstanding:
-                del self._replay[place]
-                return entry
-            if not self._loose:
-                break
-        return None
-
-    def _loosens(self, entry: JournalEntry) -> bool:
-        """Whether the code may wait for what a retry runs again, before it gets to this entry, if it ever does."""
-        if self._gap is None or entry.position < self._gap:
-            return False
-        called = [self._recorded.get(key) for key in self._outstanding]
-        self._loose = any(one is None or one.outcome != CANCELLED for one in called) or not self._code.can_move
-        return self._loose
 
     def _stuck_replay(self, entry: JournalEntry) -> bool:
         """The journal's next operation was not called. If nothing else can make the code call it, it never will be."""
@@ -316,7 +294,7 @@ class LiveAttempt:
 
     def _outcome_of(self, entry: JournalEntry) -> Outcome:
         """What a recorded operation comes to, decoded as it was the first time."""
-        operation = self._outstanding[_key(entry)]
+        operation = self._outstanding[key_of(entry)]
         data = entry.value or b"null"
         if entry.outcome == SUCCEEDED:
             value = self._parts.values.decode(data, operation.step.result, f"result of {operation}")
@@ -326,21 +304,29 @@ class LiveAttempt:
         return Outcome(data, error=marked(error, operation.key))
 
     def _diverge(self, entry: JournalEntry, actual: str, line: str) -> None:
-        expected = described(entry.op, _key(entry))
+        expected = described(entry.op, key_of(entry))
         error = NonDeterminism(self.execution.id, expected=expected, actual=actual, line=line)
         self._end(Diverged(error), Stopped)
 
     # ---- live operations ------------------------------------------------------------------------------------------
 
     def _begin(self, operation: Operation) -> None:
-        tries = self._tries.get(operation.key, [])
+        tries = self._replay.tries.get(operation.key, [])
         if tries:
             wake_at = msgspec.json.decode(tries[-1].value or b"0", type=int)
             if wake_at > self._parts.engine.group.now:
                 self._back_off(operation, wake_at)
                 return
-        task = self._real.create_task(self._perform(operation, len(tries)), name=f"outlast {operation}")
-        self._live[operation] = task
+        self._go(operation, len(tries))
+
+    def _go(self, operation: Operation, tries: int) -> None:
+        step = operation.step
+        # The step's code runs in this task, in the context of its call; another try gets a task and a context anew.
+        context = operation.context.copy()
+        context.run(step_var.set, step.name)
+        self._live[operation] = self._real.create_task(
+            self._perform(operation, tries), name=f"outlast {step.name}", context=context
+        )
 
     async def _perform(self, operation: Operation, tries: int) -> None:
         _log.debug("performing %s of execution %s", operation.key, self.execution.id)
@@ -387,9 +373,7 @@ class LiveAttempt:
         if self._suspending:
             self._held.append(operation)
         else:
-            tries = len(self._tries.get(operation.key, []))
-            task = self._real.create_task(self._perform(operation, tries), name=f"outlast {operation}")
-            self._live[operation] = task
+            self._go(operation, len(self._replay.tries.get(operation.key, [])))
 
     def _future_done(self, operation: Operation, future: asyncio.Future[Any]) -> None:
         """The code gave the operation up (a timeout, a failed sibling): that is an outcome too, and journaled."""
@@ -407,7 +391,7 @@ class LiveAttempt:
         task = self._live.pop(operation, None)
         if task is not None:
             task.cancel()
-        entry = self._recorded.get(operation.key)
+        entry = self._replay.recorded.get(operation.key)
         if entry is None:
             self._given_up.append(operation.key)
             self._errand(self._record_given_up(operation))
@@ -457,13 +441,12 @@ class LiveAttempt:
     def _code_ended(self, value: Any, error: BaseException | None) -> None:
         if self._ended.done():
             return
-        if self._loose or all(entry.outcome == CANCELLED for entry in self._replay):
-            self._replay.clear()
+        self._replay.code_ended()
         if self._replay and not isinstance(error, asyncio.CancelledError):
-            self._diverge(self._replay[0], "nothing", "at its end")
+            self._diverge(self._replay.head, "nothing", "at its end")
         elif error is None:
             self._end(Completed(value), Stopped)
-        elif isinstance(error, asyncio.CancelledError) and self._cancelling:
+        elif isinstance(error, asyncio.CancelledError) and self._replay.cancelled:
             self._end(Unwound(), Stopped)
         elif isinstance(error, Exception):
             self._end(Raised(error), Stopped)
@@ -482,7 +465,8 @@ class LiveAttempt:
         for _, timer in self._backing_off.values():
             timer.cancel()
         # Not from within the code's own callbacks.
-        self._real.call_soon(self._code.close)
+        if self._begun:
+            self._real.call_soon(self._code.close)
 
     async def _commit(self, ending: Ending) -> None:
         try:
@@ -491,45 +475,21 @@ class LiveAttempt:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
     def _escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
-        """What a retry runs again: the journaled failures that this error is or comes from, and what the code gave up
-        because of them, or of an error of its own. Failures that it caught and lived with replay as they were.
-        """
-        failed = [key for key in marks_of(error) if key in self._recorded]
-        again = dict.fromkeys([*failed, *self._given_up])
-        if failed:
-            first = min(self._recorded[key].position for key in failed)
-            given_up = [key for key, entry in self._recorded.items() if entry.outcome == CANCELLED]
-            again |= dict.fromkeys(key for key in given_up if self._recorded[key].position > first)
-        tries = [_key(entry) for key in again for entry in self._tries.get(key, ())]
-        return (*again, *tries)
+        return self._replay.escaped(error, self._given_up)
 
     # ---- the store ------------------------------------------------------------------------------------------------
 
-    async def _load_journal(self) -> None:
-        for place, entry in enumerate(await self._lease.journal()):
-            if self._gap is None and entry.position != place:
-                self._gap = place
-            if entry.op == RETRY:
-                scope, name, occurrence = entry.scope.rstrip(_RETRIES), *entry.name.rsplit("#", 1)
-                self._tries.setdefault((scope, name, int(occurrence)), []).append(entry)
-                continue
-            self._replay.append(entry)
-            if entry.op == CANCEL:
-                self._cancelling = True
-            else:
-                self._recorded[_key(entry)] = entry
-
     async def _record(self, operation: Operation, outcome: str, value: bytes | None, tries: int) -> None:
         entry = await self._lease.record(*operation.key, STEP, outcome, value, max(tries, 1))
-        self._recorded[operation.key] = entry
+        self._replay.recorded[operation.key] = entry
 
     async def _record_try(self, operation: Operation, back_off: BackOff) -> None:
         scope, name, occurrence = operation.key
         value = msgspec.json.encode(back_off.wake_at)
         entry = await self._lease.record(
-            f"{scope}{_RETRIES}", f"{name}#{occurrence}", back_off.tries, RETRY, FAILED, value
+            f"{scope}{RETRIES}", f"{name}#{occurrence}", back_off.tries, RETRY, FAILED, value
         )
-        self._tries.setdefault(operation.key, []).append(entry)
+        self._replay.tries.setdefault(operation.key, []).append(entry)
 
     async def _record_cancel(self) -> JournalEntry:
         return await self._lease.record("", "outlast:cancel", 1, CANCEL, SUCCEEDED, None)
@@ -542,8 +502,8 @@ class LiveAttempt:
             return
         finally:
             self._looking = False
-        if fresh.cancel_requested and not self._cancelling:
-            self._cancelling = True
+        if fresh.cancel_requested and not self._replay.cancelled:
+            self._replay.cancelled = True
             self._arrivals.append(await self._record_cancel())
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
@@ -587,7 +547,3 @@ class LiveAttempt:
     def _nudge(self) -> None:
         if not self._ended.done():
             self._code.nudge()
-
-
-def _key(entry: JournalEntry) -> OperationKey:
-    return (entry.scope, entry.name, entry.occurrence)

@@ -79,7 +79,7 @@ class AsyncCode:
             self._ended(None if error else main.result(), error)
 
     def nudge(self) -> None:
-        self.loop.call_soon(_nothing)
+        self.loop.wake()
 
     @property
     def can_move(self) -> bool:
@@ -195,7 +195,3 @@ class ThreadCode:
 
     def lines(self) -> list[str]:
         return []
-
-
-def _nothing() -> None:
-    return None

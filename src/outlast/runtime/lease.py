@@ -31,6 +31,7 @@ class Lease:
         self._parts = parts
         self._heard = heard
         self._entries = 0
+        self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
 
     # ---- the journal ----------------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ class Lease:
         """Commit what the machine makes of a fact; None if it made nothing of it."""
         engine = self._parts.engine
         while True:
-            view = View(self.partition, self.execution)
+            view = View(self._partition, self.execution)
             answer = decide(view, fact, engine.group.now)
             if isinstance(answer, Refusal):
                 return self._refused(fact, answer)
@@ -124,10 +125,6 @@ class Lease:
         self.execution = fresh
         self.inbox = max(self.inbox, fresh.inbox)
         return fresh
-
-    @property
-    def partition(self) -> int:
-        return partition_of(self.execution.namespace, self.execution.id, self._parts.engine.store.partitions)
 
     def new_id(self) -> str:
         return self._parts.engine.entropy.new_id()

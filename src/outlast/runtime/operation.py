@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
 from pathlib import Path
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import contextvars
 
 _PACKAGE = str(Path(__file__).parent.parent)
+_OURS: set[CodeType] = set()
+"""Code of Outlast that was seen below user code: found again faster than by its file's name."""
 
 SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
 STEP, RETRY, CANCEL = "step", "retry", "cancel"
@@ -79,8 +81,10 @@ def described(op: str, key: OperationKey) -> str:
 
 def calling_place() -> tuple[CodeType, int]:
     """Where user code called: the nearest frame outside of Outlast."""
-    frame = inspect.currentframe()
-    assert frame is not None
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while (code := frame.f_code) in _OURS or code.co_filename.startswith(_PACKAGE):
+        _OURS.add(code)
+        if frame.f_back is None:
+            break
         frame = frame.f_back
-    return frame.f_code, frame.f_lineno
+    return code, frame.f_lineno

@@ -38,16 +38,17 @@ class BackOff(Struct, frozen=True):
 async def perform(parts: Parts, execution_id: str, operation: Operation, tries: int) -> Outcome | BackOff:
     """Try until it succeeds, may not be retried, or must wait for long. `tries` have failed before."""
     step = operation.step
-    what = f"result of {operation}"
+    here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
     while True:
         tries += 1
         try:
-            result = await _invoke(parts, operation)
-            data, value = parts.values.settle(result, step.result, what)
+            result = await (step.fn(*operation.args, **operation.kwargs) if here else _invoke(parts, operation))
+            data, value = parts.values.settle(result, step.result, f"result of {operation}")
             return Outcome(data, value=value, tries=tries)
         except CodecHookFailed:
             raise  # no outcome can be written: the step runs again when the codec is back
         except Exception as error:
+            here = False
             if isinstance(error, (*step.fatal, *FATAL)) or tries >= step.retry.max_attempts:
                 # The code sees what a replay would raise, live as well.
                 data, settled = settle_failure(error, execution_id=execution_id, what=str(operation))

@@ -30,6 +30,9 @@ _log = logging.getLogger(__name__)
 
 Name = tuple[str, str]
 
+ANSWER_DISTANCE_S = 0.05
+"""Between two looks for what came from outside, when somebody rings all the time."""
+
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
     name: str
@@ -60,6 +63,8 @@ class Worker:
         self._attempts: dict[Name, LiveAttempt] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._kick = asyncio.Event()
+        self._freed = asyncio.Event()
+        self._rung = asyncio.Event()
         self._draining = False
         self._claiming = False
         self._unknown: set[tuple[Name, int]] = set()
@@ -80,8 +85,8 @@ class Worker:
         self._duties = [
             asyncio.create_task(self._claim_for_ever(), name="outlast claim"),
             asyncio.create_task(self._renew_for_ever(), name="outlast renew"),
+            asyncio.create_task(self._answer_for_ever(), name="outlast answer"),
         ]
-        self._errand(self._wake_what_waits_for_code())
 
     def kick(self) -> None:
         """There may be work."""
@@ -91,6 +96,7 @@ class Worker:
         """Claim nothing more; let what runs finish for a while, then hand it back."""
         self._draining = True
         self._kick.set()
+        self._freed.set()
         claim, *others = self._duties or [None]
         if claim is not None:
             await asyncio.gather(claim, return_exceptions=True)
@@ -142,7 +148,15 @@ class Worker:
     # ---- claiming -------------------------------------------------------------------------------------------------
 
     async def _claim_for_ever(self) -> None:
+        # Before the first claim: what this worker's own code finds not to fit must not be woken by it again.
+        await self._wake_what_waits_for_code()
         while not self._draining:
+            # One look for all that rings or ends together, such as a batch of ends, or a start here and its doorbell.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if self._draining:
+                break
+            self._freed.clear()
             free = self._options.concurrency - len(self._running)
             if free > 0:
                 self._kick.clear()
@@ -157,10 +171,7 @@ class Worker:
 
     async def _wait(self, has_room: bool) -> None:
         """Until somebody kicks; without room, until an attempt ends."""
-        if has_room:
-            await self._kick.wait()
-        elif self._running:
-            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        await (self._kick if has_room else self._freed).wait()
 
     async def _claim(self, limit: int) -> int:
         serves = self._serves()
@@ -206,10 +217,16 @@ class Worker:
         definition = self._definition(execution.workflow, execution.version)
         attempt = LiveAttempt(self._parts, claimed, definition)
         name = (execution.namespace, execution.id)
+        if name in self._attempts:  # our lease ran out unnoticed, and we are the one who claimed it anew
+            self._attempts[name].lose("the lease ran out, and it was claimed anew")
         self._attempts[name] = attempt
         running = asyncio.create_task(self._run(name, attempt), name=f"outlast {execution.id}")
         self._running.add(running)
-        running.add_done_callback(self._running.discard)
+        running.add_done_callback(self._ended)
+
+    def _ended(self, running: asyncio.Task[Any]) -> None:
+        self._running.discard(running)
+        self._freed.set()
 
     async def _run(self, name: Name, attempt: LiveAttempt) -> None:
         try:
@@ -220,6 +237,10 @@ class Worker:
         finally:
             if self._attempts.get(name) is attempt:
                 del self._attempts[name]
+            # At once: whoever waits for the result finds the room that it leaves.
+            running = asyncio.current_task()
+            assert running is not None
+            self._ended(running)
 
     async def _wake_what_waits_for_code(self) -> None:
         """A replay that diverged waits for code that fits. A worker that starts may have it: let it try, once."""
@@ -273,6 +294,20 @@ class Worker:
                 if loop.time() - renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")
+
+    def heard(self) -> None:
+        """Somebody rang at home: something may have come from outside for what runs here."""
+        self._rung.set()
+
+    async def _answer_for_ever(self) -> None:
+        """One look for many rings: they do not say for whom they are, and most are this process's own ends."""
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            if self._attempts:
+                with suppress(OutlastError):  # the next renewal looks again
+                    await self.renew()
+                await asyncio.sleep(ANSWER_DISTANCE_S)
 
     async def renew(self) -> None:
         """Keep the leases, learn what came from outside, and put right what differs."""

@@ -49,6 +49,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def __init__(self, real: asyncio.AbstractEventLoop, on_idle: Callable[[], bool]) -> None:
         self._real = real
         self._on_idle = on_idle
+        self._context = contextvars.copy_context()
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: dict[asyncio.TimerHandle, asyncio.TimerHandle] = {}
         self._pump_due = False
@@ -84,10 +85,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             events._set_running_loop(outer)
             self._pumping = False
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Look soon whether there is something to run or to deliver."""
         if not self._pump_due and not self._pumping and not self._closed:
             self._pump_due = True
-            self._real.call_soon(self.pump)
+            self._real.call_soon(self.pump, context=self._context)
 
     def close(self) -> None:
         self._closed = True
@@ -103,7 +105,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
-        self._wake()
+        self.wake()
         return handle
 
     def call_soon_threadsafe(
@@ -115,7 +117,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def _take(self, handle: asyncio.Handle) -> None:
         self._ready.append(handle)
-        self._wake()
+        self.wake()
 
     def call_later(
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None

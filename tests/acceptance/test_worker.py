@@ -1,0 +1,473 @@
+"""Workers: what they claim, how much at once, how they stop, and how they share work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast import App, Retry, Status
+from tests.acceptance.conftest import Gate, Place, status_is, until
+
+
+def echo_on(app: App, ran: list[str] | None = None, **options: Any) -> Any:
+    @app.workflow(**options)
+    async def echo(text: str) -> str:
+        if ran is not None:
+            ran.append(text)
+        return text
+
+    return echo
+
+
+# ---- what it claims -----------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_serves_only_its_lanes(place: Place):
+    app = place.app()
+    ran: list[str] = []
+    echo = echo_on(app, ran)
+    async with app.worker(lanes=["mail", "reports"]):
+        other = await echo.start("default")
+        for lane in ("mail", "reports"):
+            handle = await echo.options(lane=lane).start(lane)
+            assert await handle.result(timeout=20) == lane
+        assert (await other.info()).status == Status.READY
+    assert ran == ["mail", "reports"]
+
+
+async def test_a_worker_serves_the_lanes_of_its_workflows_by_itself(app: App):
+    echo = echo_on(app, lane="mail")
+    async with app:
+        handle = await echo.start("x")
+        assert await handle.result(timeout=20) == "x"
+        assert (await handle.info()).lane == "mail"
+
+
+async def test_a_worker_claims_only_what_it_is_capable_of(place: Place):
+    plain, gpu = place.app(), place.app()
+    ran_plain, ran_gpu = list[str](), list[str]()
+    echo = echo_on(plain, ran_plain)
+    echo_on(gpu, ran_gpu)
+    async with plain:
+        needs_gpu = await echo.options(requires={"gpu"}).start("gpu")
+        needs_both = await echo.options(requires={"gpu", "eu"}).start("both")
+        assert await echo("plain") == "plain"
+        async with gpu.worker(capabilities={"gpu"}):
+            assert await needs_gpu.result(timeout=20) == "gpu"
+            assert (await needs_both.info()).status == Status.READY
+    assert (ran_plain, ran_gpu) == (["plain"], ["gpu"])
+
+
+async def test_a_worker_claims_only_workflows_and_versions_that_it_has(place: Place):
+    old, new = place.app(), place.app()
+    echo_old, echo_new = echo_on(old, version="1"), echo_on(new, version="2")
+    async with old, new:
+        one, two = await echo_old.start("1"), await echo_new.start("2")
+        assert await one.result(timeout=20) == "1"
+        assert await two.result(timeout=20) == "2"
+        [first], [second] = await one.attempts(), await two.attempts()
+        assert first.worker != second.worker
+        assert ((await one.info()).version, (await two.info()).version) == ("1", "2")
+
+
+async def test_a_client_runs_nothing(app: App):
+    ran: list[str] = []
+    echo = echo_on(app, ran)
+    async with app.client():
+        handle = await echo.start("x")
+        with pytest.raises(TimeoutError):
+            await handle.result(timeout="100ms")
+    assert ran == []
+
+
+# ---- how much at once ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colour", ["async def", "def"])
+async def test_concurrency_is_a_limit_that_is_used_and_kept(app: App, colour: str):
+    running = most = 0
+
+    @app.step
+    async def work() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    if colour == "async def":
+
+        @app.workflow
+        async def busy() -> None:
+            await work()
+    else:
+
+        @app.workflow
+        def busy() -> None:
+            work.sync()
+
+    async with app.worker(concurrency=4):
+        handles = await app.start_many(busy.bind() for _ in range(20))
+        await asyncio.gather(*(handle.result(timeout=20) for handle in handles))
+    assert most == 4
+
+
+async def test_a_worker_claims_as_capacity_frees(app: App):
+    """With polling put off, each end makes room for the next claim."""
+    echo = echo_on(app)
+    async with app.worker(concurrency=2, poll="1h"):
+        handles = await app.start_many(echo.bind(str(n)) for n in range(50))
+        results = await asyncio.gather(*(handle.result(timeout=20) for handle in handles))
+    assert results == [str(n) for n in range(50)]
+
+
+async def test_what_waits_elsewhere_takes_no_room(clocked: Place):
+    """A hundred executions that back off for long leave room for one more on a worker with room for one."""
+    app = clocked.app()
+
+    @app.step(retry=Retry(max_attempts=2, initial="1h", max_delay="1h"))
+    async def fails() -> None:
+        raise TimeoutError
+
+    @app.workflow
+    async def patient() -> None:
+        await fails()
+
+    echo = echo_on(app)
+    async with app.worker(concurrency=1):
+        await app.start_many(patient.bind() for _ in range(100))
+
+        async def all_suspended() -> bool:
+            return await app.count(status="suspended") == 100
+
+        await until(all_suspended, "not all are suspended")
+        assert await echo("room") == "room"
+
+
+async def test_def_code_runs_side_by_side_in_threads(app: App):
+    meet = threading.Barrier(5, timeout=20)
+
+    @app.step
+    def meets() -> None:
+        meet.wait()
+
+    @app.workflow
+    def visitor() -> None:
+        meets()
+
+    async with app.worker(concurrency=5):
+        handles = await app.start_many(visitor.bind() for _ in range(5))
+        await asyncio.gather(*(handle.result(timeout=20) for handle in handles))
+
+
+# ---- how it stops -------------------------------------------------------------------------------------------------
+
+
+async def test_closing_lets_what_runs_finish(place: Place, gate: Gate):
+    app = place.app()
+
+    @app.step
+    async def wait() -> str:
+        await gate()
+        return "finished"
+
+    @app.workflow
+    async def waiting() -> str:
+        return await wait()
+
+    async with app.worker(drain="20s"):
+        await waiting.options(id="it").start()
+        await gate.reached()
+        asyncio.get_running_loop().call_later(0.05, gate.open)
+    async with app.client():
+        assert await waiting.execution("it").result(timeout=5) == "finished"
+        info = await waiting.execution("it").info()
+    assert (info.attempts, info.crashes, info.failures) == (1, 0, 0)
+
+
+async def test_closing_hands_back_what_does_not_finish(place: Place, gate: Gate):
+    stopped: list[str] = []
+
+    def make(gate: Gate | None) -> tuple[App, Any]:
+        app = place.app()
+
+        @app.step
+        async def wait() -> str:
+            try:
+                if gate is not None:
+                    await gate()
+            except asyncio.CancelledError:
+                stopped.append("stopped")
+                raise
+            return "finished"
+
+        @app.workflow
+        async def waiting() -> str:
+            return await wait()
+
+        return app, waiting
+
+    app, waiting = make(gate)
+    async with app.worker(drain="50ms"):
+        await waiting.options(id="it").start()
+        await gate.reached()
+    assert stopped == ["stopped"]
+    async with app.client():
+        assert (await waiting.execution("it").info()).status == Status.READY, "without waiting for the lease to run out"
+    app, waiting = make(None)
+    async with app:
+        assert await waiting.execution("it").result(timeout=20) == "finished"
+        info = await waiting.execution("it").info()
+    assert (info.attempts, info.crashes, info.failures) == (1, 0, 0), "being handed back counts as nothing"
+
+
+async def test_a_closing_worker_claims_nothing_more(place: Place, gate: Gate):
+    app, client = place.app(), place.app()
+    ran: list[str] = []
+    echo_on(app, ran)
+    echo = echo_on(client)
+
+    @app.step
+    async def wait() -> None:
+        await gate()
+
+    @app.workflow
+    async def waiting() -> None:
+        await wait()
+
+    async with client.client():
+        async with app.worker(drain="20s"):
+            await waiting.start()
+            await gate.reached()
+            await asyncio.sleep(0.1)  # no claim is under way
+
+            async def while_closing() -> Status:
+                handle = await echo.start("late")
+                await asyncio.sleep(0.2)
+                gate.open()
+                return (await handle.info()).status
+
+            closing = asyncio.create_task(while_closing())
+        assert await closing == Status.READY
+    assert ran == []
+
+
+async def test_finally_runs_when_code_is_handed_back_and_writes_nothing(place: Place, gate: Gate):
+    app = place.app()
+    said: list[str] = []
+
+    @app.step
+    async def wait() -> None:
+        await gate()
+
+    @app.step
+    async def clean() -> None:
+        said.append("never")
+
+    @app.workflow
+    async def careful() -> None:
+        try:
+            await wait()
+        except Exception:
+            said.append("swallowed")
+        finally:
+            said.append("finally")
+            await clean()
+
+    async with app.worker(drain=0):
+        await careful.options(id="it").start()
+        await gate.reached()
+    async with app.client():
+        assert await careful.execution("it").journal() == []
+    assert said == ["finally"]
+
+
+# ---- leases -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_worker_that_claims_anew_what_it_lost_stops_the_code_that_it_lost(clocked: Place):
+    """Its lease ran out (the machine slept), and it is the first to claim again."""
+    app = clocked.app(lease_ttl="10s")
+    gates = [Gate(), Gate()]
+    said: list[str] = []
+
+    @app.step
+    async def wait() -> int:
+        which = said.count("begun")
+        said.append("begun")
+        try:
+            await gates[which]()
+        except asyncio.CancelledError:
+            said.append("stopped")
+            raise
+        return which
+
+    @app.workflow
+    async def waiting() -> int:
+        return await wait()
+
+    async with app.worker(drain="5s") as worker:
+        handle = await waiting.start()
+        await gates[0].reached()
+        await asyncio.sleep(0.2)  # no renewal is under way, which would keep the lease
+        await clocked.pass_time(app, "1h")
+        await gates[1].reached()
+        await until(lambda: worker.busy == 1, "the first attempt still runs")
+        assert "stopped" in said
+        gates[1].open()
+        assert await handle.result(timeout=20) == 1
+        info = await handle.info()
+        assert (info.attempts, info.crashes) == (2, 1)
+
+
+# ---- code that blocks the loop ------------------------------------------------------------------------------------
+
+
+async def test_code_that_blocks_the_loop_is_warned_of_with_its_line(app: App, caplog: pytest.LogCaptureFixture):
+    @app.step
+    async def rude() -> None:
+        time.sleep(0.9)  # noqa: ASYNC251
+
+    @app.workflow
+    async def blocks() -> None:
+        await rude()
+
+    with caplog.at_level(logging.WARNING, logger="outlast.runtime.watchdog"):
+        async with app:
+            await blocks()
+    line = rude.fn.__code__.co_firstlineno + 2
+    warnings = [record.getMessage() for record in caplog.records if "blocked" in record.getMessage()]
+    assert len(warnings) == 1
+    assert f"test_worker.py:{line} in rude" in warnings[0]
+
+
+# ---- sharing ------------------------------------------------------------------------------------------------------
+
+
+async def test_two_apps_on_one_store_share_the_work(place: Place):
+    ran: dict[str, list[str]] = {"one": [], "two": []}
+
+    def make(which: str) -> tuple[App, Any]:
+        app = place.app()
+
+        @app.step
+        async def work(n: int) -> int:
+            ran[which].append(str(n))
+            await asyncio.sleep(0.02)
+            return n
+
+        @app.workflow
+        async def busy(n: int) -> int:
+            return await work(n)
+
+        return app, busy
+
+    (one, busy), (two, _) = make("one"), make("two")
+    async with one.worker(concurrency=3), two.worker(concurrency=3):
+        handles = await one.start_many(busy.bind(n) for n in range(30))
+        assert await asyncio.gather(*(handle.result(timeout=20) for handle in handles)) == list(range(30))
+    assert sorted(map(int, ran["one"] + ran["two"])) == list(range(30)), "each ran once"
+    assert len(ran["one"]) >= 5
+    assert len(ran["two"]) >= 5
+
+
+SETTINGS = {
+    "fast path off": {"fast_path": "no"},
+    "doorbell off": {"doorbell": "no"},
+    "both off": {"fast_path": "no", "doorbell": "no"},
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+async def test_the_nets_alone_carry_everything(place: Place, gate: Gate, setting: str):
+    """Doorbells and the fast path are hints: without them the same happens, a little later."""
+    client, app = place.app(**SETTINGS[setting]), place.app(**SETTINGS[setting])
+    echo, ran = echo_on(client), list[str]()
+    echo_on(app, ran)
+
+    @app.step
+    async def wait() -> None:
+        await gate()
+
+    @app.workflow
+    async def waiting() -> None:
+        await wait()
+
+    async with client.client(), app.worker(poll="50ms"):
+        assert await (await echo.start("from elsewhere")).result(timeout=20) == "from elsewhere"
+        handles = await client.start_many(echo.bind(str(n)) for n in range(20))
+        assert len([await handle.result(timeout=20) for handle in handles]) == 20
+        running = await waiting.start()
+        await gate.reached()
+        await client.execution(running.id).cancel()
+        await status_is(running, "cancelled")
+        assert Counter(info.status for info in await client.find()) == {"succeeded": 21, "cancelled": 1}
+
+
+# ---- processes ----------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import asyncio, os, sys
+from outlast import App
+
+app = App()
+
+@app.step
+async def where() -> int:
+    await asyncio.sleep(0.02)
+    return os.getpid()
+
+@app.workflow
+async def locate() -> int:
+    return await where()
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, place: Place):
+    """`outlast worker` on a program of its own, in real processes."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def worker(*options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "outlast", "worker", "program:app", "--url", place.url, *options]
+        started.append(subprocess.Popen(command, cwd=tmp_path))
+        return started[-1]
+
+    yield worker
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+async def test_two_processes_on_one_store_share_the_work_and_drain(place: Place, program):
+    app = place.app()
+
+    @app.step
+    async def where() -> int: ...
+
+    @app.workflow
+    async def locate() -> int:
+        return await where()
+
+    async with app.client():
+        processes = [program("--concurrency", "2"), program("--concurrency", "2")]
+        handles = await app.start_many(locate.bind() for _ in range(200))
+        pids = Counter([await handle.result(timeout=60) for handle in handles])
+        assert set(pids) == {process.pid for process in processes}
+        assert min(pids.values()) >= 20
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        assert [await asyncio.to_thread(process.wait, 20) for process in processes] == [0, 0]
