@@ -161,12 +161,12 @@ async def tell(handles: list[Handle[Receipt]], workers: list[Worker]) -> bool:
     return redone == 0
 
 
-def what_next() -> None:
+def what_next(order: str) -> None:
     console.print("\n[bold]Try next[/], in this folder")
     for command, why in (
         (f"export OUTLAST_URL={URL}", "or --url with each command"),
         (".venv/bin/outlast ls", "all orders"),
-        (".venv/bin/outlast show order-1", "what happened to one, and when"),
+        (f".venv/bin/outlast show {order}", "what happened to one, and when"),
         (".venv/bin/outlast worker examples.orders:app", "a worker: start several, kill some"),
         (".venv/bin/outlast --help", "and start, cancel, retry, hold, doctor, …"),
     ):
@@ -180,7 +180,7 @@ async def main() -> int:
     async with app.client():
         handles, workers = await run_orders()
         well = await tell(handles, workers)
-    what_next()
+    what_next(next(order for step, order in workers[0].calls if step == "bill"))
     return 0 if well else 1
 
 

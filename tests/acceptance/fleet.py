@@ -31,15 +31,13 @@ def make_app(url: str, ledger: str) -> App:
         attempt = attempt_var.get()
         assert attempt is not None
         line = f"{attempt.execution.id} {number} {attempt.execution.epoch} {os.getpid()}\n"
-        with Path(ledger).open("a") as file:
-            file.write(line)
+        write(ledger, line)
         return number
 
     @app.step
     async def long_effect() -> str:
         line = f"long {attempt_var.get().execution.epoch}\n"  # type: ignore[union-attr]
-        with Path(ledger).open("a") as file:
-            file.write(line)
+        write(ledger, line)
         await asyncio.sleep(3)
         return "done"
 
@@ -63,6 +61,12 @@ def make_app(url: str, ledger: str) -> App:
         await deadly()
 
     return app
+
+
+def write(ledger: str, line: str) -> None:
+    """One short append: whole lines, also from several processes."""
+    with Path(ledger).open("a") as file:
+        file.write(line)
 
 
 def spawn(role: str, url: str, ledger: Path, **env: str) -> subprocess.Popen[bytes]:

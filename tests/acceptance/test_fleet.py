@@ -1,4 +1,4 @@
-"""Workers killed with SIGKILL, stopped with SIGSTOP, drained with SIGTERM: nothing is lost, nothing recorded is redone."""
+"""Workers killed, frozen and drained by signals: nothing is lost, nothing recorded is done again."""
 
 import asyncio
 import random

@@ -105,17 +105,13 @@ async def test_concurrency_is_a_limit_that_is_used_and_kept(app: App, colour: st
         await asyncio.sleep(0.01)
         running -= 1
 
-    if colour == "async def":
+    async def calls() -> None:
+        await work()
 
-        @app.workflow
-        async def busy() -> None:
-            await work()
-    else:
+    def calls_def() -> None:
+        work.sync()
 
-        @app.workflow
-        def busy() -> None:
-            work.sync()
-
+    busy: Any = app.workflow(calls if colour == "async def" else calls_def, name="busy")
     async with app.worker(concurrency=4):
         handles = await app.start_many(busy.bind() for _ in range(20))
         await asyncio.gather(*(handle.result(timeout=20) for handle in handles))

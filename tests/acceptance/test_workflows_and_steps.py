@@ -554,7 +554,7 @@ async def test_a_sibling_that_runs_keeps_a_backing_off_step_company(clocked: Pla
         return "slow"
 
     @app.workflow
-    async def both() -> list[str]:
+    async def both() -> tuple[str, str]:
         return await asyncio.gather(flaky(), slow())
 
     async with app:
@@ -564,7 +564,7 @@ async def test_a_sibling_that_runs_keeps_a_backing_off_step_company(clocked: Pla
         gate.open()
         await status_is(handle, "suspended")
         await clocked.pass_time(app, "61m")
-        assert await handle.result(timeout=20) == ["in the end", "slow"]
+        assert await handle.result(timeout=20) == ("in the end", "slow")
         slow_entries = [entry for entry in await handle.journal() if entry.name == "slow"]
         assert len(slow_entries) == 1
 
