@@ -66,7 +66,7 @@ test-machine: setup ## the machine's unit tests, which must cover every one of i
 
 .PHONY: test-fast
 test-fast: setup ## unit, property, conformance and tidy tests
-	$(BIN)/pytest -m "not slow" --ignore=tests/unit/machine $(ARGS)
+	$(BIN)/pytest -m "not slow" --ignore=tests/unit/machine --numprocesses=auto $(ARGS)
 
 .PHONY: test-slow
 test-slow: setup ## tests marked slow (crashes, processes, races), in parallel

@@ -48,6 +48,7 @@ from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.parts import Parts
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
+from outlast.runtime.workflow_loop import WorkflowLoop
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
 
 P = ParamSpec("P")
@@ -184,8 +185,13 @@ class App:
             store = self._make_store()
             await store.migrate()
             await store.open()
-            self._opened = Opened(self, store, settings, for_portal=for_portal)
-            self._opened.begin()
+            opened = Opened(self, store, settings, for_portal=for_portal)
+            try:
+                opened.begin()
+            except BaseException:
+                await opened.close()
+                raise
+            self._opened = opened
         finally:
             self._opening = False
 
@@ -206,6 +212,13 @@ class App:
         """The client of the open app."""
         if self._opened is None or not self._opened.here:
             raise WrongPlace("this app is not open: use `async with app:` (or app.client()), or the .sync face")
+        running = asyncio._get_running_loop()
+        if isinstance(running, WorkflowLoop):
+            raise WrongPlace(
+                "a workflow's own code, which is replayed, cannot use the app or a handle: do it in a step"
+            )
+        if running is not None and running is not self._opened.loop:
+            raise WrongPlace("this app is open in another event loop: use it there, or `async with app:` here")
         return self._opened.client
 
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

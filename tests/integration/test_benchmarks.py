@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.peers import environment
 from benchmarks.report import Row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,7 @@ def test_every_scenario_leaves_its_rows(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     rows = msgspec.json.decode(output.read_bytes(), type=list[Row], strict=True)
     assert {(row.system, row.scenario) for row in rows if row.metric == "steps_per_s"} == {
-        (system, scenario) for system in ("bare", "outlast") for scenario in ("lockstep", "jittered")
+        (system, scenario) for system in ("bare", "outlast") for scenario in ("end-to-end", "lockstep", "jittered")
     }
     assert {row.concurrency for row in rows if row.metric == "steps_per_s"} == {1, 100}
     assert {row.metric for row in rows if row.system == "bare"} == {
@@ -37,13 +38,39 @@ def test_every_scenario_leaves_its_rows(tmp_path: Path):
         "p50_ms",
         "p99_ms",
         "cpu_us_per_step",
+        "cpu_us_per_execution",
+        "enqueue_per_s",
+        "drain_per_s",
     }
+    assert {(row.steps, row.concurrency) for row in rows if row.scenario == "end-to-end"} == {
+        (steps, concurrency) for steps in (0, 1, 10) for concurrency in (1, 100)
+    }
+    assert {(row.system, row.metric) for row in rows if row.scenario == "backlog"} == {
+        (system, metric) for system in ("bare", "outlast") for metric in ("enqueue_per_s", "drain_per_s")
+    }
+    assert "without DBOS (QUICK)" in done.stdout
     assert {row.workers for row in rows if row.scenario == "fairness"} == {4}
     assert {row.scenario for row in rows} >= {"claim-few", "claim-20000", "due-timer-few", "due-timer-20000"}
     assert all(row.store == "sqlite" and row.value >= 0 and row.unit for row in rows)
     keys = msgspec.json.decode(output.read_bytes())[0].keys()
     assert set(keys) == set("system version store scenario steps concurrency workers metric value unit".split())
     assert "bars (" in done.stdout
+
+
+def test_an_environment_that_cannot_be_made_leaves_the_peer_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*command: str) -> None:
+        raise subprocess.CalledProcessError(1, command, stderr="no network\nno such package")
+
+    monkeypatch.setattr(environment, "PEERS", tmp_path)
+    monkeypatch.setattr(environment, "_run", fail)
+
+    with pytest.raises(environment.PeerMissing, match="dbos could not be installed: no such package"):
+        environment.python_for("dbos")
+    assert not (tmp_path / "dbos").exists()
+
+
+def test_the_peer_is_pinned():
+    assert environment.version_of("dbos")[0].isdigit()
 
 
 def test_unknown_store_is_named_with_the_known_ones():
@@ -57,4 +84,4 @@ def test_unknown_scenario_is_named_with_the_known_ones():
     done = run("--only", "everything")
 
     assert done.returncode == 2
-    assert "sqlite has no scenario 'everything'; there is: commit, fairness, scale" in done.stderr
+    assert "sqlite has no scenario 'everything'; there is: end-to-end, backlog, commit, fairness, scale" in done.stderr

@@ -108,6 +108,7 @@ class Workflow(Generic[P, R]):
         self.name = options.name or check_word("workflow", default_name("workflow", fn))
         self.version = options.version
         self._options = options
+        self._retry = options.retry.policy()
         self._start_options = StartOptions()
         self.arguments = Arguments(fn, self.name)
         self.definition = WorkflowDefinition(
@@ -175,7 +176,7 @@ class Workflow(Generic[P, R]):
             delay_ms=given.delay_ms,
             deadline_ms=own.deadline_ms if given.deadline_ms is None else given.deadline_ms,
             timeout_ms=own.timeout_ms,
-            retry=own.retry.policy(),
+            retry=self._retry,
             retention_ms=own.retention_ms if given.retention_ms is None else given.retention_ms,
             tags=given.tags,
             if_exists=given.if_exists,

@@ -38,12 +38,13 @@ class Handle(Generic[R]):
         `TimeoutError` after `timeout`: the execution goes on.
         """
         seconds = None if timeout is None else to_ms(timeout, what="timeout") / 1_000
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with limit:
                 return await self._client.result(self.id, self._annotation)
         except TimeoutError as error:
-            if seconds is None:
-                raise
+            if not limit.expired():
+                raise  # it is what the workflow raised
             raise TimeoutError(f"execution {self.id!r} did not end within {seconds:g} s; it goes on") from error
 
     async def info(self) -> Info:

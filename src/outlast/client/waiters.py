@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from outlast.errors import StoreClosed
 from outlast.machine.changes import Changes, Insert, View
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution, execution_key
@@ -172,7 +173,12 @@ class Waiters:
                 _log.warning("looking for ends failed, and is tried again: %s", error)
 
     async def close(self) -> None:
+        """Whoever still waits is told: nobody looks for them any more."""
         if self._poll is not None:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)
             self._poll = None
+        for future in [future for waiting in self._waiting.values() for future in waiting]:
+            if not future.done():
+                future.set_exception(StoreClosed("the app was closed while somebody waited for this execution"))
+                future.exception()  # its waiter may be busy with a look, and fail by that

@@ -16,6 +16,9 @@ class Status(StrEnum):
     EXPIRED = "expired"
     SKIPPED = "skipped"
 
+    # A member is looked up in tables at every decision; an enum's own hash is a call into Python.
+    __hash__ = str.__hash__
+
     @property
     def terminal(self) -> bool:
         return self in TERMINAL

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import threading
 from collections import deque
 from collections.abc import Coroutine
 from concurrent.futures import Future as ThreadFuture
@@ -61,7 +62,7 @@ from outlast.runtime.operation import (
     described,
 )
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.runtime.replay import RETRIES, Replay, key_of
+from outlast.runtime.replay import RETRIES, TOO_LATE, Replay, key_of
 from outlast.runtime.signals import Signal, Stopped, Suspended
 from outlast.runtime.steps import BackOff, Outcome, perform
 from outlast.runtime.workflow_loop import scope_var
@@ -87,6 +88,8 @@ class LiveAttempt:
         self._arrivals: deque[tuple[Operation, Outcome] | JournalEntry] = deque()
         self._live: dict[Operation, asyncio.Task[None]] = {}
         self._backing_off: dict[Operation, tuple[int, asyncio.TimerHandle]] = {}
+        self._settling: set[Operation] = set()
+        """What has its outcome, which is on its way to the journal."""
         self._errands: set[asyncio.Task[Any]] = set()
         self._looking = False
         self._suspending = False
@@ -172,6 +175,11 @@ class LiveAttempt:
             raise WrongPlace(
                 f"step {step.name!r} is a def and would block the workflow: write `await {step.name}.aio(...)`"
             )
+        if threading.current_thread() is not code.thread:
+            raise WrongPlace(
+                f"step {step.name!r} was called in a thread of the workflow's own, whose order nobody can replay: "
+                "call it in the workflow's thread, or make it an async def workflow and use asyncio.gather"
+            )
         future: ThreadFuture[Any] = ThreadFuture()
         operation = self._operation(step, args, kwargs, future)
         self._real.call_soon_threadsafe(self._call_from_thread, code, operation)
@@ -184,7 +192,10 @@ class LiveAttempt:
             return
         if code.takes_cancel(operation.future):
             return
-        self._call(operation)
+        if not self._replay and any(isinstance(arrival, JournalEntry) for arrival in self._arrivals):
+            self._outstanding[operation.key] = operation  # a cancel came while it was busy: this is where it hears
+        else:
+            self._call(operation)
         code.waits(operation.future)
 
     def _operation(
@@ -219,7 +230,7 @@ class LiveAttempt:
         if self._ended.done() or self._signal is not None:
             return False
         while self._replay:
-            entry = self._replay.take(self._outstanding)
+            entry = self._replay.take(self._outstanding, can_move=self._code.can_move)
             if entry is None and self._replay.loose:
                 break
             if entry is None:
@@ -274,12 +285,12 @@ class LiveAttempt:
         return True
 
     def _deliver(self, operation: Operation, outcome: Outcome) -> None:
+        if operation.future.done():
+            return  # the code gave it up
         self._given_up.clear()
         self._outstanding.pop(operation.key, None)
         if isinstance(self._code, ThreadCode):
             self._code.delivered()
-        if operation.future.done():
-            return
         if outcome.error is not None:
             operation.future.set_exception(outcome.error)
         else:
@@ -340,6 +351,8 @@ class LiveAttempt:
         except LeaseLost as lost:
             self.lose(str(lost))
         except asyncio.CancelledError:
+            if not operation.dropped:
+                self.lose(f"{operation} was cancelled from outside")
             raise
         except Exception as error:
             # The store refuses for good: nothing of this attempt can be written.
@@ -351,6 +364,7 @@ class LiveAttempt:
 
     async def _settle(self, operation: Operation, outcome: Outcome) -> None:
         """Record the outcome, then let the code have it. A result that is too large is a failure of the step."""
+        self._settling.add(operation)
         try:
             await self._record(operation, FAILED if outcome.error else SUCCEEDED, outcome.data, outcome.tries)
         except LimitExceeded as error:
@@ -360,6 +374,7 @@ class LiveAttempt:
                 await self._record(operation, FAILED, data, outcome.tries)
         if outcome.error is not None:
             marked(outcome.error, operation.key)
+        self._settling.discard(operation)
         self._arrivals.append((operation, outcome))
 
     def _back_off(self, operation: Operation, wake_at: int) -> None:
@@ -383,22 +398,30 @@ class LiveAttempt:
     def _give_up(self, operation: Operation) -> None:
         if self._outstanding.pop(operation.key, None) is None or self._signal is not None or self._ended.done():
             return
+        operation.dropped = True
         backing_off = self._backing_off.pop(operation, None)
         if backing_off is not None:
             backing_off[1].cancel()
         if operation in self._held:
             self._held.remove(operation)
         task = self._live.pop(operation, None)
-        if task is not None:
+        if operation in self._settling:
+            self._replay.too_late.add(operation.key)
+        elif task is not None:
             task.cancel()
-        entry = self._replay.recorded.get(operation.key)
-        if entry is None:
+        if operation.key in self._replay.recorded:
+            self._replay.give_up(operation.key)
+        else:
             self._given_up.append(operation.key)
             self._errand(self._record_given_up(operation))
 
     async def _record_given_up(self, operation: Operation) -> None:
+        scope, name, occurrence = operation.key
+        if operation.key in self._replay.too_late:
+            scope = f"{scope}{TOO_LATE}"
         try:
-            await self._record(operation, CANCELLED, None, 0)
+            entry = await self._lease.record(scope, name, occurrence, STEP, CANCELLED, None)
+            self._replay.recorded[operation.key] = entry
         except LeaseLost as lost:
             self.lose(str(lost))
 
@@ -441,7 +464,7 @@ class LiveAttempt:
     def _code_ended(self, value: Any, error: BaseException | None) -> None:
         if self._ended.done():
             return
-        self._replay.code_ended()
+        self._replay.code_ended(self._outstanding)
         if self._replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self._replay.head, "nothing", "at its end")
         elif error is None:
@@ -460,7 +483,8 @@ class LiveAttempt:
             return
         self._signal = signal
         self._ended.set_result(ending)
-        for task in list(self._live.values()):
+        for operation, task in list(self._live.items()):
+            operation.dropped = True
             task.cancel()
         for _, timer in self._backing_off.values():
             timer.cancel()

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
+from outlast import limits
 from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
 from outlast.machine import facts
@@ -17,6 +18,9 @@ from outlast.runtime.operation import OperationKey
 from outlast.runtime.parts import Parts, WorkflowDefinition
 
 _log = logging.getLogger(__name__)
+
+AGAIN_MAX = limits.CHANGES_MAX_WRITES - 50
+"""So many entries can leave the journal with one failure. With more it ends, instead of being refused for ever."""
 
 
 class Completed(Struct, frozen=True):
@@ -86,8 +90,8 @@ async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error:
             change_id=lease.new_id(),
             epoch=lease.execution.epoch,
             failure=parts.values.seal(encode_failure(failure)),
-            retryable=not isinstance(error, (*workflow.fatal, *FATAL)),
-            supersedes=again,
+            retryable=not isinstance(error, (*workflow.fatal, *FATAL)) and len(again) <= AGAIN_MAX,
+            supersedes=again if len(again) <= AGAIN_MAX else (),
             jitter=parts.engine.entropy.random(),
         )
     )

@@ -43,7 +43,7 @@ class StepDefinition(Struct, frozen=True, kw_only=True):
 class Operation:
     """One call of a step, waiting for its outcome. `future` belongs to the code that called it."""
 
-    __slots__ = ("args", "context", "future", "key", "kwargs", "place", "step")
+    __slots__ = ("args", "context", "dropped", "future", "key", "kwargs", "place", "step")
 
     def __init__(
         self,
@@ -62,6 +62,8 @@ class Operation:
         self.future = future
         self.context = context
         self.place = place
+        self.dropped = False
+        """Nobody wants its outcome any more: the code gave it up, or the attempt has ended."""
 
     @property
     def line(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +11,7 @@ from outlast.codec.arguments import Arguments
 from outlast.codec.values import Values
 from outlast.machine.changes import Changes, View
 from outlast.runtime.engine import Engine
+from outlast.runtime.threads import DaemonThreads
 
 
 class WorkflowDefinition(Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ class Parts:
     ) -> None:
         self.engine = engine
         self.values = values
-        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="outlast step")
+        self.threads = DaemonThreads(threads, name="outlast step")
         self.committed = committed
 
     def close(self) -> None:

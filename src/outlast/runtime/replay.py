@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Iterable
 
+from msgspec import structs
+
 from outlast.model.journal import JournalEntry
 from outlast.runtime.marks import marks_of
 from outlast.runtime.operation import CANCEL, CANCELLED, RETRY, OperationKey
 
 RETRIES = "~"
 """A step's failed tries are journaled beside it, under its scope with this mark."""
+TOO_LATE = "!"
+"""An outcome that was on its way to the journal when the code gave the operation up is followed by an entry with this
+mark: the code never saw it."""
 
 
 class Replay:
@@ -30,6 +35,9 @@ class Replay:
         self.tries: dict[OperationKey, list[JournalEntry]] = {}
         self.cancelled = False
         """Whether the code has observed a cancel."""
+        self._given_up: set[OperationKey] = set()
+        self.too_late: set[OperationKey] = set()
+        """What has an outcome that came when the code had given it up."""
 
     def __bool__(self) -> bool:
         return bool(self._left)
@@ -46,6 +54,10 @@ class Replay:
                 scope, name, occurrence = entry.scope.rstrip(RETRIES), *entry.name.rsplit("#", 1)
                 self.tries.setdefault((scope, name, int(occurrence)), []).append(entry)
                 continue
+            if entry.scope.endswith(TOO_LATE):
+                entry = structs.replace(entry, scope=entry.scope.rstrip(TOO_LATE))
+                self._left = deque(one for one in self._left if key_of(one) != key_of(entry))
+                self.too_late.add(key_of(entry))
             self.append(entry)
             if entry.op != CANCEL:
                 self.recorded[key_of(entry)] = entry
@@ -54,10 +66,17 @@ class Replay:
         self._left.append(entry)
         self.cancelled = self.cancelled or entry.op == CANCEL
 
-    def take(self, called: Container[OperationKey]) -> JournalEntry | None:
-        """Take the entry whose turn it is; None if the code has not called its operation."""
+    def give_up(self, key: OperationKey) -> None:
+        """The code has given up what is recorded: when that is next, it is passed over."""
+        self._given_up.add(key)
+
+    def take(self, called: Container[OperationKey], *, can_move: bool) -> JournalEntry | None:
+        """Take the entry whose turn it is; None if the code has not called its operation, or not given it up yet."""
         for place, entry in enumerate(self._left):
-            if entry.op == CANCEL or entry.outcome == CANCELLED or key_of(entry) in called:
+            key = key_of(entry)
+            # What a timer made it give up, it gives up when the timer has run again, and not before.
+            passed = key in self._given_up or (entry.outcome == CANCELLED and (self.loose or not can_move))
+            if entry.op == CANCEL or passed or (entry.outcome != CANCELLED and key in called):
                 del self._left[place]
                 return entry
             if not self.loose:
@@ -72,10 +91,16 @@ class Replay:
         self.loose = any(one is None or one.outcome != CANCELLED for one in awaited) or not can_move
         return self.loose
 
-    def code_ended(self) -> None:
-        """What the code gave up, or would have asked for behind a gap, it need not call again."""
-        if self.loose or all(entry.outcome == CANCELLED for entry in self._left):
+    def code_ended(self, called: Container[OperationKey]) -> None:
+        """What the code gave up, left behind, or would have asked for behind a gap, it need not call again; and it may
+        end before it observes a cancel.
+        """
+        if self.loose or all(self._may_be_left(entry, called) for entry in self._left):
             self._left.clear()
+
+    def _may_be_left(self, entry: JournalEntry, called: Container[OperationKey]) -> bool:
+        key = key_of(entry)
+        return entry.op == CANCEL or entry.outcome == CANCELLED or key in called or key in self._given_up
 
     def escaped(self, error: BaseException, given_up: Iterable[OperationKey]) -> tuple[OperationKey, ...]:
         """What a retry runs again: the journaled failures that this error is or comes from, and what the code gave up
@@ -88,7 +113,12 @@ class Replay:
             abandoned = [key for key, entry in self.recorded.items() if entry.outcome == CANCELLED]
             again |= dict.fromkeys(key for key in abandoned if self.recorded[key].position > first)
         tries = [key_of(entry) for key in again for entry in self.tries.get(key, ())]
-        return (*again, *tries)
+        return (*(self._in_journal(key) for key in again), *tries)
+
+    def _in_journal(self, key: OperationKey) -> OperationKey:
+        """A retry need not run again what has an outcome: it is enough that the code did not give it up."""
+        scope, name, occurrence = key
+        return (f"{scope}{TOO_LATE}", name, occurrence) if key in self.too_late else key
 
 
 def key_of(entry: JournalEntry) -> OperationKey:

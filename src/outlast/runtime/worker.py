@@ -97,6 +97,7 @@ class Worker:
         self._draining = True
         self._kick.set()
         self._freed.set()
+        self._freed.set()
         claim, *others = self._duties or [None]
         if claim is not None:
             await asyncio.gather(claim, return_exceptions=True)
@@ -194,8 +195,8 @@ class Worker:
             claimed = await self._claim_until_answered(request)
             for one in claimed.executions:
                 self._begin(one)
-        except OutlastError as error:
-            _log.warning("claiming failed, and is tried again: %s", error)
+        except Exception as error:  # whatever it is: a worker that claims no more must not live on
+            _log.warning("claiming failed, and is tried again: %s", error, exc_info=not isinstance(error, OutlastError))
             return 0
         finally:
             self._claiming = False
@@ -289,8 +290,9 @@ class Worker:
             try:
                 await self.renew()
                 renewed_at = asked_at
-            except OutlastError as error:
-                _log.warning("renewing the leases failed, and is tried again: %s", error)
+            except Exception as error:
+                unexpected = not isinstance(error, OutlastError)
+                _log.warning("renewing the leases failed, and is tried again: %s", error, exc_info=unexpected)
                 if loop.time() - renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")
@@ -305,7 +307,7 @@ class Worker:
             await self._rung.wait()
             self._rung.clear()
             if self._attempts:
-                with suppress(OutlastError):  # the next renewal looks again
+                with suppress(Exception):  # the next renewal looks again, and says so
                     await self.renew()
                 await asyncio.sleep(ANSWER_DISTANCE_S)
 

@@ -11,14 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar
 
 from outlast.errors import WrongPlace
 
 T = TypeVar("T")
+
+SLICE = 1_000
+"""After so many callbacks the real loop has its turn: leases are renewed while a long journal is replayed."""
+SPIN_SLICES = 20
+"""Code that is not idle for so long waits by going round in circles (`asyncio.sleep(0)`): it is given what came."""
 
 
 class Scope:
@@ -43,6 +49,13 @@ class Scope:
 scope_var: contextvars.ContextVar[Scope] = contextvars.ContextVar("outlast_scope")
 
 
+class Branch(asyncio.Task[T]):
+    """A task of workflow code, which knows its place in the order of creation."""
+
+    __slots__ = ("number",)
+    number: int
+
+
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """Pumped by the real loop. `on_idle` is asked when nothing is ready; it says whether there is more to run."""
 
@@ -55,35 +68,58 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._pump_due = False
         self._pumping = False
         self._closed = False
+        self._branches = 0
+        self._slices = 0
         self.tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a plain timer (`asyncio.sleep`, `asyncio.timeout`) is set: it holds the worker."""
-        return bool(self._timers)
+        """Whether a plain timer (`asyncio.sleep`, `asyncio.timeout`) is set, or code spins: it holds the worker."""
+        return bool(self._timers or self._ready)
 
     # ---- running --------------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Run until idle. Called from a plain callback of the real loop, never from within a task of it."""
+        """Run until idle, or for a slice. Called from a plain callback of the real loop, never from a task of it."""
         self._pump_due = False
         if self._pumping or self._closed:
             return
         outer = events._get_running_loop()
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
         self._pumping = True
+        left = SLICE
         try:
             while True:
                 events._set_running_loop(self)
-                while self._ready:
+                while self._ready and left:
+                    left -= 1
                     handle = self._ready.popleft()
                     if not handle.cancelled():
-                        handle._run()
+                        try:
+                            handle._run()
+                        except SystemExit:
+                            continue  # its task has ended with it; it does not end the worker
                 events._set_running_loop(outer)
+                self._slices = self._slices + 1 if self._ready else 0
+                if self._ready and self._slices < SPIN_SLICES:
+                    break
+                self._slices = 0
                 if not self._on_idle():
                     break
         finally:
+            sys.set_asyncgen_hooks(*hooks)
             events._set_running_loop(outer)
             self._pumping = False
+        if self._ready:
+            self.wake()
+
+    def _finalize(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """An async generator that was left before its end: its `finally` runs here, in a branch of the code."""
+        if events._get_running_loop() is self:
+            self.create_task(agen.aclose())
+        elif not self._closed:
+            self.call_soon_threadsafe(self._finalize, agen)
 
     def wake(self) -> None:
         """Look soon whether there is something to run or to deliver."""
@@ -158,7 +194,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         context = contextvars.copy_context() if context is None else context.copy()
         parent = context.get(scope_var)
         context.run(scope_var.set, Scope() if parent is None else parent.child())
-        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=name, context=context)
+        task: Branch[T] = Branch(coro, loop=self, name=name, context=context)
+        self._branches += 1
+        task.number = self._branches
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard, context=context)
         return task
@@ -215,3 +253,37 @@ def _as_completed_in_order(fs: Any, *, timeout: float | None = None) -> Any:
 
 
 asyncio.as_completed = _as_completed_in_order
+
+
+class InOrder(set[T]):
+    """A set of branches whose members come in the order of their creation."""
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(sorted(super().__iter__(), key=_number))
+
+    def pop(self) -> T:
+        for first in self:
+            self.remove(first)
+            return first
+        return super().pop()
+
+
+def _number(branch: object) -> int:
+    return branch.number if isinstance(branch, Branch) else 0
+
+
+_wait = asyncio.wait
+
+
+async def _wait_in_order(
+    fs: Iterable[Any], *, timeout: float | None = None, return_when: str = asyncio.ALL_COMPLETED
+) -> tuple[set[Any], set[Any]]:
+    """What `asyncio.wait` gives are sets, whose order differs from run to run. Code that goes through them would call
+    its next operations in another order at replay, and get another's outcomes."""
+    done, pending = await _wait(fs, timeout=timeout, return_when=return_when)
+    if isinstance(events._get_running_loop(), WorkflowLoop):
+        return InOrder(done), InOrder(pending)
+    return done, pending
+
+
+asyncio.wait = _wait_in_order

@@ -95,7 +95,7 @@ def test_a_status_is_open_or_terminal():
     [
         Reason.DEPENDENCIES,
         Reason.OPERATOR,
-        *TIMED_REASONS,
+        *sorted(TIMED_REASONS),
         Reason.event("plan"),
         Reason.deferred("approval"),
         Reason.child("order-42/ship"),

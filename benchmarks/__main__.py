@@ -1,0 +1,81 @@
+"""`python -m benchmarks --store sqlite [--quick] [--only NAME] [--profile]`: measure, print, keep the figures."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Callable
+from os import cpu_count, getloadavg
+from pathlib import Path
+
+import apsw
+
+import outlast
+from benchmarks import backlog, commit_path, end_to_end, fairness, scale
+from benchmarks.report import RESULTS, Report, heading
+from benchmarks.settings import Settings
+
+SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
+    "sqlite": {
+        "end-to-end": end_to_end.measure,
+        "backlog": backlog.measure,
+        "commit": commit_path.measure,
+        "fairness": fairness.measure,
+        "scale": scale.measure,
+    },
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parse(arguments)
+    scenarios = SCENARIOS[options.store]
+    settings = Settings(
+        store=options.store,
+        version=outlast.__version__,
+        quick=options.quick,
+        profile=options.profile,
+        repeats=options.repeats or (3 if options.quick else 9),
+        seconds=options.seconds or (0.5 if options.quick else 2.0),
+        finished=20_000 if options.quick else 1_000_000,
+        ready=2_000 if options.quick else 100_000,
+        rounds=options.rounds or (150 if options.quick else 1_000),
+    )
+    began, report = time.perf_counter(), Report()
+    print(
+        f"outlast {outlast.__version__} · {options.store} (SQLite {apsw.sqlite_lib_version()}) · "
+        f"Python {platform.python_version()} · {cpu_count()} cores, load {getloadavg()[0]:.1f} · "
+        f"medians of {settings.repeats} turns, their minimum and maximum beside them"
+    )
+    for name, measure in scenarios.items():
+        if options.only in (None, name):
+            measure(settings, report)
+    report.write(options.output)
+    heading(f"bars ({time.perf_counter() - began:.0f} s, load now {getloadavg()[0]:.1f}; {options.output})")
+    for bar in report.bars:
+        print(f"  {bar}")
+    return 0
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--store", default="sqlite", help=f"one of: {', '.join(SCENARIOS)}")
+    parser.add_argument("--quick", action="store_true", help="less of everything: done within a minute")
+    parser.add_argument("--only", metavar="NAME", help="one scenario: end-to-end, backlog, commit, …")
+    parser.add_argument("--profile", action="store_true", help="also show where the time is spent")
+    parser.add_argument("--repeats", type=int, metavar="N", help="how many turns each system gets")
+    parser.add_argument("--seconds", type=float, metavar="S", help="how long each turn takes")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how many calls the scale scenario times")
+    parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help=f"default: {RESULTS}")
+    options = parser.parse_args(arguments)
+    if options.store not in SCENARIOS:
+        parser.error(f"there is no benchmark for the store {options.store!r}; there is: {', '.join(SCENARIOS)}")
+    known = SCENARIOS[options.store]
+    if options.only is not None and options.only not in known:
+        parser.error(f"{options.store} has no scenario {options.only!r}; there is: {', '.join(known)}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
