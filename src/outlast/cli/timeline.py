@@ -88,13 +88,13 @@ def _lines(moments: list[_Moment]) -> list[Line]:
 def _recorded(entry: JournalEntry, now: int) -> _Moment:
     at = _ms(entry.recorded_at)
     if entry.op == "retry":
-        # A failed try is journaled beside its step, under NAME#CALL, with the time of the next one.
-        name, _, call = entry.name.rpartition("#")
-        what = _named(f"step {name}", int(call) if call.isdecimal() else 1, entry.scope.rstrip("~"))
+        # A failed try is journaled beside its step, under SCOPE~CALL, with the time of the next one.
+        scope, _, call = entry.scope.rpartition("~")
+        what = _named(f"step {entry.name}", int(call) if call.isdecimal() else 1, scope)
         return _Moment(at, 3, what, f"try {entry.occurrence} failed", "cancelled", _again(entry.value, now))
     if entry.op == "cancel":
         return _Moment(at, 3, "cancel told to the code")
-    what = _named(f"{entry.op} {entry.name}", entry.occurrence, entry.scope)
+    what = _named(f"{entry.op} {entry.name}", entry.occurrence, entry.scope.rstrip("!"))
     failed = entry.outcome == "failed"
     value = failure_line(entry.value) if failed else "" if entry.value == b"null" else shown(entry.value)
     tries = f"try {entry.tries}: " if entry.tries > 1 else ""

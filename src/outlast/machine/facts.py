@@ -189,7 +189,7 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     unwinds: bool = False
 
     def __post_init__(self) -> None:
-        check_name("step", self.name, max_chars=limits.NAME_MAX_CHARS + 16)  # a failed try adds the number of its call
+        check_name("step", self.name)
         _at_most("scope", len(self.scope), limits.SCOPE_MAX_CHARS, "characters")
         if self.value is not None:
             check_payload("step result", self.value)

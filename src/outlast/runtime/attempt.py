@@ -510,9 +510,7 @@ class LiveAttempt:
     async def _record_try(self, operation: Operation, back_off: BackOff) -> None:
         scope, name, occurrence = operation.key
         value = msgspec.json.encode(back_off.wake_at)
-        entry = await self._lease.record(
-            f"{scope}{RETRIES}", f"{name}#{occurrence}", back_off.tries, RETRY, FAILED, value
-        )
+        entry = await self._lease.record(f"{scope}{RETRIES}{occurrence}", name, back_off.tries, RETRY, FAILED, value)
         self._replay.tries.setdefault(operation.key, []).append(entry)
 
     async def _record_cancel(self) -> JournalEntry:

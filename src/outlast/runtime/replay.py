@@ -17,7 +17,7 @@ from outlast.runtime.marks import marks_of
 from outlast.runtime.operation import CANCEL, CANCELLED, RETRY, OperationKey
 
 RETRIES = "~"
-"""A step's failed tries are journaled beside it, under its scope with this mark."""
+"""A step's failed tries are journaled beside it, under its scope with this mark and the number of its call."""
 TOO_LATE = "!"
 """An outcome that was on its way to the journal when the code gave the operation up is followed by an entry with this
 mark: the code never saw it."""
@@ -51,8 +51,8 @@ class Replay:
             if self._gap is None and entry.position != place:
                 self._gap = place
             if entry.op == RETRY:
-                scope, name, occurrence = entry.scope.rstrip(RETRIES), *entry.name.rsplit("#", 1)
-                self.tries.setdefault((scope, name, int(occurrence)), []).append(entry)
+                scope, _, occurrence = entry.scope.rpartition(RETRIES)
+                self.tries.setdefault((scope, entry.name, int(occurrence)), []).append(entry)
                 continue
             if entry.scope.endswith(TOO_LATE):
                 entry = structs.replace(entry, scope=entry.scope.rstrip(TOO_LATE))

@@ -53,7 +53,7 @@ TIMED = {
 
 @st.composite
 def raw_changes(draw: st.DrawFn, records: Mapping[Key, Record], change_id: str, now: int) -> Changes:
-    """One change of partition 0's executions, or of the partition of one of them where there are several."""
+    """One change of some executions. All are taken to live in partition 0: a partitioned store needs more here."""
     names = sorted(key for key in records if key.kind == Execution.KIND) or [execution_key("default", "a")]
     anchors = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
     guards = draw(st.lists(_boundaries(records, now) | _guards(records), max_size=3))
