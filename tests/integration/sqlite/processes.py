@@ -23,8 +23,9 @@ from outlast.testing import CrashPoints
 from tests.integration.sqlite.tools import NS, claim_request, opened, running, start, step
 
 
-def say(text: object) -> None:
-    print(text, flush=True)
+def say(what: object) -> None:
+    """One write for a line: a fork and its parent share the pipe, and must not write into each other's lines."""
+    os.write(sys.stdout.fileno(), f"{what}\n".encode())
 
 
 def hear() -> str:
