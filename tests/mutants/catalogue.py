@@ -379,12 +379,11 @@ _STORE = (
         breaks="settlement 1",
         what="what stands before a conflicting insert is written although the change is refused",
         file="store/sqlite/commit.py",
-        old="""                    return self._refused(changes, Absent(write.record.key))
-            for write in writes:
+        old="        if any(self._taken(other.record) for other in inserts[1:]):\n",
+        new="""        for write in writes:
+            if type(write) is not Insert:
                 self._write(write)
-""",
-        new="""                    return self._refused(changes, Absent(write.record.key))
-                self._write(write)
+        if any(self._taken(other.record) for other in inserts[1:]):
 """,
         noticed_by=(f"{CONFORMANCE}Commit::test_a_conflict_of_the_last_insert_undoes_every_write_before_it",),
     ),

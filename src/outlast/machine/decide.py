@@ -32,15 +32,22 @@ _ENDS: dict[type[facts.Fact], Status] = {
 def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     """The changes to commit, or why there are none."""
     execution = view.execution
+    if type(fact) is facts.StepRecorded and execution is not None and _holds(execution, fact):
+        # The commonest fact of all, and the one that changes no status: nothing else to look up or check.
+        return decide_holder.step_recorded(view, execution, fact)
     if isinstance(fact, facts.Start):
         answer = decide_start.start(view, fact)
     elif execution is None:
         return Refusal(Code.UNKNOWN, "there is no such execution")
     else:
         answer = _refused(execution, fact) or _decide(view, execution, fact, now)
-    if isinstance(answer, Changes) and not isinstance(fact, facts.StepRecorded):
+    if isinstance(answer, Changes):
         _check_answer(view, fact, answer, now)
     return answer
+
+
+def _holds(execution: Execution, fact: facts.HolderFact) -> bool:
+    return execution.status is Status.ACTIVE and execution.epoch == fact.epoch
 
 
 def _refused(execution: Execution, fact: facts.AnyFact) -> Refusal | None:
@@ -60,8 +67,6 @@ def _refused(execution: Execution, fact: facts.AnyFact) -> Refusal | None:
 
 def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     match fact:
-        case facts.StepRecorded():
-            return decide_holder.step_recorded(view, execution, fact)
         case facts.Claim():
             return decide_holder.claim(view, execution, fact)
         case facts.Suspend():
@@ -100,8 +105,8 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
             return decide_outside.deferred_resolved(view, execution, fact)
         case facts.ChildCompleted():
             return decide_outside.child_completed(view, execution, fact)
-        case facts.Start():
-            raise AssertionError("a start is decided before")
+        case facts.Start() | facts.StepRecorded():
+            raise AssertionError("it is decided before")
         case _:
             assert_never(fact)
 

@@ -66,25 +66,38 @@ class Commit:
                 return self._refused(changes, guard)
             if seen is not None and guard.key == anchor:
                 inbox = seen
-        writes = changes.writes
-        if len(writes) == 1 and type(writes[0]) is Insert:
-            # The commonest change of all, a step: the insert is its own guard.
-            record = writes[0].record
-            if not self._insert(record):
-                return self._refused(changes, Absent(record.key))
-        else:
-            for write in writes:
-                if type(write) is Insert and self._taken(write.record):
-                    return self._refused(changes, Absent(write.record.key))
-            for write in writes:
-                self._write(write)
-                if type(write) is Add and write.field == "inbox" and write.key == anchor and inbox is not None:
-                    inbox += write.amount
+        taken = self._write_all(changes.writes)
+        if taken is not None:
+            return self._refused(changes, Absent(taken))
+        for write in changes.writes:
+            if type(write) is Insert and write.record.KIND == _EXECUTION and write.record.key == anchor:
+                inbox = cast("Execution", write.record).inbox
+            elif type(write) is Add and write.field == "inbox" and write.key == anchor and inbox is not None:
+                inbox += write.amount
         for ring in changes.rings:
             self.rings.add(_HOME if ring == HOME else ring)
         if inbox is None:
             inbox = self._inbox(changes)
         return Verdict(True, inbox)
+
+    def _write_all(self, writes: tuple[Write, ...]) -> Key | None:
+        """Every write, or none: the key that an insert found taken.
+
+        The first insert is its own guard: it goes first, and nothing is written yet if it meets a record. So a step,
+        the commonest change of all, is two statements: its guard, and its insert.
+        """
+        if len(writes) == 1 and type(writes[0]) is Insert:
+            record = writes[0].record
+            return None if self._insert(record) else record.key
+        inserts = [write for write in writes if type(write) is Insert]
+        if any(self._taken(other.record) for other in inserts[1:]):
+            return next(write.record.key for write in inserts if self._taken(write.record))
+        if inserts and not self._insert(inserts[0].record):
+            return inserts[0].record.key
+        for write in writes:
+            if not inserts or write is not inserts[0]:
+                self._write(write)
+        return None
 
     # ---- guards ---------------------------------------------------------------------------------------------------
 
