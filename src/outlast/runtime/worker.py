@@ -288,10 +288,11 @@ class Worker:
             await asyncio.sleep(ttl_s / 3)
             asked_at = loop.time()
             try:
-                await self.renew()
+                async with asyncio.timeout(ttl_s):  # a frozen process may hold the file: this one must notice
+                    await self.renew()
                 renewed_at = asked_at
             except Exception as error:
-                unexpected = not isinstance(error, OutlastError)
+                unexpected = not isinstance(error, OutlastError | TimeoutError)
                 _log.warning("renewing the leases failed, and is tried again: %s", error, exc_info=unexpected)
                 if loop.time() - renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
