@@ -134,11 +134,11 @@ class TestRules(Conformance):
     async def test_rule_03_receiving_an_event_and_going_on_are_one_commit(self, store: Store):
         held = await running(store)
         await tell(store, "a", sends(dedup="k"))
-        received = steps(held, "plan", op="receive", consumes=("plan", "k"), keyed=True)
+        received = steps(held, "plan", op="receive", consumes=("plan", "k"))
         await commit_one(store, decided(store, held, received))
         assert [event.consumed for event in await records(store, Event)] == [True]
         assert len(await records(store, JournalEntry)) == 1
-        twice = steps(held, "plan", occurrence=2, op="receive", consumes=("plan", "k"), keyed=True)
+        twice = steps(held, "plan", occurrence=2, op="receive", consumes=("plan", "k"))
         assert not (await commit_one(store, decided(store, held, twice))).applied
         assert len(await records(store, JournalEntry)) == 1
 

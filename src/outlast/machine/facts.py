@@ -185,7 +185,6 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     tries: int = 1
     entries: int = 0
     consumes: tuple[str, str] | None = None
-    keyed: bool = False
     unwinds: bool = False
 
     def __post_init__(self) -> None:

@@ -65,8 +65,3 @@ def settled(time: Time | None) -> int | None:
     """A stored time as a number: what was read from a store is never relative."""
     assert not isinstance(time, Now), "a relative time was read as if it were stored"
     return time
-
-
-def resolve(time: Time | None, now: int) -> int | None:
-    """The absolute time that a commit at `now` writes."""
-    return now + time.plus_ms if isinstance(time, Now) else time

@@ -16,7 +16,7 @@ from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.lane import lane_key, quota_key
 from outlast.model.outbox import delivery_key
 from outlast.model.payload import Role, payload_key
-from outlast.model.record import Now, Record, resolve, settled
+from outlast.model.record import Now, Record, settled
 from outlast.model.session import session_key
 from outlast.model.tag import tag_key
 
@@ -76,14 +76,6 @@ def test_what_a_store_reads_back_is_typed_again():
 def test_flags_that_come_back_as_numbers_are_flags_again():
     lane = KINDS["lane"].decode({"partition": 0, "namespace": "n", "lane": "gpu", "paused": 1})
     assert msgspec.structs.asdict(lane)["paused"] is True
-
-
-def test_a_relative_time_is_resolved_by_the_commit():
-    """Settlement 5."""
-    assert resolve(Now(5), 100) == 105
-    assert resolve(Now(), 100) == 100
-    assert resolve(7, 100) == 7
-    assert resolve(None, 100) is None
 
 
 def test_a_stored_time_is_never_relative():

@@ -83,7 +83,7 @@ class LostReplyConformance(Conformance):
         points.lose_reply("commit")
         await refused(store.commit([sending]), ReplyLost)
         [event] = await records(store, Event)
-        received = steps(held, "plan", op="receive", consumes=(event.name, event.dedup), keyed=dedup is not None)
+        received = steps(held, "plan", op="receive", consumes=(event.name, event.dedup))
         assert (await commit_one(store, decided(store, held, received))).applied
         verdict = await commit_one(store, sending)
         assert (verdict.applied, verdict.again) == (True, True)

@@ -67,7 +67,7 @@ async def _step(world: World, store: Store) -> Act:
 async def _receive(world: World, store: Store) -> Act:
     held = await running(store)
     await tell(store, "a", sends(dedup="k"))
-    return committing(decided(store, held, steps(held, "plan", op="receive", consumes=("plan", "k"), keyed=True)))
+    return committing(decided(store, held, steps(held, "plan", op="receive", consumes=("plan", "k"))))
 
 
 async def _suspend(world: World, store: Store) -> Act:
