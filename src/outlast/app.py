@@ -387,7 +387,7 @@ class Opened:
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._parts: Parts | None = None
+        self.parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
         self.for_portal = for_portal
@@ -404,7 +404,7 @@ class Opened:
 
     def _prepare_worker(self, settings: WorkerSettings) -> None:
         app, config = self._app, self._app.config
-        self._parts = Parts(
+        self.parts = Parts(
             self._engine,
             app.values,
             threads=settings.concurrency,
@@ -424,7 +424,7 @@ class Opened:
             drain_ms=settings.drain_ms,
         )
         self.worker = Worker(
-            self._parts,
+            self.parts,
             options,
             serves=app.registry.served,
             definition=lambda workflow, version: app.registry.get(workflow, version).definition,
@@ -482,8 +482,8 @@ class Opened:
         async with AsyncExitStack() as last:
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
-            if self._parts is not None:
-                last.push_async_callback(self._parts.close)
+            if self.parts is not None:
+                last.push_async_callback(self.parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self._waiters.close)
