@@ -10,6 +10,7 @@ app.run_worker()                 # a worker process; also `outlast worker module
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -45,6 +46,7 @@ from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
+from outlast.runtime.fast_path import FastPath
 from outlast.runtime.parts import Parts
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
@@ -64,6 +66,15 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
 
         return SqliteStore(url, clock=clock, points=points)
     raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db (PostgreSQL and Valkey come later)")
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop for a worker process, where it is installed (`outlast[uvloop]`); None is asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 class _StepDecorator(Protocol):
@@ -241,7 +252,8 @@ class App:
 
     def run_worker(self, **settings: Unpack[WorkerKeywords]) -> None:
         """A worker process, until SIGTERM or SIGINT: drains, then returns. A second signal ends it at once."""
-        asyncio.run(self.serve(**settings))
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            runner.run(self.serve(**settings))
 
     async def serve(self, **settings: Unpack[WorkerKeywords]) -> None:
         """As `run_worker`, in an event loop of the caller's."""
@@ -256,6 +268,7 @@ class App:
             loop.add_signal_handler(number, on_signal)
         try:
             await self._open(WorkerSettings(**settings))
+            gc.freeze()  # what is there by now stays: collections need not look at it again
             await stop.wait()
             closing = asyncio.create_task(self._close())
             hurry = asyncio.create_task(hard.wait())
@@ -391,6 +404,10 @@ class Opened:
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
         self.for_portal = for_portal
+        fast_path: FastPath | None = None
+        if settings is not None:
+            self.worker = self._new_worker(settings)
+            fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
         self.client = Client(
             self._engine,
             app.values,
@@ -398,11 +415,10 @@ class Opened:
             namespace=app.config.namespace,
             owner=app,
             started=self._kick,
+            fast_path=fast_path,
         )
-        if settings is not None:
-            self._prepare_worker(settings)
 
-    def _prepare_worker(self, settings: WorkerSettings) -> None:
+    def _new_worker(self, settings: WorkerSettings) -> Worker:
         app, config = self._app, self._app.config
         self.parts = Parts(
             self._engine,
@@ -423,16 +439,16 @@ class Opened:
             poll_ms=settings.poll_ms,
             drain_ms=settings.drain_ms,
         )
-        self.worker = Worker(
+        self._lanes = {lane_channel(config.namespace, lane) for lane in lanes}
+        if settings.reconcilers:
+            sharing = Sharing(self._store, name) if config.reconcile_shared else None
+            self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
+        return Worker(
             self.parts,
             options,
             serves=app.registry.served,
             definition=lambda workflow, version: app.registry.get(workflow, version).definition,
         )
-        self._lanes = {lane_channel(config.namespace, lane) for lane in lanes}
-        if settings.reconcilers:
-            sharing = Sharing(self._store, name) if config.reconcile_shared else None
-            self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
 
     def begin(self) -> None:
         if self._app.config.doorbell:
