@@ -86,6 +86,19 @@ class TestRules(Conformance):
         assert not any(verdict.applied for verdict in await commit(store, *zombie_writes))
         assert await state(store, "a") == before
 
+    async def test_rule_01_a_zombie_of_a_former_life_is_refused(self, world: World, store: Store):
+        """Its execution was purged, and the id started anew: by a client, which draws where the epochs begin."""
+        held = await running(store, first_epoch=3_000_000_000)
+        late = [decided(store, held, fact) for fact in (steps(held, "late"), completes(held, b"late"), fails(held))]
+        await commit_one(store, decided(store, held, completes(held)))
+        assert await store.purge(finished_before=world.clock.now_ms() + 1) == 1
+        anew = await running(store, first_epoch=17)
+        assert anew.epoch == 18
+        before = await state(store, "a")
+        assert not any(verdict.applied for verdict in await commit(store, *late))
+        assert not (await store.append(NAMESPACE, "a", epoch=held.epoch, change_id="late", frames=[b"x"])).applied
+        assert await state(store, "a") == before
+
     # ---- 2 --------------------------------------------------------------------------------------------------------
 
     async def test_rule_02_failures_crashes_and_suspensions_are_counted_apart(self, world: World, store: Store):

@@ -101,7 +101,7 @@ def info_of(e: Execution) -> Info:
         lane=e.lane,
         requires=tuple(sorted(parse_route(e.route).requires)),
         priority=e.priority,
-        attempts=begun if e.epoch else 0,
+        attempts=begun,
         failures=e.failures,
         crashes=e.crashes,
         generation=e.generation,

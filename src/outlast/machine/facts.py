@@ -35,7 +35,11 @@ class HolderFact(Fact, frozen=True, kw_only=True):
 
 
 class Start(Fact, frozen=True, kw_only=True):
-    """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit."""
+    """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit.
+
+    `first_epoch` is where the epochs of a new execution begin. Whoever starts it draws it at random, so that an id that
+    is purged and started anew does not meet the epochs of its former life, and with them a zombie that has one of them.
+    """
 
     namespace: str
     id: str
@@ -59,6 +63,7 @@ class Start(Fact, frozen=True, kw_only=True):
     quota: str | None = None
     after_dependencies: bool = False
     if_exists: str = "same"
+    first_epoch: int = 0
 
     def __post_init__(self) -> None:
         check_name("namespace", self.namespace)
@@ -86,6 +91,8 @@ class Start(Fact, frozen=True, kw_only=True):
             raise InvalidInput("a delay cannot be combined with dependencies: delay an upstream instead")
         if not 1 <= self.crash_cap <= limits.CRASHES_MAX:
             raise InvalidInput(f"crash_cap must be between 1 and {limits.CRASHES_MAX}, not {self.crash_cap}")
+        if not 0 <= self.first_epoch < limits.FIRST_EPOCHS:
+            raise InvalidInput(f"first_epoch must be at least 0 and below 2**32, not {self.first_epoch}")
         if self.if_exists not in ("same", "error", "restart"):
             raise InvalidInput(f'if_exists must be "same", "error" or "restart", not {self.if_exists!r}')
 

@@ -82,6 +82,7 @@ def _terminal(e: Execution) -> Rules:
         (e.reason is None and not e.waits, "an ended execution waits for nothing"),
         (not e.attempt_open, "an ended execution has no open attempt"),
         (not e.held, "an ended execution is not held"),
+        (e.attempt - e.failures - e.crashes in (0, 1), "at most one attempt of an ended execution is not counted"),
     ]
 
 

@@ -38,7 +38,7 @@ class Lease:
     async def journal(self) -> list[JournalEntry]:
         """What is recorded so far, in the order in which it was."""
         e = self.execution
-        if e.epoch == 1 and e.generation == 1:
+        if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
         prefix = (e.namespace, e.id, e.journal_generation)
         entries: list[JournalEntry] = []
