@@ -27,7 +27,7 @@ from outlast.errors import (
     ExecutionRefused,
     InvalidInput,
 )
-from outlast.machine import facts
+from outlast.machine import facts, superseding
 from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
 from outlast.model.duration import Duration, to_ms
@@ -37,7 +37,7 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
-from outlast.runtime.operation import CANCEL, CANCELLED, OperationKey
+from outlast.runtime.journal import journal_of
 from outlast.store.port import Filter, Query
 
 if TYPE_CHECKING:
@@ -137,9 +137,7 @@ class Client:
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
         execution = await self._look(execution_id)
-        prefix = (self.namespace, execution_id, execution.journal_generation)
-        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
-        entries.sort(key=lambda entry: entry.position)
+        entries = await journal_of(self._engine.store, execution)
         return [
             JournalInfo(
                 scope=entry.scope,
@@ -215,17 +213,38 @@ class Client:
 
         What waits for its version is tried again as it is: the code that runs now may fit.
         """
-        execution = await self._look(execution_id)
-        if execution.reason == Reason.VERSION:
-            await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
-            return
-        supersedes: tuple[OperationKey, ...] = ()
-        if execution.status is Status.FAILED:
-            data = await self._payload(execution, Role.FAILURE)
-            supersedes = tuple(decode_failure(self._values.unseal(data or b"{}")).again)
-        elif execution.status is Status.CANCELLED:
-            supersedes = _given_up_by_cancel(await self.journal(execution_id))
-        await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+        self._waiters.touched(self.namespace, execution_id)
+        while True:
+            execution = await self._look(execution_id)
+            if execution.reason == Reason.VERSION:
+                fact: facts.AnyFact = facts.Wake(change_id=self._new_id(), cause=Reason.VERSION)
+            else:
+                fact = await self._retry_of(execution)
+            told = await self._engine.tell(self.namespace, execution_id, fact)
+            if told.refusal is None or told.refusal.code is not Code.CONFLICT:
+                break  # else somebody else has retried it, and it has ended anew
+        self._told(execution_id, told)
+
+    async def _retry_of(self, execution: Execution) -> facts.Retry:
+        """The retry, once all but so much as it can take has left the journal."""
+        ahead, last = superseding.parts(await self._superseded_by_retry(execution))
+        for entries in ahead:
+            fact = facts.Supersede(change_id=self._new_id(), epoch=execution.epoch, entries=entries)
+            told = await self._engine.tell(self.namespace, execution.id, fact)
+            if told.refusal is not None:
+                break  # it is not what it was: so says the answer to the retry
+        return facts.Retry(change_id=self._new_id(), supersedes=last, seen_epoch=execution.epoch)
+
+    async def _superseded_by_retry(self, execution: Execution) -> list[JournalEntry]:
+        if execution.status is Status.CANCELLED:
+            return superseding.cut_short(await journal_of(self._engine.store, execution))
+        if execution.status is not Status.FAILED:
+            return []
+        data = await self._payload(execution, Role.FAILURE)
+        if data is None:
+            raise ExecutionNotFound(execution.namespace, execution.id)  # purged meanwhile
+        places = superseding.places_in(decode_failure(self._values.unseal(data)).again)
+        return superseding.at_places(await journal_of(self._engine.store, execution), places) if places else []
 
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many."""
@@ -237,7 +256,9 @@ class Client:
 
     async def _tell(self, execution_id: str, fact: facts.AnyFact) -> None:
         self._waiters.touched(self.namespace, execution_id)
-        told = await self._engine.tell(self.namespace, execution_id, fact)
+        self._told(execution_id, await self._engine.tell(self.namespace, execution_id, fact))
+
+    def _told(self, execution_id: str, told: Told) -> None:
         refusal = told.refusal
         if refusal is None or refusal.code is Code.ALREADY:
             self._started()
@@ -269,10 +290,3 @@ class Client:
 
     def _new_id(self) -> str:
         return self._engine.entropy.new_id()
-
-
-def _given_up_by_cancel(journal: list[JournalInfo]) -> tuple[OperationKey, ...]:
-    """The cancel itself, and what it cut short. What the code recorded while it unwound stays."""
-    places = [place for place, entry in enumerate(journal) if entry.op == CANCEL]
-    cut = journal[places[0] :] if places else []
-    return tuple(entry.key for entry in cut if entry.op == CANCEL or entry.outcome == CANCELLED)

@@ -116,10 +116,22 @@ class Release(Fact, frozen=True, kw_only=True):
 class Retry(Fact, frozen=True, kw_only=True):
     """An operator wants a terminal execution tried again: a new generation on the same journal.
 
-    `supersedes` are the journaled failures that ended it; everything else replays as it was.
+    `supersedes` are the journaled failures that ended it; everything else replays as it was. `seen_epoch` is the epoch
+    at which they were found: if it has run again since, their keys may be those of other outcomes.
     """
 
     supersedes: tuple[tuple[str, str, int], ...] = ()
+    seen_epoch: int | None = None
+
+
+class Supersede(Fact, frozen=True, kw_only=True):
+    """Journal entries leave ahead of a failure or a retry that supersedes more of them than one change holds.
+
+    Said by the holder about to fail, or by whoever is about to retry what has ended; `epoch` is the one that they saw.
+    """
+
+    epoch: int
+    entries: tuple[tuple[str, str, int], ...]
 
 
 class ChangePriority(Fact, frozen=True, kw_only=True):
@@ -307,6 +319,7 @@ AnyFact: TypeAlias = (
     | Hold
     | Release
     | Retry
+    | Supersede
     | ChangePriority
     | DeadlinePassed
     | EventSent
