@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlast.client.handle import Handle
@@ -12,11 +12,12 @@ from outlast.client.info import (
     CompletionInfo,
     Info,
     JournalInfo,
+    completion_of,
     info_of,
     moment,
     moment_or_none,
 )
-from outlast.client.waiters import POLL_S, Waiters
+from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
 from outlast.errors import (
@@ -25,6 +26,7 @@ from outlast.errors import (
     ExecutionExpired,
     ExecutionNotFound,
     ExecutionRefused,
+    ExecutionSkipped,
     InvalidInput,
 )
 from outlast.machine import facts, superseding
@@ -98,10 +100,10 @@ class Client:
         assert existing is not None
         key = payload_key(existing.namespace, existing.id, existing.journal_generation, Role.INPUT)
         [stored] = await self._engine.store.load([key])
-        was = stored.value if isinstance(stored, Payload) else b""
+        was = self._shown(stored.value) if isinstance(stored, Payload) else "(purged since)"
         return ExecutionConflict(
             fact.id,
-            existing=f"{existing.workflow} {self._shown(was)} ({existing.status})",
+            existing=f"{existing.workflow} {was} ({existing.status})",
             given=f"{fact.workflow} {self._shown(fact.input)}",
         )
 
@@ -120,13 +122,17 @@ class Client:
             raise ExecutionNotFound(self.namespace, execution_id)
         match end.status:
             case Status.SUCCEEDED:
-                return self._values.decode(end.value or b"null", annotation, f"result of {execution_id!r}")
+                assert end.value is not None
+                return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
                 raise ExecutionCancelled(f"execution {execution_id!r} was cancelled")
-            case Status.EXPIRED | Status.SKIPPED:
+            case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
+            case Status.SKIPPED:
+                raise ExecutionSkipped(f"execution {execution_id!r} was skipped: {end.cause}")
             case _:
-                failure = decode_failure(self._values.unseal(end.value or b"{}"))
+                assert end.value is not None
+                failure = decode_failure(self._values.unseal(end.value))
                 raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
 
     # ---- looking --------------------------------------------------------------------------------------------------
@@ -177,24 +183,23 @@ class Client:
     async def count(self, query: Query) -> int:
         return await self._engine.store.count(query)
 
-    async def completions(self, *, after: str | None, filter: Filter) -> AsyncIterator[CompletionInfo]:
-        """Every end, in commit order, for ever; go on from a `cursor` after a restart."""
+    async def completions(
+        self, *, after: str | None, filter: Filter, tags: Mapping[str, str]
+    ) -> AsyncIterator[CompletionInfo]:
+        """Every end, in commit order, for ever; go on from a `cursor` after a restart. All of `tags` must fit."""
         cursor = after
+        loop = asyncio.get_running_loop()
         while True:
+            rings, began_s = self._waiters.rings, loop.time()
             feed = await self._engine.store.completions(after=cursor, filter=filter)
+            look_at_s = loop.time() + (loop.time() - began_s) * DISTANCE
             for completion in feed.completions:
-                yield CompletionInfo(
-                    execution_id=completion.execution,
-                    namespace=completion.namespace,
-                    status=completion.status,
-                    cause=completion.cause,
-                    workflow=completion.workflow,
-                    tags=completion.tag_map,
-                    finished_at=moment(settled(completion.finished_at)),
-                    cursor=str(completion.seq),
-                )
+                if tags.items() <= completion.tag_map.items():
+                    yield completion_of(completion)
             if cursor == feed.cursor:
-                await asyncio.sleep(POLL_S / 10)
+                await self._waiters.rung(rings)
+                # As in `Waiters`: a busy store rings all the time, mostly for others.
+                await asyncio.sleep(max(0.0, look_at_s - loop.time()))
             cursor = feed.cursor
 
     # ---- telling --------------------------------------------------------------------------------------------------
