@@ -106,7 +106,7 @@ class App:
     ) -> None:
         self.config = Config.load(os.environ, url=url, namespace=namespace, lease_ttl=lease_ttl, **options)
         self.registry = Registry()
-        self.values = Values(codec)
+        self.values = Values(codec, allow_pickle=self.config.allow_pickle)
         self.entropy = entropy or SystemEntropy()
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
