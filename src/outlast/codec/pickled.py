@@ -24,7 +24,7 @@ def pickled(value: object) -> bytes:
 
 
 def is_pickled(data: bytes | msgspec.Raw) -> bool:
-    return data.startswith(MARK) if isinstance(data, bytes) else memoryview(data)[: len(MARK)] == MARK
+    return bytes(memoryview(data)[: len(MARK)]) == MARK  # no copy of what may be large
 
 
 def unpickled(data: bytes | msgspec.Raw) -> Any:
