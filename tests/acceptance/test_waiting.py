@@ -46,7 +46,7 @@ class PurgingBetween(Wrapped):
 @pytest.mark.parametrize("end", ["succeeded", "failed"])
 async def test_a_result_that_is_purged_while_it_is_read_is_not_found(place: Place, end: str):
     store = PurgingBetween(store_for(place.url))
-    app = App(store=lambda: store)
+    app, reader = place.app(), App(store=lambda: store)
 
     @app.workflow
     async def ends() -> str | None:
@@ -57,9 +57,10 @@ async def test_a_result_that_is_purged_while_it_is_read_is_not_found(place: Plac
     async with app:
         handle = await ends.options(id="it").start()
         await until(lambda: _ended(handle), "it does not end")
+    async with reader.client():  # another process: nothing is pushed to it
         store.armed = True
         with pytest.raises(ExecutionNotFound):
-            await handle.result(timeout=5)
+            await reader.execution("it").result(timeout=5)
 
 
 async def test_a_failure_that_is_purged_while_its_retry_reads_it_is_not_found(place: Place):
