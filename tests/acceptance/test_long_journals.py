@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -99,7 +99,7 @@ async def test_a_failed_attempt_runs_thousands_of_operations_again(place: Place,
     ledger = Ledger()
     policy = Retry(max_attempts=2, initial="1ms")
     first = Stopping(store_for(place.url), at=10**9 if dies_at is None else dies_at)
-    app = App(store=lambda: first, lease_ttl="500ms")
+    app = App(store=lambda: cast("Store", first), lease_ttl="500ms")
     fan = fan_on(app, ledger, retry=policy, all_fail=all_fail)
     async with app.worker() as worker:
         handle = await fan.options(id="fan").start()
@@ -127,7 +127,7 @@ async def test_a_failed_attempt_runs_thousands_of_operations_again(place: Place,
 async def test_what_has_ended_is_retried_with_thousands_of_operations(place: Place, end: str):
     ledger = Ledger()
     stopping = Stopping(store_for(place.url), at=1)
-    app, client = place.app(), App(store=lambda: stopping)
+    app, client = place.app(), App(store=lambda: cast("Store", stopping))
     fan = fan_on(app, ledger, all_fail=end == "all failed")
     async with app:
         if end == "cancelled":

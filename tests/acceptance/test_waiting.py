@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,7 +46,7 @@ class PurgingBetween(Wrapped):
 @pytest.mark.parametrize("end", ["succeeded", "failed"])
 async def test_a_result_that_is_purged_while_it_is_read_is_not_found(place: Place, end: str):
     store = PurgingBetween(store_for(place.url))
-    app, reader = place.app(), App(store=lambda: store)
+    app, reader = place.app(), App(store=lambda: cast("Store", store))
 
     @app.workflow
     async def ends() -> str | None:
@@ -65,7 +65,7 @@ async def test_a_result_that_is_purged_while_it_is_read_is_not_found(place: Plac
 
 async def test_a_failure_that_is_purged_while_its_retry_reads_it_is_not_found(place: Place):
     store = PurgingBetween(store_for(place.url))
-    app = App(store=lambda: store)
+    app = App(store=lambda: cast("Store", store))
 
     @app.workflow(retry=Retry(max_attempts=1))
     async def fails() -> None:
@@ -188,7 +188,7 @@ async def test_a_doorbell_that_breaks_is_hung_anew_and_said(
     monkeypatch.setattr(app_module, "RELISTEN_S", 0.01)
     monkeypatch.setattr(waiters, "POLL_S", 3_600.0)
     store = BreakingDoorbell(store_for(place.url))
-    subscriber, other = App(store=lambda: store), place.app()
+    subscriber, other = App(store=lambda: cast("Store", store)), place.app()
 
     @other.workflow
     async def ends() -> str:
