@@ -22,6 +22,10 @@ from outlast.runtime.parts import Parts
 from outlast.store.port import Verdict
 
 
+def _ignored(inbox: int) -> None:
+    """What comes from outside is whoever claims it next to hear."""
+
+
 class Lease:
     def __init__(self, parts: Parts, execution: Execution, *, heard: Callable[[int], None]) -> None:
         self.execution = execution
@@ -31,6 +35,10 @@ class Lease:
         self.began_at = settled(execution.claimed_at) or 0
         """When the code began, as far as is known: a replay's clock begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
+
+    def let_go(self) -> None:
+        """Nobody listens any more."""
+        self._heard = _ignored
 
     # ---- the journal ----------------------------------------------------------------------------------------------
 
