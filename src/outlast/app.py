@@ -14,9 +14,11 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from msgspec import structs
 
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
@@ -46,6 +48,7 @@ from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.parts import Parts
+from outlast.runtime.timing import LoopTiming, Timing
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
@@ -96,12 +99,14 @@ class App:
         codec: CodecHook | None = None,
         store: Callable[[], Store] | None = None,
         entropy: Entropy | None = None,
+        timing: Timing | None = None,
         **options: Any,
     ) -> None:
         self.config = Config.load(os.environ, url=url, namespace=namespace, lease_ttl=lease_ttl, **options)
         self.registry = Registry()
         self.values = Values(codec)
-        self.entropy = entropy or SystemEntropy()
+        self.entropy: Entropy = entropy or SystemEntropy()
+        self.timing: Timing = timing or LoopTiming()
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
         self._opening = False
@@ -163,6 +168,22 @@ class App:
             yield self
         finally:
             await self._close()
+
+    @contextmanager
+    def elsewhere(
+        self, *, store: Callable[[], Store], timing: Timing, entropy: Entropy | None = None, **options: Any
+    ) -> Generator[App]:
+        """The same app in other surroundings, for tests: its next openings are on that store, by that time.
+
+        `options` are fields of its `Config`. Everything is as before when the block ends.
+        """
+        before = self.config, self._make_store, self.timing, self.entropy
+        self.config = structs.replace(self.config, **options)
+        self._make_store, self.timing, self.entropy = store, timing, entropy or self.entropy
+        try:
+            yield self
+        finally:
+            self.config, self._make_store, self.timing, self.entropy = before
 
     @asynccontextmanager
     async def worker(self, **settings: Unpack[WorkerKeywords]) -> AsyncGenerator[Worker]:
@@ -381,20 +402,20 @@ class Opened:
         self.loop = asyncio.get_running_loop()
         self._app = app
         self._store = store
-        self._engine = Engine(store, entropy=app.entropy)
-        self._waiters = Waiters(store)
+        self._engine = Engine(store, entropy=app.entropy, timing=app.timing)
+        self.waiters = Waiters(store, app.timing)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._parts: Parts | None = None
+        self.parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
         self.for_portal = for_portal
         self.client = Client(
             self._engine,
             app.values,
-            self._waiters,
+            self.waiters,
             namespace=app.config.namespace,
             owner=app,
             started=self._kick,
@@ -404,7 +425,7 @@ class Opened:
 
     def _prepare_worker(self, settings: WorkerSettings) -> None:
         app, config = self._app, self._app.config
-        self._parts = Parts(self._engine, app.values, threads=settings.concurrency, committed=self._waiters.committed)
+        self.parts = Parts(self._engine, app.values, threads=settings.concurrency, committed=self.waiters.committed)
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         options = WorkerOptions(
@@ -418,7 +439,7 @@ class Opened:
             drain_ms=settings.drain_ms,
         )
         self.worker = Worker(
-            self._parts,
+            self.parts,
             options,
             serves=app.registry.served,
             definition=lambda workflow, version: app.registry.get(workflow, version).definition,
@@ -460,9 +481,9 @@ class Opened:
             if RESCAN in heard or partitions:
                 self.worker.heard()
         if RESCAN in heard:
-            await self._waiters.rescan()
+            await self.waiters.rescan()
         elif partitions:
-            await self._waiters.rescan(partitions)
+            await self.waiters.rescan(partitions)
 
     async def abandon(self) -> None:
         """Leave everything as a killed process would: nothing is finished, handed back or told."""
@@ -476,11 +497,11 @@ class Opened:
         async with AsyncExitStack() as last:
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
-            if self._parts is not None:
-                last.callback(self._parts.close)
+            if self.parts is not None:
+                last.callback(self.parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
-            last.push_async_callback(self._waiters.close)
+            last.push_async_callback(self.waiters.close)
             last.push_async_callback(self._stop_listening)
             if self.reconcilers is not None:
                 last.push_async_callback(self.reconcilers.stop)

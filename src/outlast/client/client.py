@@ -38,6 +38,7 @@ from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.operation import CANCEL, CANCELLED, OperationKey
+from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Query
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class Client:
         return Handle(self._owner, execution_id, annotation)
 
     # ---- waiting --------------------------------------------------------------------------------------------------
+
+    def limit(self, seconds: float | None) -> Limit:
+        return self._engine.timing.limit(seconds)
 
     async def result(self, execution_id: str, annotation: Any) -> Any:
         end = await self._waiters.ended(self.namespace, execution_id)
@@ -196,7 +200,7 @@ class Client:
                     cursor=str(completion.seq),
                 )
             if cursor == feed.cursor:
-                await asyncio.sleep(POLL_S / 10)
+                await self._engine.timing.beat(POLL_S / 10)
             cursor = feed.cursor
 
     # ---- telling --------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outlast.client.info import AttemptInfo, Info, JournalInfo
@@ -38,7 +37,7 @@ class Handle(Generic[R]):
         `TimeoutError` after `timeout`: the execution goes on.
         """
         seconds = None if timeout is None else to_ms(timeout, what="timeout") / 1_000
-        limit = asyncio.timeout(seconds)
+        limit = self._client.limit(seconds)
         try:
             async with limit:
                 return await self._client.result(self.id, self._annotation)

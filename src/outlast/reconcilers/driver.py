@@ -57,13 +57,13 @@ class Reconcilers:
         rows: tuple[Row, ...],
         *,
         sharing: Sharing | None = None,
-        pause: Pause = asyncio.sleep,
+        pause: Pause | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._rows = {row.name: row for row in rows}
         self._sharing = sharing
-        self._pause = pause
+        self._pause = pause or engine.timing.beat
         self._monotonic_s = monotonic_s
         self._backoffs: dict[str, dict[Key, _Backoff]] = {row.name: {} for row in rows}
         self._tasks: list[asyncio.Task[None]] = []

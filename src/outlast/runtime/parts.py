@@ -33,6 +33,8 @@ class Parts:
         self.values = values
         self.threads = DaemonThreads(threads, name="outlast step")
         self.committed = committed
+        self.stand_ins: dict[str, Callable[..., Any]] = {}
+        """What is called instead of a step, by its name: for tests."""
 
     def close(self) -> None:
         self.threads.shutdown(wait=False, cancel_futures=True)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast.codec.failures import settle_failure
 from outlast.errors import FATAL, CodecHookFailed
 from outlast.machine.backoff import delay_ms
 from outlast.runtime.current import step_var
-from outlast.runtime.operation import Operation
+from outlast.runtime.operation import Operation, StepDefinition
 from outlast.runtime.parts import Parts
 
 HOLD_MAX_MS = 5_000
@@ -38,7 +38,7 @@ class BackOff(Struct, frozen=True):
 
 async def perform(parts: Parts, execution_id: str, operation: Operation, tries: int) -> Outcome | BackOff:
     """Try until it succeeds, may not be retried, or must wait for long. `tries` have failed before."""
-    step = operation.step
+    step = operation.step = _stood_in(parts, operation.step)
     here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
     while True:
         tries += 1
@@ -60,7 +60,13 @@ async def perform(parts: Parts, execution_id: str, operation: Operation, tries: 
         wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
         if wait_ms > HOLD_MAX_MS:
             return BackOff(await parts.engine.store.now() + wait_ms, tries)
-        await asyncio.sleep(wait_ms / 1_000)
+        await parts.engine.timing.sleep(wait_ms / 1_000)
+
+
+def _stood_in(parts: Parts, step: StepDefinition) -> StepDefinition:
+    """The step itself, or what a test calls in its place: with its type, its retries and its timeout."""
+    fn = parts.stand_ins.get(step.name)
+    return step if fn is None else structs.replace(step, fn=fn, is_async=True)
 
 
 def _own_error(operation: Operation, raised: BaseException) -> Exception:
@@ -93,20 +99,19 @@ async def _invoke(parts: Parts, operation: Operation) -> Any:
     context = operation.context.copy()
     context.run(step_var.set, step.name)
     loop = asyncio.get_running_loop()
-    limit: asyncio.Timeout | None = None
+    limit = parts.engine.timing.limit(step.timeout_s if step.is_async else None)
 
     def begun() -> None:
         """A step that waits for a thread does not run yet: its time counts from here."""
-        if limit is not None and step.timeout_s is not None and not body.done():
-            with suppress(RuntimeError):  # nobody waits any more
-                limit.reschedule(loop.time() + step.timeout_s)
+        if step.timeout_s is not None and not body.done():
+            limit.restart(step.timeout_s)
 
     if step.is_async:
         body = loop.create_task(_awaited(operation), context=context, name=f"outlast {step.name}")
     else:
         body = loop.run_in_executor(parts.threads, lambda: context.run(_called, operation, loop, begun))
     try:
-        async with asyncio.timeout(step.timeout_s if step.is_async else None) as limit:
+        async with limit:
             return await body
     except TimeoutError as error:
         if body.cancelled() or not body.done():

@@ -76,6 +76,11 @@ class Worker:
         return self._options.name
 
     @property
+    def attempts(self) -> list[LiveAttempt]:
+        """What it runs."""
+        return list(self._attempts.values())
+
+    @property
     def busy(self) -> int:
         return len(self._running)
 
@@ -151,6 +156,7 @@ class Worker:
     async def _claim_for_ever(self) -> None:
         # Before the first claim: what this worker's own code finds not to fit must not be woken by it again.
         await self._wake_what_waits_for_code()
+        timing = self._parts.engine.timing
         while not self._draining:
             # One look for all that rings or ends together, such as a batch of ends, or a start here and its doorbell.
             await asyncio.sleep(0)
@@ -167,12 +173,8 @@ class Worker:
                     await asyncio.sleep(0)
                     if self._options.concurrency > len(self._running):
                         continue
-            with suppress(TimeoutError):  # the net: look anyway
-                await asyncio.wait_for(self._wait(free > 0), self._options.poll_ms / 1_000)
-
-    async def _wait(self, has_room: bool) -> None:
-        """Until somebody kicks; without room, until an attempt ends."""
-        await (self._kick if has_room else self._freed).wait()
+            # Until somebody kicks; without room, until an attempt ends. The net: look anyway.
+            await timing.beat(self._options.poll_ms / 1_000, unless=self._kick if free > 0 else self._freed)
 
     async def _claim(self, limit: int) -> int:
         serves = self._serves()
@@ -208,7 +210,7 @@ class Worker:
             try:
                 return await self._parts.engine.store.claim(request)
             except StoreUnavailable:
-                await asyncio.sleep(delay_s)
+                await self._parts.engine.timing.sleep(delay_s)
         return await self._parts.engine.store.claim(request)
 
     def _begin(self, claimed: ClaimedExecution) -> None:
@@ -282,19 +284,19 @@ class Worker:
 
     async def _renew_for_ever(self) -> None:
         ttl_s = self._options.lease_ttl_ms / 1_000
-        loop = asyncio.get_running_loop()
-        renewed_at = loop.time()
+        timing = self._parts.engine.timing
+        renewed_at = timing.time_s()
         while True:
-            await asyncio.sleep(ttl_s / 3)
-            asked_at = loop.time()
+            await timing.beat(ttl_s / 3)
+            asked_at = timing.time_s()
             try:
-                async with asyncio.timeout(ttl_s):  # a frozen process may hold the file: this one must notice
+                async with timing.limit(ttl_s):  # a frozen process may hold the file: this one must notice
                     await self.renew()
                 renewed_at = asked_at
             except Exception as error:
                 unexpected = not isinstance(error, OutlastError | TimeoutError)
                 _log.warning("renewing the leases failed, and is tried again: %s", error, exc_info=unexpected)
-                if loop.time() - renewed_at > ttl_s:
+                if timing.time_s() - renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")
 
@@ -310,7 +312,7 @@ class Worker:
             if self._attempts:
                 with suppress(Exception):  # the next renewal looks again, and says so
                     await self.renew()
-                await asyncio.sleep(ANSWER_DISTANCE_S)
+                await self._parts.engine.timing.beat(ANSWER_DISTANCE_S)
 
     async def renew(self) -> None:
         """Keep the leases, learn what came from outside, and put right what differs."""
