@@ -65,7 +65,7 @@ class Client:
         self.namespace = namespace
         self._engine = engine
         self._values = values
-        self._waiters = waiters
+        self.waiters = waiters
         self._owner = owner
         self._started = started
 
@@ -91,7 +91,7 @@ class Client:
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
         if told.applied:
-            self._waiters.started(fact.namespace, fact.id)
+            self.waiters.started(fact.namespace, fact.id)
 
     async def _conflict(self, fact: facts.Start, told: Told) -> ExecutionConflict:
         """Shows both: what is there, and what was given."""
@@ -119,7 +119,7 @@ class Client:
         return self._engine.timing.limit(seconds)
 
     async def result(self, execution_id: str, annotation: Any) -> Any:
-        end = await self._waiters.ended(self.namespace, execution_id)
+        end = await self.waiters.ended(self.namespace, execution_id)
         if end is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         match end.status:
@@ -240,7 +240,7 @@ class Client:
         return total
 
     async def _tell(self, execution_id: str, fact: facts.AnyFact) -> None:
-        self._waiters.touched(self.namespace, execution_id)
+        self.waiters.touched(self.namespace, execution_id)
         told = await self._engine.tell(self.namespace, execution_id, fact)
         refusal = told.refusal
         if refusal is None or refusal.code is Code.ALREADY:

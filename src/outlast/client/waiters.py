@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -53,6 +53,8 @@ class Waiters:
         self._looked = 0
         self._look_at_s = 0.0
         self._fresh: dict[Name, tuple[int, float]] = {}
+        self.on_wait: Callable[[], None] | None = None
+        """Called when somebody begins to wait."""
 
     def started(self, namespace: str, execution_id: str) -> None:
         """Started by this process, just now."""
@@ -75,6 +77,8 @@ class Waiters:
             # Wait before looking: an end between the two rings, too.
             self._waiting.setdefault(name, set()).add(future)
             self._keep_polling()
+            if self.on_wait is not None:
+                self.on_wait()
             try:
                 if not fresh:
                     [found] = await self._store.load([execution_key(namespace, execution_id)])

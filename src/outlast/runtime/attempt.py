@@ -569,3 +569,15 @@ class LiveAttempt:
     def _nudge(self) -> None:
         if not self._ended.done():
             self._code.nudge()
+
+    # ---- for tests ------------------------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> list[asyncio.Task[Any]]:
+        """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
+        return [task for task in (*self._live.values(), *self._errands) if not task.done()]
+
+    @property
+    def thinks(self) -> bool:
+        """Whether a `def` workflow runs between two of its operations, in its thread."""
+        return self._begun and not self._ended.done() and isinstance(self._code, ThreadCode) and self._code.can_move

@@ -1,0 +1,328 @@
+"""What runs in a harness, and who moves its time: processes on one store, and a driver that lets them take turns.
+
+The driver waits until everything is quiet (no call of the store under way, no step running), gives every beat a turn if
+something has changed, and when nothing changes any more lets the clock go to what is due next: a timer of a process, or
+a time in the store. It looks at the records themselves for that, so it knows of everything that anybody waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, cast
+
+from outlast.app import App, Opened, WorkerKeywords, WorkerSettings
+from outlast.client.waiters import Waiters
+from outlast.errors import OutlastError
+from outlast.model.execution import Execution
+from outlast.model.outbox import Delivery
+from outlast.model.record import Record, settled
+from outlast.model.session import Session
+from outlast.model.status import OPEN, Status
+from outlast.runtime.entropy import Entropy
+from outlast.store.port import Query, Store
+from outlast.testing.points import CrashPoints
+from outlast.testing.virtual import VirtualClock, VirtualTiming
+from outlast.testing.watched import WatchedStore
+
+_log = logging.getLogger(__name__)
+
+STILL_ROUNDS = 25
+"""So many turns of the loop without a call of the store: whoever had something to do has asked for it by then."""
+STEP_PATIENCE_S = 0.5
+"""For so long (of real time) `advance` waits for steps that run, before it lets time pass under them."""
+STUCK_S = 2.0
+"""When somebody awaits a result, nothing is due and nothing happens for so long, they are told so."""
+
+
+class Stuck(OutlastError, AssertionError):
+    """A result is awaited that cannot come: nothing is due, and nothing runs."""
+
+
+class Process:
+    """An app on a store of its own, in this event loop: what a process is to the store."""
+
+    def __init__(self, app: App, store: WatchedStore) -> None:
+        self.app = app
+        self.store = store
+        self.opened: Opened | None = None
+        self.settings: WorkerKeywords = {}
+
+    @property
+    def is_crashed(self) -> bool:
+        return self.store.dead.is_set()
+
+
+class World:
+    def __init__(
+        self,
+        url: str,
+        clock: VirtualClock,
+        make_store: Callable[[], Store],
+        *,
+        namespace: str,
+        points: CrashPoints,
+        entropy: Entropy | None,
+    ) -> None:
+        self.url = url
+        self.clock = clock
+        self.namespace = namespace
+        self.points = points
+        self.entropy = entropy
+        self.activity = asyncio.Event()
+        self.timing = VirtualTiming(clock, self.activity)
+        self.stand_ins: dict[str, Callable[..., Any]] = {}
+        self.workers: list[Process] = []
+        self.auto = True
+        self.crashes = 0
+        self._clients: list[Process] = []
+        self._make_store = make_store
+        self._moving = asyncio.Lock()
+        self._driver: asyncio.Task[None] | None = None
+        self._broken: Exception | None = None
+        clock.moved_by(self.advance_to)
+
+    # ---- processes ------------------------------------------------------------------------------------------------
+
+    def new_process(self, app: App) -> Process:
+        return Process(app, WatchedStore(self._make_store(), self.activity))
+
+    def add_client(self, app: App, process: Process) -> None:
+        self._clients.append(process)
+        app.opened().waiters.on_wait = self.activity.set
+
+    def worker_of(self, app: App) -> Process | None:
+        return next((process for process in self.workers if process.app is app), None)
+
+    async def start_worker(self, app: App, settings: WorkerKeywords) -> Process:
+        process = self.new_process(app)
+        store = cast("Store", process.store)
+        await store.open()
+        process.settings = settings
+        process.opened = Opened(app, store, WorkerSettings(**settings))
+        assert process.opened.parts is not None
+        process.opened.parts.stand_ins = self.stand_ins
+        process.opened.begin()
+        self.workers.append(process)
+        self.activity.set()
+        return process
+
+    async def stop_worker(self, app: App) -> None:
+        process = self.worker_of(app)
+        if process is None or process.opened is None:
+            return
+        async with self._moving:
+            self.workers.remove(process)
+            await process.opened.close()
+        self.activity.set()
+
+    async def kill_workers(self) -> None:
+        async with self._moving:
+            for process in list(self.workers):
+                await self._bury(process)
+
+    async def _bury(self, process: Process) -> None:
+        """As a killed process: nothing is finished, handed back or told; its leases run out."""
+        self.crashes += 1
+        self.workers.remove(process)
+        process.store.bury()
+        if process.opened is not None:
+            await process.opened.abandon()
+
+    async def _replace_the_dead(self) -> bool:
+        dead = [process for process in self.workers if process.is_crashed]
+        for process in dead:
+            await self._bury(process)
+            reborn = await self.start_worker(process.app, process.settings)
+            reborn.store.plans = process.store.plans
+        return bool(dead)
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._driver = asyncio.create_task(self._drive(), name="outlast harness")
+
+    async def end(self) -> None:
+        if self._driver is not None:
+            self._driver.cancel()
+            await asyncio.gather(self._driver, return_exceptions=True)
+        for process in list(self.workers):
+            self.workers.remove(process)
+            if process.is_crashed:
+                process.store.bury()
+            if process.opened is not None:
+                # Nobody moves the clock any more: what still waits for time would wait for ever.
+                await process.opened.abandon()
+        if self._broken is not None:
+            raise self._broken
+
+    async def _drive(self) -> None:
+        try:
+            while True:
+                await self.activity.wait()
+                self.activity.clear()
+                async with self._moving:
+                    await self._settle()
+                    going = bool(self._running())
+                    moved = not going and self.auto and bool(self._awaited()) and await self._jump(None)
+                if moved:
+                    self.activity.set()
+                elif going:
+                    await self._until_something_happens(self._running())
+                elif self.auto and self._awaited():
+                    await self._until_stuck()
+        except Exception as error:
+            self._broken = error
+            for waiters in self._all_waiters():
+                waiters.give_up(error)
+            raise
+
+    async def _until_something_happens(self, running: list[asyncio.Task[Any]]) -> None:
+        heard = asyncio.ensure_future(self.activity.wait())
+        await asyncio.wait((heard, *running), return_when=asyncio.FIRST_COMPLETED)
+        heard.cancel()
+        self.activity.set()
+
+    async def _until_stuck(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.activity.wait(), STUCK_S)
+            return
+        awaited = [execution_id for _, execution_id in self._awaited()]
+        if not awaited:
+            return
+        reasons = [f"{e.id} is {e.status} ({e.reason})" for e in await self._open_executions() if e.id in awaited]
+        error = Stuck(f"nothing is due and nothing runs, but a result is awaited: {', '.join(reasons) or awaited}")
+        for waiters in self._all_waiters():
+            waiters.give_up(error)
+
+    def _all_waiters(self) -> list[Waiters]:
+        return [client.app.opened().waiters for client in self._clients]
+
+    def _awaited(self) -> list[tuple[str, str]]:
+        return [name for waiters in self._all_waiters() for name in waiters.awaited]
+
+    # ---- time -----------------------------------------------------------------------------------------------------
+
+    async def advance_to(self, to_ms: int) -> None:
+        """All that falls due until then happens, in order, each at its time."""
+        async with self._moving:
+            until_s = asyncio.get_running_loop().time() + STEP_PATIENCE_S
+            await self._settle(until_s)
+            while self.clock.now_ms() < to_ms:
+                await self._jump(to_ms, until_s)
+        self.activity.set()
+
+    async def _jump(self, to_ms: int | None, until_s: float = 0.0) -> bool:
+        """To what is due next, or to `to_ms` if that is sooner; false if nothing is."""
+        now = self.clock.now_ms()
+        times = [time for time in (self.timing.next_ms(), await self._next_in_store(), to_ms) if time is not None]
+        ahead = [time for time in times if time > now]
+        if not ahead:
+            return False
+        self.clock.set_ms(min(ahead))
+        for process in self.workers:
+            if process.opened is not None and process.opened.worker is not None:
+                with suppress(OutlastError):  # the worker's own loop says so
+                    await process.opened.worker.renew()  # its processes have lived all the while
+        self.timing.fire_timers()
+        self.timing.fire_beats()
+        await self._settle(until_s)
+        return True
+
+    async def _settle(self, until_s: float = 0.0) -> None:
+        """Until nothing changes any more at this time. Steps that run are waited for until then (of the loop's time)."""
+        while True:
+            await self._quiet(until_s)
+            before = self._progress()
+            self.timing.fire_timers()
+            self.timing.fire_beats()
+            await self._quiet(until_s)
+            if not await self._replace_the_dead() and self._progress() == before:
+                return
+
+    async def _quiet(self, until_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        still = 0
+        while still < STILL_ROUNDS:
+            flying = [call for process in self._processes() for call in process.store.in_flight]
+            running = self._running()
+            if flying:
+                await asyncio.wait(flying)
+                still = 0
+            elif running and loop.time() < until_s:
+                await asyncio.wait(running, timeout=until_s - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+                still = 0
+            elif self._thinks():
+                await asyncio.sleep(0.0005)  # a def workflow: its thread tells nobody
+                still = 0
+            else:
+                calls = self._calls()
+                await asyncio.sleep(0)
+                still = still + 1 if calls == self._calls() else 0
+
+    def _processes(self) -> Iterable[Process]:
+        return (*self._clients, *self.workers)
+
+    def _calls(self) -> int:
+        return sum(process.store.calls for process in self._processes())
+
+    def _progress(self) -> int:
+        return sum(process.store.progress for process in self._processes()) + self.crashes
+
+    def _running(self) -> list[asyncio.Task[Any]]:
+        """Steps that run, and do not only wait for virtual time."""
+        workers = [p.opened.worker for p in self.workers if p.opened is not None and not p.is_crashed]
+        attempts = [attempt for worker in workers if worker is not None for attempt in worker.attempts]
+        return [task for attempt in attempts for task in attempt.under_way if task not in self.timing.asleep]
+
+    def _thinks(self) -> bool:
+        workers = [p.opened.worker for p in self.workers if p.opened is not None and not p.is_crashed]
+        return any(attempt.thinks for worker in workers if worker is not None for attempt in worker.attempts)
+
+    # ---- what the store knows -------------------------------------------------------------------------------------
+
+    @property
+    def _store(self) -> Store:
+        return cast("Store", self._clients[0].store)
+
+    async def _open_executions(self) -> list[Execution]:
+        found: list[Execution] = []
+        after = None
+        while True:
+            page = await self._store.find(Query(namespace=self.namespace, status=OPEN, after=after, limit=1_000))
+            found += page.executions
+            after = page.cursor
+            if after is None:
+                return found
+
+    async def _next_in_store(self) -> int | None:
+        now = self.clock.now_ms()
+        executions = await self._open_executions()
+        times = [settled(time) for e in executions for time in (e.wake_at, e.deadline_at, e.attempt_deadline_at)]
+        if any(e.status is Status.ACTIVE for e in executions):
+            times += await self._leases_of_the_dead()
+        times += [settled(one.due_at) for one in await self._scan(Delivery.KIND) if isinstance(one, Delivery)]
+        return min((time for time in times if time is not None and time > now), default=None)
+
+    async def _leases_of_the_dead(self) -> list[int | None]:
+        alive = {p.opened.worker.name for p in self.workers if p.opened is not None and p.opened.worker is not None}
+        sessions = [one for one in await self._scan(Session.KIND) if isinstance(one, Session)]
+        return [settled(session.expires_at) for session in sessions if session.worker not in alive]
+
+    async def _scan(self, kind: str) -> list[Record]:
+        found: list[Record] = []
+        for partition in range(self._store.partitions):
+            found += await self._store.scan(kind, (partition,), limit=10_000)
+        return found
+
+    async def timer_names(self) -> list[str]:
+        return sorted(await self._timers())
+
+    async def timer_due(self, name: str) -> int | None:
+        return (await self._timers()).get(name)
+
+    async def _timers(self) -> dict[str, int]:
+        """The named timers that are set, and when each is due first."""
+        return {}
