@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outlast import App, ExecutionExpired, Retry
+from outlast import App, ExecutionExpired, ExecutionRefused, Retry
 from outlast.testing import Stuck, harness
 
 app = App("sqlite:///of-the-user.db")
@@ -257,3 +257,58 @@ async def test_the_journal_reads_well_and_complains_well():
         journal.assert_never_ran("refund")
         with pytest.raises(AssertionError, match=r"step charge: succeeded 'paid 5'"):
             journal.assert_ran("charge", times=2)
+
+
+# ---- fork and retry from a step -----------------------------------------------------------------------------------
+
+
+async def test_a_fork_keeps_what_came_before_the_step():
+    async with harness(app) as h:
+        handle = await checkout.options(id="order-1", tags={"shop": "paris"}).start("tea", 5)
+        await handle.result()
+        h.stub(ship, "sent anew")
+        forked = await handle.fork(from_step="ship")
+        assert await forked.result() == "paid 5, sent anew"
+        assert await handle.result() == "paid 5, sent tea"
+        assert forked.id.startswith("order-1-fork-")
+        info = await forked.info()
+        assert (info.workflow, info.version, info.tags, info.generation) == ("checkout", "1", {"shop": "paris"}, 2)
+    assert ledger == ["charge", "ship"]
+
+
+async def test_a_fork_of_an_open_execution_with_an_id_of_its_own():
+    async with harness(app) as h:
+        handle = await patient.options(id="it").start()
+        await h.clock.advance("30m")
+        with pytest.raises(ValueError, match="has recorded no 'stubborn'; it has recorded nothing yet"):
+            await handle.fork(from_step="stubborn")
+        assert await handle.result() == "at last"
+        forked = await handle.fork(from_step="stubborn", id="it-again")
+        assert (forked.id, await forked.result()) == ("it-again", "at last")
+        (await h.journal(forked)).assert_steps("stubborn")
+        with pytest.raises(ExecutionRefused, match="exists"):
+            await handle.fork(from_step="stubborn", id="it-again")
+
+
+async def test_an_unknown_step_is_refused_with_those_that_there_are():
+    async with harness(app):
+        handle = await checkout.start("tea", 5)
+        await handle.result()
+        with pytest.raises(ValueError, match=r"no 'refund'; it has recorded charge, ship"):
+            await handle.fork(from_step="refund")
+        with pytest.raises(ValueError, match=r"no 'charge#2'"):
+            await handle.fork(from_step="charge#2")
+
+
+async def test_a_retry_from_a_step_runs_it_and_what_follows_again():
+    async with harness(app) as h:
+        h.stub(ship, ValueError("no stamps"))
+        handle = await checkout.start("tea", 5)
+        with pytest.raises(ValueError, match="no stamps"):
+            await handle.result()
+        h.unstub(ship)
+        h.stub(charge, "paid anew")
+        await handle.retry(from_step="charge")
+        assert await handle.result() == "paid anew, sent tea"
+        with pytest.raises(ExecutionRefused, match="fork it"):
+            await handle.retry(from_step="charge")

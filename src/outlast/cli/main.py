@@ -18,6 +18,7 @@ from outlast import __version__
 from outlast.cli.cancel import cancel
 from outlast.cli.context import Context, Failed
 from outlast.cli.doctor import doctor
+from outlast.cli.fork import fork
 from outlast.cli.hold import hold
 from outlast.cli.ls import ls
 from outlast.cli.migrate import migrate
@@ -35,7 +36,7 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
     "Look": (ls, show, doctor),
-    "Act": (cancel, retry, hold, release),
+    "Act": (cancel, retry, fork, hold, release),
     "Keep": (migrate, purge),
 }
 """Every command, in the order and under the headings of `outlast --help`."""

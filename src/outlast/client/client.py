@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import structs
+
+from outlast import limits
+from outlast.client.cutting import cut
 from outlast.client.handle import Handle
 from outlast.client.info import (
     AttemptInfo,
@@ -26,6 +30,7 @@ from outlast.errors import (
     ExecutionNotFound,
     ExecutionRefused,
     InvalidInput,
+    LimitExceeded,
 )
 from outlast.machine import facts
 from outlast.machine.changes import Code
@@ -140,10 +145,7 @@ class Client:
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
-        execution = await self._look(execution_id)
-        prefix = (self.namespace, execution_id, execution.journal_generation)
-        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
-        entries.sort(key=lambda entry: entry.position)
+        entries = await self._entries(await self._look(execution_id))
         return [
             JournalInfo(
                 scope=entry.scope,
@@ -158,6 +160,11 @@ class Client:
             )
             for entry in entries
         ]
+
+    async def _entries(self, execution: Execution) -> list[JournalEntry]:
+        prefix = (execution.namespace, execution.id, execution.journal_generation)
+        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
+        return sorted(entries, key=lambda entry: entry.position)
 
     async def attempts(self, execution_id: str) -> list[AttemptInfo]:
         await self._look(execution_id)
@@ -214,12 +221,16 @@ class Client:
     async def release(self, execution_id: str) -> None:
         await self._tell(execution_id, facts.Release(change_id=self._new_id()))
 
-    async def retry(self, execution_id: str) -> None:
+    async def retry(self, execution_id: str, from_step: str | None = None) -> None:
         """Open it again: the failure that ended it, and what a cancel cut short, run again. The rest replays.
 
-        What waits for its version is tried again as it is: the code that runs now may fit.
+        What waits for its version is tried again as it is: the code that runs now may fit. `from_step` runs that step
+        again, and all that was recorded after it.
         """
         execution = await self._look(execution_id)
+        if from_step is not None:
+            await self._retry_from(execution, from_step)
+            return
         if execution.reason == Reason.VERSION:
             await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
             return
@@ -230,6 +241,40 @@ class Client:
         elif execution.status is Status.CANCELLED:
             supersedes = _given_up_by_cancel(await self.journal(execution_id))
         await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+
+    async def _retry_from(self, execution: Execution, from_step: str) -> None:
+        if execution.status is Status.SUCCEEDED:
+            raise ExecutionRefused(execution.id, Code.TERMINAL, "has succeeded: fork it from that step instead")
+        _, dropped = cut(execution.id, await self._entries(execution), from_step)
+        if len(dropped) > limits.FORK_MAX_ENTRIES:
+            raise LimitExceeded("retried journal", actual=len(dropped), limit=limits.FORK_MAX_ENTRIES, unit="entries")
+        supersedes = tuple((entry.scope, entry.name, entry.occurrence) for entry in dropped)
+        await self._tell(execution.id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+
+    async def fork(self, execution_id: str, from_step: str, *, into: str | None) -> str:
+        """A new execution that keeps what was recorded before the step; its id."""
+        source = await self._look(execution_id)
+        kept, _ = cut(execution_id, await self._entries(source), from_step)
+        data = await self._payload(source, Role.INPUT, source.journal_generation)
+        assert data is not None, "every execution has an input"
+        fact = facts.Fork(
+            change_id=self._new_id(),
+            id=into if into is not None else self._fork_id(execution_id),
+            source=source,
+            input=data,
+            # Numbered anew: what went left no gap.
+            journal=tuple(structs.replace(entry, position=place) for place, entry in enumerate(kept)),
+        )
+        told = await self._engine.tell(self.namespace, fact.id, fact)
+        if told.refusal is not None:
+            raise ExecutionRefused(fact.id, told.refusal.code, told.refusal.message)
+        self._started()
+        return fact.id
+
+    def _fork_id(self, execution_id: str) -> str:
+        """The source's own with a mark of its own behind it; of a child or member, a root's."""
+        mark = f"-fork-{self._new_id()[-8:]}"
+        return execution_id.replace("/", "-")[: limits.ID_MAX_CHARS - len(mark)] + mark
 
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many."""
@@ -252,8 +297,8 @@ class Client:
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
-    async def _payload(self, execution: Execution, role: Role) -> bytes | None:
-        key = payload_key(execution.namespace, execution.id, execution.generation, role)
+    async def _payload(self, execution: Execution, role: Role, generation: int | None = None) -> bytes | None:
+        key = payload_key(execution.namespace, execution.id, generation or execution.generation, role)
         [record] = await self._engine.store.load([key])
         return record.value if isinstance(record, Payload) else None
 

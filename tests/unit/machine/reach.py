@@ -25,6 +25,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Start, {"input_digest": "of something else"}),
     (facts.Start, {"if_exists": "restart", "delay_ms": 500}),
     (facts.Start, {"if_exists": "restart", "after_dependencies": True}),
+    (facts.Fork, {}),
     (facts.Claim, {}),
     (facts.StepRecorded, {}),
     (facts.StepRecorded, {"unwinds": True}),

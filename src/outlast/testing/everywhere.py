@@ -1,0 +1,111 @@
+"""`replay_every_await`: the same workflow, with its process dying at every write in turn, must come to the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from outlast.authoring.workflow import Workflow
+from outlast.model.status import Reason
+from outlast.runtime.operation import STEP
+from outlast.testing.journal import Journal
+
+if TYPE_CHECKING:
+    from outlast.testing.harness import Harness
+
+ID = "every-await"
+POINTS_MAX = 5_000
+
+
+class EveryAwait(Struct, frozen=True, kw_only=True):
+    """What `replay_every_await` found: how it ends (a value, or the error as text), and how many crashes changed
+    nothing about that."""
+
+    outcome: Any
+    crashes: int
+    journal: Journal
+
+
+Prepare = Callable[["Harness"], Any]
+"""Called with each new harness, before the workflow starts: for stubs."""
+
+
+async def replay_every_await(
+    workflow: Workflow[Any, Any], *args: Any, prepare: Prepare | None = None, **kwargs: Any
+) -> EveryAwait:
+    """Run a workflow once as it is; then again for each write of its worker (a claim, an outcome, a suspension, the
+    end), with the process dying before it and after it, in a store of its own each time.
+
+    Every one must end as the first did, with the same journal, and may not perform again what was recorded before the
+    crash. `AssertionError` says which crash changed what.
+    """
+    expected = await _played(workflow, args, kwargs, prepare, None)
+    crashes = 0
+    for when in ("before", "after"):
+        for nth in range(1, POINTS_MAX):
+            played = await _played(workflow, args, kwargs, prepare, (nth, when))
+            if not played.crashes:
+                break
+            crashes += 1
+            _compare(expected, played, f"a crash {when} write {nth} of its worker")
+    return EveryAwait(outcome=expected.outcome, crashes=crashes, journal=expected.journal)
+
+
+class _Played(Struct, frozen=True, kw_only=True):
+    outcome: Any
+    crashes: int
+    journal: Journal
+    reason: str | None
+    again: list[str]
+
+
+async def _played(
+    workflow: Workflow[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    prepare: Prepare | None,
+    crash: tuple[int, Any] | None,
+) -> _Played:
+    from outlast.app import App
+    from outlast.testing.harness import harness
+
+    assert isinstance(workflow.app, App)
+    async with harness(workflow.app, seed=1) as h:
+        if prepare is not None:
+            prepare(h)
+        if crash is not None:
+            h.crash_at("write", nth=crash[0], when=crash[1])
+        handle = await workflow.options(id=ID).start(*args, **kwargs)
+        try:
+            outcome = await handle.result()
+        except Exception as error:
+            outcome = f"{type(error).__name__}: {error}".partition("\n")[0]
+        journal = await h.journal(handle)
+        return _Played(
+            outcome=outcome,
+            crashes=h.crashes,
+            journal=journal,
+            reason=(await handle.info()).reason,
+            again=h.performed_again,
+        )
+
+
+def _compare(expected: _Played, played: _Played, where: str) -> None:
+    if played.reason == Reason.VERSION:
+        raise AssertionError(
+            f"after {where} the replay takes another way than the one that is recorded: the workflow depends on "
+            f"something that is not (time, randomness, global state)\n\n{played.journal}"
+        )
+    assert played.outcome == expected.outcome, (
+        f"after {where} it came to {played.outcome!r}, not to {expected.outcome!r}\n\n{played.journal}"
+    )
+    recorded, wanted = (Counter(_steps(journal)) for journal in (played.journal, expected.journal))
+    assert recorded == wanted, f"after {where} it recorded other steps\n\n{played.journal}\n\nnot\n\n{expected.journal}"
+    assert not played.again, f"after {where} it performed again what was recorded: {', '.join(played.again)}"
+
+
+def _steps(journal: Journal) -> list[tuple[str, str, int, str]]:
+    return [(one.scope, one.name, one.occurrence, one.outcome) for one in journal.entries if one.op == STEP]
