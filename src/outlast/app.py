@@ -302,23 +302,25 @@ class App:
         self,
         *,
         status: str | Status | Iterable[str | Status] | None = None,
+        reason: str | None = None,
         workflow: str | None = None,
         lane: str | None = None,
         tags: dict[str, str] | None = None,
         limit: int = 100,
     ) -> list[Info]:
-        """Executions, newest first."""
-        return await self.opened().find(self._query(status, workflow, lane, tags, limit))
+        """Executions, newest first. `reason` is the stored one: `timer`, `event:plan`, `version`, …"""
+        return await self.opened().find(self._query(status, reason, workflow, lane, tags, limit))
 
     async def count(
         self,
         *,
         status: str | Status | Iterable[str | Status] | None = None,
+        reason: str | None = None,
         workflow: str | None = None,
         lane: str | None = None,
         tags: dict[str, str] | None = None,
     ) -> int:
-        return await self.opened().count(self._query(status, workflow, lane, tags, 1))
+        return await self.opened().count(self._query(status, reason, workflow, lane, tags, 1))
 
     def completions(
         self, *, after: str | None = None, namespace: str | None = None, tags: dict[str, str] | None = None
@@ -334,7 +336,9 @@ class App:
     async def purge(self, older_than: Duration) -> int:
         return await self.opened().purge(older_than)
 
-    def _query(self, status: Any, workflow: str | None, lane: str | None, tags: Any, limit: int) -> Query:
+    def _query(
+        self, status: Any, reason: str | None, workflow: str | None, lane: str | None, tags: Any, limit: int
+    ) -> Query:
         words = [] if status is None else [status] if isinstance(status, str) else list(status)
         try:
             statuses = frozenset(Status(word) for word in words)
@@ -344,6 +348,7 @@ class App:
         return Query(
             namespace=self.config.namespace,
             status=statuses,
+            reason=reason,
             workflow=workflow,
             lane=lane,
             tags=tags or {},

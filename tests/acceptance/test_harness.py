@@ -1,4 +1,4 @@
-"""The testing kit: a user's own app on a private store, by virtual time, with crashes, stubs and journals to look at."""
+"""The testing kit: a user's own app on a private store, by virtual time, with crashes, stubs and journals."""
 
 import asyncio
 import time

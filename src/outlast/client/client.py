@@ -20,6 +20,7 @@ from outlast.client.info import (
     moment,
     moment_or_none,
 )
+from outlast.client.offers import offers_in
 from outlast.client.waiters import POLL_S, Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
@@ -141,7 +142,8 @@ class Client:
     # ---- looking --------------------------------------------------------------------------------------------------
 
     async def info(self, execution_id: str) -> Info:
-        return info_of(await self._look(execution_id))
+        [info] = await self._infos([await self._look(execution_id)])
+        return info
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
@@ -185,7 +187,14 @@ class Client:
 
     async def find(self, query: Query) -> list[Info]:
         page = await self._engine.store.find(query)
-        return [info_of(execution) for execution in page.executions]
+        return await self._infos(page.executions)
+
+    async def _infos(self, executions: Sequence[Execution]) -> list[Info]:
+        """With the reasons that are not stored: why no live worker can take what is ready."""
+        if not any(execution.status is Status.READY for execution in executions):
+            return [info_of(execution) for execution in executions]
+        offers = await offers_in(self._engine.store)
+        return [structs.replace(info_of(execution), reason=offers.reason(execution)) for execution in executions]
 
     async def count(self, query: Query) -> int:
         return await self._engine.store.count(query)

@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.errors import OutlastError, StoreUnavailable
-from outlast.machine.changes import Changes, Delete
+from outlast.machine.changes import Changes, Delete, Put
 from outlast.machine.facts import HandBack, Wake
 from outlast.model.execution import Execution, parse_route
-from outlast.model.session import session_key
+from outlast.model.record import Now
+from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer, session_key
 from outlast.model.status import Reason, Status
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -65,6 +66,7 @@ class Worker:
         self._kick = asyncio.Event()
         self._freed = asyncio.Event()
         self._rung = asyncio.Event()
+        self._offered: tuple[tuple[str, str], ...] | None = None
         self._draining = False
         self._claiming = False
         self._unknown: set[tuple[Name, int]] = set()
@@ -154,6 +156,7 @@ class Worker:
     # ---- claiming -------------------------------------------------------------------------------------------------
 
     async def _claim_for_ever(self) -> None:
+        await self._say_what_it_offers()
         # Before the first claim: what this worker's own code finds not to fit must not be woken by it again.
         await self._wake_what_waits_for_code()
         timing = self._parts.engine.timing
@@ -245,26 +248,58 @@ class Worker:
             assert running is not None
             self._ended(running)
 
+    async def _say_what_it_offers(self) -> None:
+        """So that anybody can tell why something is not claimed. It is said again when more is registered."""
+        options, engine = self._options, self._parts.engine
+        serves = tuple(sorted(self._serves()))
+        if serves == self._offered:
+            return
+        offer = Offer(
+            namespace=options.namespace,
+            lanes=options.lanes,
+            serves=serves,
+            capabilities=tuple(sorted(options.capabilities)),
+        )
+        session = Session(
+            partition=OFFERS_PARTITION,
+            worker=options.name,
+            expires_at=Now(options.lease_ttl_ms),
+            started_at=Now(),
+            offers=encode_offer(offer),
+        )
+        said = Changes(
+            id=engine.entropy.new_id(),
+            partition=OFFERS_PARTITION,
+            anchors=(session.key,),
+            writes=(Put(session),),
+        )
+        try:
+            await engine.group.commit(said)
+        except OutlastError as error:
+            _log.warning("what worker %s offers could not be said, and is tried again: %s", options.name, error)
+        else:
+            self._offered = serves
+
     async def _wake_what_waits_for_code(self) -> None:
         """A replay that diverged waits for code that fits. A worker that starts may have it: let it try, once."""
         engine = self._parts.engine
         serves = self._serves()
         try:
-            for workflow in {name for name, _ in serves}:
-                async for execution in self._suspended(workflow):
-                    if execution.reason == Reason.VERSION and (workflow, execution.version) in serves:
-                        fact = Wake(change_id=engine.entropy.new_id(), cause=Reason.VERSION)
-                        await engine.tell(execution.namespace, execution.id, fact, seen=execution)
+            async for execution in self._waiting_for_code():
+                if (execution.workflow, execution.version) in serves:
+                    fact = Wake(change_id=engine.entropy.new_id(), cause=Reason.VERSION)
+                    await engine.tell(execution.namespace, execution.id, fact, seen=execution)
         except OutlastError as error:
             _log.warning("looking for what waits for a version failed: %s", error)
 
-    async def _suspended(self, workflow: str) -> AsyncIterator[Execution]:
+    async def _waiting_for_code(self) -> AsyncIterator[Execution]:
+        """The store finds them: there may be many more that sleep."""
         after = None
         while True:
             query = Query(
                 namespace=self._options.namespace,
                 status=frozenset({Status.SUSPENDED}),
-                workflow=workflow,
+                reason=Reason.VERSION,
                 after=after,
                 limit=limits.FIND_MAX,
             )
@@ -288,6 +323,7 @@ class Worker:
         renewed_at = timing.time_s()
         while True:
             await timing.beat(ttl_s / 3)
+            await self._say_what_it_offers()
             asked_at = timing.time_s()
             try:
                 async with timing.limit(ttl_s):  # a frozen process may hold the file: this one must notice

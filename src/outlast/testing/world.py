@@ -232,7 +232,7 @@ class World:
         return True
 
     async def _settle(self, until_s: float = 0.0) -> None:
-        """Until nothing changes any more at this time. Steps that run are waited for until then (of the loop's time)."""
+        """Until nothing changes any more at this time. Until `until_s` of the loop, steps that run are waited for."""
         while True:
             await self._quiet(until_s)
             before = self._progress()
