@@ -48,7 +48,7 @@ from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.parts import Parts
-from outlast.runtime.timing import LoopTiming, Timing
+from outlast.runtime.timing import Timing
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
@@ -106,7 +106,7 @@ class App:
         self.registry = Registry()
         self.values = Values(codec)
         self.entropy: Entropy = entropy or SystemEntropy()
-        self.timing: Timing = timing or LoopTiming()
+        self.timing: Timing | None = timing
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
         self._opening = False
@@ -408,7 +408,7 @@ class Opened:
         self._app = app
         self._store = store
         self._engine = Engine(store, entropy=app.entropy, timing=app.timing)
-        self.waiters = Waiters(store, app.timing)
+        self.waiters = Waiters(store, self._engine.timing)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
@@ -430,7 +430,13 @@ class Opened:
 
     def _prepare_worker(self, settings: WorkerSettings) -> None:
         app, config = self._app, self._app.config
-        self.parts = Parts(self._engine, app.values, threads=settings.concurrency, committed=self.waiters.committed)
+        self.parts = Parts(
+            self._engine,
+            app.values,
+            threads=settings.concurrency,
+            committed=self.waiters.committed,
+            resident_ms=config.resident_ms,
+        )
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         options = WorkerOptions(
@@ -503,7 +509,7 @@ class Opened:
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
             if self.parts is not None:
-                last.callback(self.parts.close)
+                last.push_async_callback(self.parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self.waiters.close)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outlast.errors import InvalidInput
-from outlast.model.journal import JournalEntry
-from outlast.runtime.operation import RETRY
+from outlast.machine.replay import BESIDE
+from outlast.model.journal import RETRY, JournalEntry
 
 OCCURRENCE = "#"
 """`charge#2` is the second recorded call of `charge`."""
-_BESIDE = "~"
 
 
 def cut(
@@ -19,7 +18,7 @@ def cut(
     """(what stays, what goes) of a journal in the order of its positions; an unknown step is refused with those that
     there are."""
     step = _found(execution_id, journal, from_step)
-    beside = (f"{step.scope}{_BESIDE}{step.occurrence}", step.name)
+    beside = (f"{step.scope}{BESIDE}{step.occurrence}", step.name)
     kept: list[JournalEntry] = []
     dropped: list[JournalEntry] = []
     for entry in journal:
@@ -34,7 +33,7 @@ def _found(execution_id: str, journal: Sequence[JournalEntry], from_step: object
         raise InvalidInput(f"from_step must be the name of a recorded step, not {from_step!r}")
     by_name: dict[str, list[JournalEntry]] = {}
     for entry in journal:
-        if entry.op != RETRY and _BESIDE not in entry.scope:
+        if entry.op != RETRY and BESIDE not in entry.scope:
             by_name.setdefault(entry.name, []).append(entry)
     name, marked, number = from_step.rpartition(OCCURRENCE)
     if from_step in by_name:

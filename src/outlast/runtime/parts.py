@@ -10,8 +10,10 @@ from msgspec import Struct
 from outlast.codec.arguments import Arguments
 from outlast.codec.values import Values
 from outlast.machine.changes import Changes, View
+from outlast.model.journal import OperationKey
 from outlast.runtime.engine import Engine
 from outlast.runtime.threads import DaemonThreads
+from outlast.runtime.timers import Timers
 
 
 class WorkflowDefinition(Struct, frozen=True, kw_only=True):
@@ -24,17 +26,29 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
 
 
 class Parts:
-    """The engine, the codec, and threads for `def` steps."""
+    """The engine, the codec, the wake times that are waited for in memory, and threads for `def` steps."""
 
     def __init__(
-        self, engine: Engine, values: Values, *, threads: int, committed: Callable[[View, Changes], None]
+        self,
+        engine: Engine,
+        values: Values,
+        *,
+        threads: int,
+        committed: Callable[[View, Changes], None],
+        resident_ms: int = 1_000,
     ) -> None:
         self.engine = engine
         self.values = values
+        self.timers = Timers(engine)
+        self.resident_ms = resident_ms
+        """What will be woken so soon is not suspended."""
         self.threads = DaemonThreads(threads, name="outlast step")
         self.committed = committed
         self.stand_ins: dict[str, Callable[..., Any]] = {}
         """What is called instead of a step, by its name: for tests."""
+        self.on_perform: Callable[[str, OperationKey], None] | None = None
+        """Told which operation of which execution is performed: for tests."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self.timers.close()
         self.threads.shutdown(wait=False, cancel_futures=True)

@@ -53,13 +53,16 @@ class Timing(Protocol):
 
 
 class LoopTiming:
-    """The real one: the event loop's own timers."""
+    """The real one: the timers of the event loop in which it was made. Code of a workflow runs in another one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
 
     def time_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return self._loop.time()
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer:
-        return asyncio.get_running_loop().call_later(delay_s, callback, *args)
+        return self._loop.call_later(delay_s, callback, *args)
 
     async def sleep(self, delay_s: float, /) -> None:
         await asyncio.sleep(delay_s)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from outlast.authoring.workflow import Workflow
+from outlast.model.journal import STEP
 from outlast.model.status import Reason
-from outlast.runtime.operation import STEP
 from outlast.testing.journal import Journal
 
 if TYPE_CHECKING:

@@ -125,6 +125,14 @@ class Harness:
             await self._world.start_worker(self.app, self._settings)
 
     @property
+    def performed_again(self) -> list[str]:
+        """What was recorded as done, and was done again all the same: nothing, or there is a bug in Outlast.
+
+        (A step that `retry(from_step=…)` or a fork runs anew under an old key counts as well.)
+        """
+        return self._world.performed_again
+
+    @property
     def crashes(self) -> int:
         """How many workers have died so far."""
         return self._world.crashes

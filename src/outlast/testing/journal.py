@@ -8,7 +8,7 @@ import msgspec
 
 from outlast.client.info import JournalInfo
 from outlast.codec.failures import decode_failure
-from outlast.runtime.operation import RETRY, STEP
+from outlast.model.journal import RETRY, STEP
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from outlast.errors import StoreClosed
 from outlast.machine.changes import Changes, Insert
-from outlast.model.journal import JournalEntry
+from outlast.model.journal import SUCCEEDED, JournalEntry
 from outlast.store.port import Claimed, Committed, Store
 
 WRITES = frozenset({"commit", "claim"})
@@ -37,6 +37,8 @@ class WatchedStore:
         self.calls = 0
         self.progress = 0
         """How many calls have changed something."""
+        self.recorded: set[tuple[str, str, str, int]] = set()
+        """The operations (execution, scope, name, occurrence) whose success this process has recorded."""
         self.plans: list[CrashPlan] = []
         self.dead = asyncio.Event()
 
@@ -64,6 +66,8 @@ class WatchedStore:
         finally:
             self.in_flight.discard(flying)
             flying.set_result(None)
+        if name == "commit":
+            self._note(args[0], answer)
         if plan is not None:
             self.dead.set()
         if self.dead.is_set():
@@ -72,6 +76,12 @@ class WatchedStore:
             self.progress += 1
             self._activity.set()
         return answer
+
+    def _note(self, batch: Sequence[Changes], answer: Committed) -> None:
+        for changes, verdict in zip(batch, answer.verdicts, strict=True):
+            for entry in journaled([changes]) if verdict.applied else ():
+                if entry.outcome == SUCCEEDED:
+                    self.recorded.add((entry.execution, entry.scope, entry.name, entry.occurrence))
 
     def _dies_at(self, name: str, args: tuple[Any, ...]) -> CrashPlan | None:
         for plan in list(self.plans):

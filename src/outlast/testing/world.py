@@ -13,15 +13,20 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, cast
 
+import msgspec
+
 from outlast.app import App, Opened, WorkerKeywords, WorkerSettings
 from outlast.client.waiters import Waiters
 from outlast.errors import OutlastError
+from outlast.machine.replay import BESIDE
 from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.outbox import Delivery
 from outlast.model.record import Record, settled
 from outlast.model.session import Session
 from outlast.model.status import OPEN, Status
 from outlast.runtime.entropy import Entropy
+from outlast.runtime.parts import Parts
 from outlast.store.port import Query, Store
 from outlast.testing.points import CrashPoints
 from outlast.testing.virtual import VirtualClock, VirtualTiming
@@ -77,7 +82,9 @@ class World:
         self.workers: list[Process] = []
         self.auto = True
         self.crashes = 0
+        self.performed_again: list[str] = []
         self._clients: list[Process] = []
+        self._all: list[Process] = []
         self._make_store = make_store
         self._moving = asyncio.Lock()
         self._driver: asyncio.Task[None] | None = None
@@ -87,7 +94,9 @@ class World:
     # ---- processes ------------------------------------------------------------------------------------------------
 
     def new_process(self, app: App) -> Process:
-        return Process(app, WatchedStore(self._make_store(), self.activity))
+        process = Process(app, WatchedStore(self._make_store(), self.activity))
+        self._all.append(process)
+        return process
 
     def add_client(self, app: App, process: Process) -> None:
         self._clients.append(process)
@@ -104,10 +113,15 @@ class World:
         process.opened = Opened(app, store, WorkerSettings(**settings))
         assert process.opened.parts is not None
         process.opened.parts.stand_ins = self.stand_ins
+        process.opened.parts.on_perform = self._performs
         process.opened.begin()
         self.workers.append(process)
         self.activity.set()
         return process
+
+    def _performs(self, execution_id: str, key: OperationKey) -> None:
+        if any((execution_id, *key) in process.store.recorded for process in self._all):
+            self.performed_again.append(f"{execution_id}: {key[0]}{key[1]}#{key[2]}")
 
     async def stop_worker(self, app: App) -> None:
         process = self.worker_of(app)
@@ -217,7 +231,9 @@ class World:
     async def _jump(self, to_ms: int | None, until_s: float = 0.0) -> bool:
         """To what is due next, or to `to_ms` if that is sooner; false if nothing is."""
         now = self.clock.now_ms()
-        times = [time for time in (self.timing.next_ms(), await self._next_in_store(), to_ms) if time is not None]
+        timers = [parts.timers.next_at for parts in self._parts()]
+        in_store = await self._next_in_store()
+        times = [time for time in (self.timing.next_ms(), in_store, to_ms, *timers) if time is not None]
         ahead = [time for time in times if time > now]
         if not ahead:
             return False
@@ -226,6 +242,8 @@ class World:
             if process.opened is not None and process.opened.worker is not None:
                 with suppress(OutlastError):  # the worker's own loop says so
                     await process.opened.worker.renew()  # its processes have lived all the while
+        for parts in self._parts():
+            await parts.timers.look()
         self.timing.fire_timers()
         self.timing.fire_beats()
         await self._settle(until_s)
@@ -261,6 +279,9 @@ class World:
                 calls = self._calls()
                 await asyncio.sleep(0)
                 still = still + 1 if calls == self._calls() else 0
+
+    def _parts(self) -> list[Parts]:
+        return [process.opened.parts for process in self.workers if process.opened and process.opened.parts]
 
     def _processes(self) -> Iterable[Process]:
         return (*self._clients, *self.workers)
@@ -325,4 +346,13 @@ class World:
 
     async def _timers(self) -> dict[str, int]:
         """The named timers that are set, and when each is due first."""
-        return {}
+        found: dict[str, int] = {}
+        for execution in await self._open_executions():
+            prefix = (execution.namespace, execution.id, execution.journal_generation)
+            entries = await self._store.scan(JournalEntry.KIND, prefix, limit=10_000)
+            over = {entry.name for entry in entries if isinstance(entry, JournalEntry) and entry.scope != BESIDE}
+            for entry in entries:
+                if isinstance(entry, JournalEntry) and entry.scope == BESIDE and entry.name not in over:
+                    due_ms = msgspec.json.decode(entry.value or b"0", type=int)
+                    found[entry.name] = min(due_ms, found.get(entry.name, due_ms))
+        return found
