@@ -345,9 +345,21 @@ _LIMITS_AND_PLACES = (
         breaks="rule 10",
         what="a suspended execution that nothing can wake breaks no invariant",
         file="machine/invariants.py",
-        old='(e.wake_at is not None or bool(e.waits), "a suspended execution has something that can wake it"),',
-        new='(True, "a suspended execution has something that can wake it"),',
+        old="    if e.wake_at is None and not e.waits:\n",
+        new="    if e.wake_at is None and not e.waits and e.reason is None:\n",
         noticed_by=("tests/conformance/test_rules.py::test_rule_10_what_could_never_wake_breaks_an_invariant",),
+    ),
+    Mutant(
+        name="start-past-the-gates",
+        breaks="settlement 7",
+        what="a start that claims asks neither the lane nor the session",
+        file="machine/decide_start.py",
+        old="    return changes(view, execution, fact, gates, [Insert(held)",
+        new="    return changes(view, execution, fact, [], [Insert(held)",
+        noticed_by=(
+            f"{CONFORMANCE}ClaimGate::test_a_start_that_claims_finds_a_paused_lane_shut",
+            f"{CONFORMANCE}ClaimGate::test_a_start_that_claims_needs_a_live_session",
+        ),
     ),
     Mutant(
         name="family-apart",
@@ -370,21 +382,17 @@ _STORE = (
         breaks="settlement 1",
         what="of several guards only the first is read",
         file="store/sqlite/commit.py",
-        old="        for guard in changes.guards:\n",
-        new="        for guard in changes.guards[:1]:\n",
+        old="        for guard in guards:\n",
+        new="        for guard in guards[:1]:\n",
         noticed_by=(f"{CONFORMANCE}Guards::test_all_guards_must_hold_wherever_the_failing_one_stands",),
     ),
     Mutant(
         name="refused-change-half-written",
         breaks="settlement 1",
-        what="what stands before a conflicting insert is written although the change is refused",
+        what="inserts that stand before a conflicting one stay although the change is refused",
         file="store/sqlite/commit.py",
-        old="        if any(self._taken(other.record) for other in inserts[1:]):\n",
-        new="""        for write in writes:
-            if type(write) is not Insert:
-                self._write(write)
-        if any(self._taken(other.record) for other in inserts[1:]):
-""",
+        old="                    for record in reversed(inserted):\n",
+        new="                    for record in inserted[:0]:\n",
         noticed_by=(f"{CONFORMANCE}Commit::test_a_conflict_of_the_last_insert_undoes_every_write_before_it",),
     ),
     Mutant(

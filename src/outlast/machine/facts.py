@@ -37,7 +37,11 @@ class HolderFact(Fact, frozen=True, kw_only=True):
 
 
 class Start(Fact, frozen=True, kw_only=True):
-    """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit."""
+    """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit.
+
+    `worker` starts it where it was asked for: that worker has room, and holds it from the start. One commit instead of
+    two; the fact's `change_id` is then its claim id as well.
+    """
 
     namespace: str
     id: str
@@ -61,6 +65,7 @@ class Start(Fact, frozen=True, kw_only=True):
     quota: str | None = None
     after_dependencies: bool = False
     if_exists: str = "same"
+    worker: str | None = None
 
     def __post_init__(self) -> None:
         check_name("namespace", self.namespace)
@@ -90,6 +95,8 @@ class Start(Fact, frozen=True, kw_only=True):
             raise InvalidInput(f"crash_cap must be between 1 and {limits.CRASHES_MAX}, not {self.crash_cap}")
         if self.if_exists not in ("same", "error", "restart"):
             raise InvalidInput(f'if_exists must be "same", "error" or "restart", not {self.if_exists!r}')
+        if self.worker is not None and (self.delay_ms or self.after_dependencies or self.flow or self.quota):
+            raise InvalidInput("what waits for a time, an upstream or a permit cannot be claimed by its start")
 
 
 class Fork(Fact, frozen=True, kw_only=True):

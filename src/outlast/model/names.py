@@ -34,12 +34,21 @@ def check_id(execution_id: object) -> str:
     return checked
 
 
+_KNOWN_MAX = 10_000
+_known: set[str] = set()
+"""Words that were found good: the same few come with every start."""
+
+
 def check_word(what: str, word: object) -> str:
     """A lane, capability, version, workflow or tag key: also free of the separators that routes use."""
+    if type(word) is str and word in _known:
+        return word
     checked = check_name(what, word)
     for separator in (",", "|", " "):
         if separator in checked:
             raise InvalidName(what, word, f"must not contain {separator!r}")
+    if len(_known) < _KNOWN_MAX:
+        _known.add(checked)
     return checked
 
 

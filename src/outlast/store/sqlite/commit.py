@@ -34,11 +34,15 @@ from outlast.machine.changes import (
     partition_channel,
 )
 from outlast.model.execution import Execution
+from outlast.model.lane import Lane
 from outlast.model.record import Key, Now, Record
+from outlast.model.session import Session
 from outlast.store.port import Points, Verdict
 from outlast.store.sqlite.statements import TABLES
 
 _EXECUTION = Execution.KIND
+_GATES = frozenset({Lane.KIND, Session.KIND})
+"""Gates that many starts of one batch ask: looked at once, and again when one of them is written."""
 _HOME = partition_channel(0)
 
 Execute: TypeAlias = Callable[[str, Sequence[Any]], apsw.Cursor]
@@ -52,28 +56,31 @@ class Commit:
         self._execute = execute if points is None else _watched(execute, points)
         self._connection = cursor.connection
         self._now = now
+        self._gates: dict[Guard, bool] = {}
         self.rings: set[str] = set()
 
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
         return [self._apply(changes) for changes in batch]
 
     def _apply(self, changes: Changes) -> Verdict:
-        inbox: int | None = None
+        guards, writes = changes.guards, changes.writes
         anchor = _anchored(changes)
-        for guard in changes.guards:
+        inbox: int | None = None
+        for guard in guards:
             holds, seen = self._holds(guard)
             if not holds:
                 return self._refused(changes, guard)
             if seen is not None and guard.key == anchor:
                 inbox = seen
-        taken = self._write_all(changes.writes)
-        if taken is not None:
-            return self._refused(changes, Absent(taken))
-        for write in changes.writes:
-            if type(write) is Insert and write.record.KIND == _EXECUTION and write.record.key == anchor:
-                inbox = cast("Execution", write.record).inbox
-            elif type(write) is Add and write.field == "inbox" and write.key == anchor and inbox is not None:
-                inbox += write.amount
+        if len(writes) == 1 and type(writes[0]) is Insert:
+            # A step, the commonest change of all: two statements, its guard and its insert.
+            if not self._insert(writes[0].record):
+                return self._refused(changes, Absent(writes[0].record.key))
+        else:
+            taken = self._write_all(writes)
+            if taken is not None:
+                return self._refused(changes, Absent(taken))
+            inbox = _inbox_after(writes, anchor, inbox)
         for ring in changes.rings:
             self.rings.add(_HOME if ring == HOME else ring)
         if inbox is None:
@@ -83,19 +90,19 @@ class Commit:
     def _write_all(self, writes: tuple[Write, ...]) -> Key | None:
         """Every write, or none: the key that an insert found taken.
 
-        The first insert is its own guard: it goes first, and nothing is written yet if it meets a record. So a step,
-        the commonest change of all, is two statements: its guard, and its insert.
+        Inserts are their own guards. They go first, and if one meets a record, those before it are taken back: nobody
+        has seen them, and nothing else is written yet.
         """
-        if len(writes) == 1 and type(writes[0]) is Insert:
-            record = writes[0].record
-            return None if self._insert(record) else record.key
-        inserts = [write for write in writes if type(write) is Insert]
-        if any(self._taken(other.record) for other in inserts[1:]):
-            return next(write.record.key for write in inserts if self._taken(write.record))
-        if inserts and not self._insert(inserts[0].record):
-            return inserts[0].record.key
+        inserted: list[Record] = []
         for write in writes:
-            if not inserts or write is not inserts[0]:
+            if type(write) is Insert:
+                if not self._insert(write.record):
+                    for record in reversed(inserted):
+                        self._run(TABLES[record.KIND].delete, record.key.values)
+                    return write.record.key
+                inserted.append(write.record)
+        for write in writes:
+            if not isinstance(write, Insert):
                 self._write(write)
         return None
 
@@ -103,25 +110,35 @@ class Commit:
 
     def _holds(self, guard: Guard) -> tuple[bool, int | None]:
         """Whether the guard holds, and the inbox of the execution that it read, if it read one."""
-        if isinstance(guard, Matches):
-            expected = guard.fields
-            table = TABLES[guard.key.kind]
-            row = self._row(table.guard(tuple(expected)), guard.key.values)
-            if row is None or row[: len(expected)] != tuple(expected.values()):
+        if type(guard) is Matches:
+            key, expected = guard.key, guard.fields
+            table = TABLES[key.kind]
+            row = self._row(table.guard(tuple(expected)), key.values)
+            if row is None or row[: len(expected)] != (*expected.values(),):
                 return False, None
             return True, row[-1] if table.has_inbox else None
-        if isinstance(guard, Absent):
-            return not self._exists(guard.key), None
+        if guard.key.kind in _GATES:
+            known = self._gates.get(guard)
+            if known is None:
+                known = self._gates[guard] = self._is_open(guard)
+            return known, None
+        return self._is_open(guard), None
+
+    def _is_open(self, guard: Guard) -> bool:
         match guard:
+            case Matches():
+                return self._holds(guard)[0]
+            case Absent(key):
+                return not self._exists(key)
             case Reached(key, field):
                 time = self._time(key, field)
-                return time is not None and time <= self._now, None
+                return time is not None and time <= self._now
             case Ahead(key, field):
                 time = self._time(key, field)
-                return time is not None and time > self._now, None
+                return time is not None and time > self._now
             case Lapsed(key, field):
                 time = self._time(key, field)
-                return time is None or time <= self._now, None
+                return time is None or time <= self._now
             case _:
                 assert_never(guard)
 
@@ -131,10 +148,6 @@ class Commit:
 
     def _exists(self, key: Key) -> bool:
         return self._row(TABLES[key.kind].exists, key.values) is not None
-
-    def _taken(self, record: Record) -> bool:
-        table = TABLES[record.KIND]
-        return self._row(table.exists, table.key_values(record)) is not None
 
     def _row(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return self._execute(sql, values).fetchone()
@@ -178,20 +191,21 @@ class Commit:
     # ---- writes ---------------------------------------------------------------------------------------------------
 
     def _insert(self, record: Record) -> bool:
+        """False if there is a record with its key, and nothing is written."""
         table = TABLES[record.KIND]
         self._run(table.insert, table.row(record, self._now))
+        if record.KIND in _GATES:
+            self._gates.clear()
         return self._connection.changes() == 1
 
-    def _write(self, write: Write) -> None:
+    def _write(self, write: Patch | Put | Delete | Add) -> None:
         match write:
-            case Insert(record):
-                self._insert(record)
             case Patch(key, fields):
                 now = self._now
                 values = [now + v.plus_ms if type(v) is Now else v for v in fields.values()]
                 self._run(TABLES[key.kind].patch(tuple(fields)), (*values, *key.values))
             case Put(record):
-                table = TABLES[record.KIND]
+                key, table = record.key, TABLES[record.KIND]
                 self._run(table.put, table.row(record, self._now))
             case Delete(key):
                 self._run(TABLES[key.kind].delete, key.values)
@@ -199,12 +213,24 @@ class Commit:
                 self._run(TABLES[key.kind].add(field), (amount, *key.values))
             case _:
                 assert_never(write)
+        if key.kind in _GATES:
+            self._gates.clear()
 
     def _run(self, sql: str, values: Sequence[Any]) -> None:
         try:
             self._execute(sql, values)
         except (TypeError, OverflowError) as error:
             raise InvalidInput(f"a value that a record cannot have: {error}") from error
+
+
+def _inbox_after(writes: tuple[Write, ...], anchor: Key | None, inbox: int | None) -> int | None:
+    """The anchor's inbox once these are written, if that is known."""
+    for write in writes:
+        if type(write) is Insert and write.record.KIND == _EXECUTION and write.record.key == anchor:
+            inbox = cast("Execution", write.record).inbox
+        elif type(write) is Add and write.field == "inbox" and write.key == anchor and inbox is not None:
+            inbox += write.amount
+    return inbox
 
 
 def _watched(execute: Execute, points: Points) -> Execute:
