@@ -1,6 +1,7 @@
 """Outlast: durable execution for Python. Public names only; `App` is where to begin."""
 
 from outlast.app import App
+from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
 from outlast.client.handle import Handle, SyncHandle
 from outlast.client.info import AttemptInfo, CompletionInfo, Info, JournalInfo
@@ -40,6 +41,7 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
+    "patched",
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",

@@ -2,8 +2,11 @@
 
 from typing import Any
 
-from outlast import App
-from outlast.testing import Harness, harness
+import pytest
+
+import outlast
+from outlast import App, Retry
+from outlast.testing import Harness, harness, replay_every_await
 
 
 def versioned(version: str) -> tuple[App, Any]:
@@ -88,3 +91,148 @@ async def test_with_no_worker_at_all_there_is_no_reason_but_that():
         await h.stop()
         await h.clock.advance("1m")
         assert await reason(h, await checkout.start()) == ("ready", None)
+
+
+# ---- patches ------------------------------------------------------------------------------------------------------
+
+
+def is_patched() -> bool:
+    return outlast.patched("fraud-check")
+
+
+def shop(code: str = "as it was") -> tuple[App, Any]:
+    """A deploy of `checkout`: as it was, with a patch, or with its steps in another order."""
+    app = App("sqlite:///nowhere.db")
+
+    @app.step
+    async def charge() -> str:
+        return "charged"
+
+    @app.step
+    async def check_fraud() -> str:
+        return "checked"
+
+    @app.step(retry=Retry(max_attempts=2, initial="1h", jitter=0.0))
+    async def ship() -> str:
+        if not shipping:
+            shipping.append("tried")
+            raise ConnectionError("no ship")
+        return "shipped"
+
+    if code == "as it was":
+
+        @app.workflow
+        async def checkout() -> list[str]:
+            return [await charge(), await ship()]
+
+    elif code == "patched":
+
+        @app.workflow
+        async def checkout() -> list[str]:
+            done = [await charge(), await ship()]
+            if outlast.patched("fraud-check"):
+                done.append(await check_fraud())
+            return done
+
+    elif code == "patched in a function":
+
+        @app.workflow
+        async def checkout() -> list[str]:
+            done = [await charge(), await ship()]
+            if is_patched():
+                done.append(await check_fraud())
+            return done
+
+    else:
+
+        @app.workflow
+        async def checkout() -> list[str]:
+            return [await ship(), await charge()]
+
+    return app, checkout
+
+
+shipping: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _no_ship_at_first():
+    shipping.clear()
+
+
+async def test_a_patched_path_is_taken_by_new_executions_only():
+    old_app, old = shop()
+    new_app, new = shop("patched")
+    async with harness(old_app) as h:
+        begun_before = await old.start()
+        await h.settle()
+        assert (await h.info(begun_before)).reason == "retry"  # in the middle, before the patched place
+        await h.deploy(new_app)
+        await h.stop(old_app)
+        begun_after = await new.start()
+        assert await begun_before.result() == ["charged", "shipped"]
+        assert await begun_after.result() == ["charged", "shipped", "checked"]
+
+
+@pytest.mark.parametrize("code", ["patched", "patched in a function"])
+async def test_a_patched_execution_stays_patched_through_every_crash(code: str):
+    _, checkout = shop(code)
+    shipping.append("has come")
+    found = await replay_every_await(checkout)
+    assert found.outcome == ["charged", "shipped", "checked"]
+    assert found.crashes >= 8
+
+
+async def test_a_new_execution_that_waits_before_the_patch_takes_it():
+    app, checkout = shop("patched")
+    async with harness(app) as h:
+        handle = await checkout.start()
+        await h.settle()
+        assert (await h.info(handle)).status == "suspended"
+        await h.crash()
+        await h.restart()
+        assert await handle.result() == ["charged", "shipped", "checked"]
+
+
+def test_a_patch_is_of_a_workflow_s_code():
+    with pytest.raises(outlast.WrongPlace, match="in a workflow's own code"):
+        outlast.patched("fraud-check")
+
+
+# ---- divergence ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_diverging_replay_waits_with_reason_version_and_goes_on_after_a_fixed_deploy():
+    app, checkout = shop()
+    broken_app, _ = shop("in another order")
+    fixed_app, _ = shop()
+    async with harness(app, auto_advance=False) as h:
+        handle = await checkout.start()
+        await h.settle()
+        await h.stop()
+        await h.deploy(broken_app)
+        await h.clock.advance("1h")
+        info = await h.info(handle)
+        assert (info.status, info.reason) == ("suspended", "version")
+        assert [one.id for one in await app.find(reason="version")] == [handle.id]
+        await h.stop(broken_app)
+        await h.deploy(fixed_app)
+        await h.settle()
+        assert await handle.result() == ["charged", "shipped"]
+
+
+async def test_a_rehearsal_finds_a_divergence_and_changes_nothing():
+    app, checkout = shop()
+    broken_app, _ = shop("in another order")
+    async with harness(app, auto_advance=False) as h:
+        handle = await checkout.start()
+        await h.settle()
+        before = await handle.journal()
+        assert await h.replay(handle) is None
+        found = await h.replay(handle, app=broken_app)
+        assert found is not None
+        assert (found.expected, found.actual) == ("step 'charge'", "step 'ship'")
+        assert "test_versions.py:" in found.line
+        assert await handle.journal() == before
+        await h.clock.advance("1h")
+        assert await handle.result() == ["charged", "shipped"]

@@ -25,6 +25,7 @@ from outlast.cli.migrate import migrate
 from outlast.cli.output import Output
 from outlast.cli.purge import purge
 from outlast.cli.release import release
+from outlast.cli.replay import replay
 from outlast.cli.retry import retry
 from outlast.cli.show import show
 from outlast.cli.start import start
@@ -35,7 +36,7 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
-    "Look": (ls, show, doctor),
+    "Look": (ls, show, doctor, replay),
     "Act": (cancel, retry, fork, hold, release),
     "Keep": (migrate, purge),
 }

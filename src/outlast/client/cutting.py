@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from outlast.errors import InvalidInput
 from outlast.machine.replay import BESIDE
-from outlast.model.journal import RETRY, JournalEntry
+from outlast.model.journal import PATCH, RETRY, JournalEntry
 
 OCCURRENCE = "#"
 """`charge#2` is the second recorded call of `charge`."""
@@ -33,7 +33,7 @@ def _found(execution_id: str, journal: Sequence[JournalEntry], from_step: object
         raise InvalidInput(f"from_step must be the name of a recorded step, not {from_step!r}")
     by_name: dict[str, list[JournalEntry]] = {}
     for entry in journal:
-        if entry.op != RETRY and BESIDE not in entry.scope:
+        if entry.op not in (RETRY, PATCH) and BESIDE not in entry.scope:
             by_name.setdefault(entry.name, []).append(entry)
     name, marked, number = from_step.rpartition(OCCURRENCE)
     if from_step in by_name:

@@ -24,6 +24,8 @@ from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from outlast import limits
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
@@ -31,7 +33,7 @@ from outlast.machine import facts
 from outlast.machine.changes import Code as Refused
 from outlast.machine.replay import GIVEN_UP, Replay, key_of
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, CANCELLED, FAILED, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, CANCELLED, FAILED, PATCH, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.model.status import Reason
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
@@ -93,6 +95,7 @@ class LiveAttempt:
         self._ended: asyncio.Future[Ending] = self._real.create_future()
         self._code: Code
         self._begun = False
+        self._born_here = False
 
     @property
     def execution(self) -> Execution:
@@ -108,7 +111,10 @@ class LiveAttempt:
         """From the claim to the end, committed. Never raises what user code raised."""
         try:
             e = self.execution
-            self.replay.load(await self.lease.journal(), retried=e.failures > 0 or e.generation > e.journal_generation)
+            journal = await self.lease.journal()
+            self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
+            if not journal:
+                await self._be_born()
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.append(await self._record_cancel())
             args, kwargs = self._workflow.arguments.decode(self.parts.values, self._input)
@@ -158,7 +164,28 @@ class LiveAttempt:
             self._looking = True
             self.errand(self._look_outside())
 
+    async def _be_born(self) -> None:
+        """Nothing is recorded yet: it begins with the code of today, and keeps what that has of patches."""
+        self._born_here = True
+        patches = self._workflow.patches()
+        if patches:
+            self.replay.patches |= set(patches)
+            await self.lease.record(("", "outlast:patches", 1), PATCH, SUCCEEDED, msgspec.json.encode(patches))
+
     # ---- called by user code --------------------------------------------------------------------------------------
+
+    def patched(self, name: str) -> bool:
+        """Whether its code had the patch when it began; what is found out late (in a function of a function) is
+        written down before anything that follows from it."""
+        if name not in self.replay.patches and self._born_here:
+            self.replay.patches.add(name)
+            self._real.call_soon_threadsafe(self._note_patch, name)
+        return name in self.replay.patches
+
+    def _note_patch(self, name: str) -> None:
+        if not self._ended.done():
+            value = msgspec.json.encode([name])
+            self.errand(self.lease.record(("", f"outlast:patch {name}", 1), PATCH, SUCCEEDED, value))
 
     def call(self, kind: Kind) -> asyncio.Future[Any]:
         """An operation of `async def` code. Its key is fixed here, at the call."""

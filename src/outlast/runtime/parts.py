@@ -23,6 +23,8 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
     is_async: bool
     arguments: Arguments
     fatal: tuple[type[Exception], ...] = ()
+    patches: Callable[[], tuple[str, ...]] = tuple
+    """The names in `patched(name)` in its source."""
 
 
 class Parts:

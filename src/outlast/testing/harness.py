@@ -27,6 +27,7 @@ from outlast.client.info import Info
 from outlast.errors import InvalidInput
 from outlast.model.status import Status
 from outlast.runtime.entropy import SeededEntropy
+from outlast.runtime.rehearsal import Divergence
 from outlast.store.port import Store
 from outlast.testing.journal import Journal, journal_of
 from outlast.testing.points import CrashPoints
@@ -164,6 +165,13 @@ class Harness:
     async def open_executions(self) -> list[Info]:
         await self.settle()
         return await self.app.find(status=[status for status in Status if not status.terminal], limit=1_000)
+
+    async def replay(self, execution: Handle[Any] | str, *, app: App | None = None) -> Divergence | None:
+        """Whether the code of the app (or of another one) still does what the execution has recorded: None, or where
+        it does something else. Nothing is run and nothing is written.
+        """
+        await self.settle()
+        return await self._world.rehearse(app or self.app, execution if isinstance(execution, str) else execution.id)
 
     # ---- life -----------------------------------------------------------------------------------------------------
 

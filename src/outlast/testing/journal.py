@@ -8,7 +8,10 @@ import msgspec
 
 from outlast.client.info import JournalInfo
 from outlast.codec.failures import decode_failure
-from outlast.model.journal import RETRY, STEP
+from outlast.model.journal import PATCH, RETRY, STEP, WAIT
+
+MARKS = frozenset({RETRY, WAIT, PATCH})
+"""What the engine notes beside operations."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +81,7 @@ class Journal:
 
 def journal_of(execution_id: str, recorded: list[JournalInfo]) -> Journal:
     """Without the engine's own marks: the failed tries of a step are counted at the step."""
-    return Journal(execution_id, [_entry(one) for one in recorded if one.op != RETRY])
+    return Journal(execution_id, [_entry(one) for one in recorded if one.op not in MARKS])
 
 
 def _entry(one: JournalInfo) -> Entry:

@@ -17,7 +17,7 @@ import msgspec
 
 from outlast.app import App, Opened, WorkerKeywords, WorkerSettings
 from outlast.client.waiters import Waiters
-from outlast.errors import OutlastError
+from outlast.errors import ExecutionNotFound, OutlastError
 from outlast.machine.replay import BESIDE
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry, OperationKey
@@ -25,8 +25,10 @@ from outlast.model.outbox import Delivery
 from outlast.model.record import Record, settled
 from outlast.model.session import Session
 from outlast.model.status import OPEN, Status
+from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy
 from outlast.runtime.parts import Parts
+from outlast.runtime.rehearsal import Divergence, rehearse
 from outlast.store.port import Query, Store
 from outlast.testing.points import CrashPoints
 from outlast.testing.virtual import VirtualClock, VirtualTiming
@@ -307,6 +309,18 @@ class World:
     @property
     def _store(self) -> Store:
         return cast("Store", self._clients[0].store)
+
+    async def rehearse(self, app: App, execution_id: str) -> Divergence | None:
+        engine = Engine(self._store, timing=self.timing)
+        found = await engine.look(self.namespace, execution_id)
+        if found is None:
+            raise ExecutionNotFound(self.namespace, execution_id)
+        parts = Parts(engine, app.values, threads=1, committed=lambda view, changes: None)
+        try:
+            definition = app.registry.get(found.workflow, found.version).definition
+            return (await rehearse(parts, found, definition)).divergence
+        finally:
+            await parts.close()
 
     async def _open_executions(self) -> list[Execution]:
         found: list[Execution] = []
