@@ -68,7 +68,7 @@ class Timers:
             self._arm_in(max(0, self._armed_for - now) / 1_000 + SLACK_S)
 
     def _arm_in(self, delay_s: float) -> None:
-        self._timer = self._engine.timing.call_later(min(delay_s, ASK_MAX_S), self._ask)
+        self._timer = self._engine.timing.ask_later(min(delay_s, ASK_MAX_S), self._ask)
 
     def _ask(self) -> None:
         self._timer = self._armed_for = None

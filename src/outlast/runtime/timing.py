@@ -43,6 +43,10 @@ class Timing(Protocol):
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer: ...
 
+    def ask_later(self, delay_s: float, callback: Callable[..., object]) -> Timer:
+        """When to ask the store for its time, which alone decides: whoever moves virtual time asks by himself."""
+        ...
+
     async def sleep(self, delay_s: float, /) -> None: ...
 
     def limit(self, delay_s: float | None) -> Limit: ...
@@ -63,6 +67,9 @@ class LoopTiming:
 
     def call_later(self, delay_s: float, callback: Callable[..., object], *args: Any) -> Timer:
         return self._loop.call_later(delay_s, callback, *args)
+
+    def ask_later(self, delay_s: float, callback: Callable[..., object]) -> Timer:
+        return self._loop.call_later(delay_s, callback)
 
     async def sleep(self, delay_s: float, /) -> None:
         await asyncio.sleep(delay_s)

@@ -78,7 +78,7 @@ class VirtualTiming:
         self._activity = activity
         self._timers: list[tuple[float, int, VirtualTimer]] = []
         self._numbers = itertools.count()
-        self._beats: set[asyncio.Event] = set()
+        self._beats: dict[asyncio.Event, bool] = {}
         self.asleep: set[asyncio.Task[Any] | None] = set()
         """The tasks that wait for time and for nothing else."""
 
@@ -91,6 +91,10 @@ class VirtualTiming:
         timer = VirtualTimer(self._clock.now_ms() + max(0.0, delay_s) * 1_000, callback, args)
         heapq.heappush(self._timers, (timer.due_ms, next(self._numbers), timer))
         return timer
+
+    def ask_later(self, delay_s: float, callback: Callable[..., object]) -> VirtualTimer:
+        """Never: the harness knows the wake times, and has each process ask when it has moved the clock."""
+        return VirtualTimer(0.0, callback, ())
 
     async def sleep(self, delay_s: float, /) -> None:
         woken = asyncio.Event()
@@ -108,15 +112,19 @@ class VirtualTiming:
         return VirtualLimit(self, delay_s)
 
     async def beat(self, delay_s: float, /, *, unless: asyncio.Event | None = None) -> None:
+        if unless is not None and unless.is_set():
+            return
         turn = asyncio.Event()
-        self._beats.add(turn)
-        waiting = [asyncio.ensure_future(event.wait()) for event in (turn, unless) if event is not None]
+        self._beats[turn] = unless is not None
+        heard = None if unless is None else asyncio.ensure_future(unless.wait())
+        if heard is not None:
+            heard.add_done_callback(lambda _: turn.set())
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await turn.wait()
         finally:
-            self._beats.discard(turn)
-            for one in waiting:
-                one.cancel()
+            del self._beats[turn]
+            if heard is not None:
+                heard.cancel()
 
     # ---- what the harness does ------------------------------------------------------------------------------------
 
@@ -135,9 +143,11 @@ class VirtualTiming:
             fired += 1
         return fired
 
-    def fire_beats(self) -> None:
-        for turn in list(self._beats):
-            turn.set()
+    def fire_beats(self, *, all: bool) -> None:
+        """Those that somebody could have ended sooner (`unless`): there may be something for them. Or all."""
+        for turn, expectant in list(self._beats.items()):
+            if all or expectant:
+                turn.set()
 
 
 class VirtualLimit:

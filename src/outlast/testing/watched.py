@@ -26,17 +26,28 @@ class CrashPlan(Struct, kw_only=True):
     after: bool
 
 
-class WatchedStore:
-    """Passes everything on to a store. All that is not a coroutine of it is its own."""
+class Traffic:
+    """What goes on between the processes of a harness and their stores."""
 
-    def __init__(self, store: Store, activity: asyncio.Event) -> None:
-        self._store = store
-        self._activity = activity
-        self._grave: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.in_flight: set[asyncio.Future[None]] = set()
+    def __init__(self) -> None:
+        self.in_flight = 0
         self.calls = 0
         self.progress = 0
         """How many calls have changed something."""
+        self.activity = asyncio.Event()
+        """Something has happened that the driver should look at."""
+        self.calm = asyncio.Event()
+        """No call is in flight."""
+        self.calm.set()
+
+
+class WatchedStore:
+    """Passes everything on to a store. All that is not a coroutine of it is its own."""
+
+    def __init__(self, store: Store, traffic: Traffic) -> None:
+        self._store = store
+        self._traffic = traffic
+        self._grave: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.recorded: set[tuple[str, str, str, int]] = set()
         """The operations (execution, scope, name, occurrence) whose success this process has recorded."""
         self.plans: list[CrashPlan] = []
@@ -58,14 +69,16 @@ class WatchedStore:
             self.dead.set()
         if self.dead.is_set():
             await self._gone()
-        self.calls += 1
-        flying: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.in_flight.add(flying)
+        traffic = self._traffic
+        traffic.calls += 1
+        traffic.in_flight += 1
+        traffic.calm.clear()
         try:
             answer = await method(*args, **kwargs)
         finally:
-            self.in_flight.discard(flying)
-            flying.set_result(None)
+            traffic.in_flight -= 1
+            if not traffic.in_flight:
+                traffic.calm.set()
         if name == "commit":
             self._note(args[0], answer)
         if plan is not None:
@@ -73,8 +86,8 @@ class WatchedStore:
         if self.dead.is_set():
             await self._gone()
         if _changed(answer):
-            self.progress += 1
-            self._activity.set()
+            traffic.progress += 1
+            traffic.activity.set()
         return answer
 
     def _note(self, batch: Sequence[Changes], answer: Committed) -> None:
@@ -94,7 +107,7 @@ class WatchedStore:
 
     async def _gone(self) -> None:
         """A dead process hears no answer. It hangs until it is buried, then all of it ends at once."""
-        self._activity.set()
+        self._traffic.activity.set()
         await asyncio.shield(self._grave)
 
     def bury(self) -> None:

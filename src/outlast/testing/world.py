@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
+from msgspec import Struct
 
 from outlast.app import App, Opened, WorkerKeywords, WorkerSettings
 from outlast.client.waiters import Waiters
@@ -32,7 +33,7 @@ from outlast.runtime.rehearsal import Divergence, rehearse
 from outlast.store.port import Query, Store
 from outlast.testing.points import CrashPoints
 from outlast.testing.virtual import VirtualClock, VirtualTiming
-from outlast.testing.watched import WatchedStore
+from outlast.testing.watched import Traffic, WatchedStore
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,13 @@ STUCK_S = 2.0
 
 class Stuck(OutlastError, AssertionError):
     """A result is awaited that cannot come: nothing is due, and nothing runs."""
+
+
+class Times(Struct, frozen=True, kw_only=True):
+    """Whether something in the store is due now, and when the next is."""
+
+    due_now: bool
+    ahead: int | None
 
 
 class Process:
@@ -78,7 +86,8 @@ class World:
         self.namespace = namespace
         self.points = points
         self.entropy = entropy
-        self.activity = asyncio.Event()
+        self.traffic = Traffic()
+        self.activity = self.traffic.activity
         self.timing = VirtualTiming(clock, self.activity)
         self.stand_ins: dict[str, Callable[..., Any]] = {}
         self.workers: list[Process] = []
@@ -89,14 +98,17 @@ class World:
         self._all: list[Process] = []
         self._make_store = make_store
         self._moving = asyncio.Lock()
+        self._moving_is_wanted = 0
+        """So many wait to move the clock themselves."""
         self._driver: asyncio.Task[None] | None = None
         self._broken: Exception | None = None
+        self._known: tuple[tuple[int, int], Times] | None = None
         clock.moved_by(self.advance_to)
 
     # ---- processes ------------------------------------------------------------------------------------------------
 
     def new_process(self, app: App) -> Process:
-        process = Process(app, WatchedStore(self._make_store(), self.activity))
+        process = Process(app, WatchedStore(self._make_store(), self.traffic))
         self._all.append(process)
         return process
 
@@ -179,10 +191,13 @@ class World:
             while True:
                 await self.activity.wait()
                 self.activity.clear()
+                moved = False
                 async with self._moving:
                     await self._settle()
-                    going = bool(self._running())
-                    moved = not going and self.auto and bool(self._awaited()) and await self._jump(None)
+                    while not (going := bool(self._running())) and self.auto and self._awaited():
+                        moved = await self._jump(None)
+                        if not moved or self._moving_is_wanted:
+                            break
                 if moved:
                     self.activity.set()
                 elif going:
@@ -223,7 +238,9 @@ class World:
 
     async def advance_to(self, to_ms: int) -> None:
         """All that falls due until then happens, in order, each at its time."""
+        self._moving_is_wanted += 1
         async with self._moving:
+            self._moving_is_wanted -= 1
             until_s = asyncio.get_running_loop().time() + STEP_PATIENCE_S
             await self._settle(until_s)
             while self.clock.now_ms() < to_ms:
@@ -232,11 +249,10 @@ class World:
 
     async def _jump(self, to_ms: int | None, until_s: float = 0.0) -> bool:
         """To what is due next, or to `to_ms` if that is sooner; false if nothing is."""
-        now = self.clock.now_ms()
         timers = [parts.timers.next_at for parts in self._parts()]
-        in_store = await self._next_in_store()
+        in_store = (await self._times()).ahead
         times = [time for time in (self.timing.next_ms(), in_store, to_ms, *timers) if time is not None]
-        ahead = [time for time in times if time > now]
+        ahead = [time for time in times if time > self.clock.now_ms()]
         if not ahead:
             return False
         self.clock.set_ms(min(ahead))
@@ -244,55 +260,62 @@ class World:
             if process.opened is not None and process.opened.worker is not None:
                 with suppress(OutlastError):  # the worker's own loop says so
                     await process.opened.worker.renew()  # its processes have lived all the while
-        for parts in self._parts():
-            await parts.timers.look()
+        await self._look_at_timers()
         self.timing.fire_timers()
-        self.timing.fire_beats()
+        self.timing.fire_beats(all=True)
         await self._settle(until_s)
         return True
 
     async def _settle(self, until_s: float = 0.0) -> None:
         """Until nothing changes any more at this time. Until `until_s` of the loop, steps that run are waited for."""
+        looked_at = -1
         while True:
             await self._quiet(until_s)
             before = self._progress()
+            await self._look_at_timers()
             self.timing.fire_timers()
-            self.timing.fire_beats()
+            self.timing.fire_beats(all=False)
             await self._quiet(until_s)
-            if not await self._replace_the_dead() and self._progress() == before:
+            if await self._replace_the_dead() or self._progress() != before:
+                continue
+            if before == looked_at or not (await self._times()).due_now:
                 return
+            # What is due at this very time is for the reconcilers. If they leave it, so be it.
+            looked_at = before
+            self.timing.fire_beats(all=True)
+
+    async def _look_at_timers(self) -> None:
+        for parts in self._parts():
+            next_at = parts.timers.next_at
+            if next_at is not None and next_at <= self.clock.now_ms():
+                await parts.timers.look()
 
     async def _quiet(self, until_s: float) -> None:
-        loop = asyncio.get_running_loop()
+        loop, traffic = asyncio.get_running_loop(), self.traffic
         still = 0
         while still < STILL_ROUNDS:
-            flying = [call for process in self._processes() for call in process.store.in_flight]
-            running = self._running()
-            if flying:
-                await asyncio.wait(flying)
+            if traffic.in_flight:
+                await traffic.calm.wait()
                 still = 0
-            elif running and loop.time() < until_s:
-                await asyncio.wait(running, timeout=until_s - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+                continue
+            calls = traffic.calls
+            await asyncio.sleep(0)
+            if calls != traffic.calls:
                 still = 0
             elif self._thinks():
                 await asyncio.sleep(0.0005)  # a def workflow: its thread tells nobody
                 still = 0
             else:
-                calls = self._calls()
-                await asyncio.sleep(0)
-                still = still + 1 if calls == self._calls() else 0
+                still += 1
+            if still == STILL_ROUNDS and loop.time() < until_s and (running := self._running()):
+                await asyncio.wait(running, timeout=until_s - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+                still = 0
 
     def _parts(self) -> list[Parts]:
         return [process.opened.parts for process in self.workers if process.opened and process.opened.parts]
 
-    def _processes(self) -> Iterable[Process]:
-        return (*self._clients, *self.workers)
-
-    def _calls(self) -> int:
-        return sum(process.store.calls for process in self._processes())
-
     def _progress(self) -> int:
-        return sum(process.store.progress for process in self._processes()) + self.crashes
+        return self.traffic.progress + self.crashes
 
     def _running(self) -> list[asyncio.Task[Any]]:
         """Steps that run, and do not only wait for virtual time."""
@@ -332,14 +355,23 @@ class World:
             if after is None:
                 return found
 
-    async def _next_in_store(self) -> int | None:
-        now = self.clock.now_ms()
+    async def _times(self) -> Times:
+        """What the store has in its records of time; read again only when something has changed."""
+        now, progress = self.clock.now_ms(), self._progress()
+        if self._known is None or self._known[0] != (now, progress):
+            self._known = ((now, progress), await self._read_times(now))
+        return self._known[1]
+
+    async def _read_times(self, now: int) -> Times:
         executions = await self._open_executions()
-        times = [settled(time) for e in executions for time in (e.wake_at, e.deadline_at, e.attempt_deadline_at)]
+        found = [settled(time) for e in executions for time in (e.wake_at, e.deadline_at, e.attempt_deadline_at)]
         if any(e.status is Status.ACTIVE for e in executions):
-            times += await self._leases_of_the_dead()
-        times += [settled(one.due_at) for one in await self._scan(Delivery.KIND) if isinstance(one, Delivery)]
-        return min((time for time in times if time is not None and time > now), default=None)
+            found += await self._leases_of_the_dead()
+        found += [settled(one.due_at) for one in await self._scan(Delivery.KIND) if isinstance(one, Delivery)]
+        times = [time for time in found if time is not None]
+        return Times(
+            due_now=any(time <= now for time in times), ahead=min((time for time in times if time > now), default=None)
+        )
 
     async def _leases_of_the_dead(self) -> list[int | None]:
         alive = {p.opened.worker.name for p in self.workers if p.opened is not None and p.opened.worker is not None}

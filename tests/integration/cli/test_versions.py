@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from outlast import App
+from tests.acceptance.conftest import status_is, until
 from tests.integration.cli.conftest import Outlast
 
 CODE = """
@@ -44,8 +45,7 @@ def deploy(outlast: Outlast, code: str) -> App:
 async def half_way(app: App) -> None:
     async with app:
         handle = await app.registry.newest("checkout").options(id="order-1").start()
-        while (await handle.info()).status != "suspended":
-            await asyncio.sleep(0.005)
+        await status_is(handle, "suspended")
 
 
 @pytest.fixture
@@ -111,10 +111,12 @@ def test_show_says_which_version_is_missing_and_which_are_offered(store: Outlast
     store("fork", "order-1", "--from-step", "charge", "--into", "order-2")
     app = deploy(store, VERSION_2)
 
+    async def seen() -> bool:
+        return (await app.execution("order-2").info()).reason == "version"
+
     async def look() -> None:
         async with app.worker() as worker:
-            while (await app.execution("order-2").info()).reason != "version":
-                await asyncio.sleep(0.005)
+            await until(seen, "it has a reason")
             names.append(worker.name)
             answers.append(await asyncio.to_thread(store.real, "show", "order-2"))
             answers.append(await asyncio.to_thread(store.real, "ls", "--status", "ready"))
