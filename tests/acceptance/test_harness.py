@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+import outlast
 from outlast import App, ExecutionExpired, ExecutionRefused, Retry
-from outlast.testing import Stuck, harness
+from outlast.testing import Stuck, harness, replay_every_await
 
 app = App("sqlite:///of-the-user.db")
 ledger: list[str] = []
@@ -312,3 +313,98 @@ async def test_a_retry_from_a_step_runs_it_and_what_follows_again():
         assert await handle.result() == "paid anew, sent tea"
         with pytest.raises(ExecutionRefused, match="fork it"):
             await handle.retry(from_step="charge")
+
+
+# ---- time in workflows --------------------------------------------------------------------------------------------
+
+
+@app.step
+async def bill(month: int) -> int:
+    ledger.append(f"bill {month}")
+    return month
+
+
+@app.workflow
+async def subscription(months: int) -> int:
+    billed = 0
+    for month in range(months):
+        await outlast.sleep("30d")
+        billed += await bill(month) >= 0
+    return billed
+
+
+@app.workflow
+async def trial() -> str:
+    await outlast.sleep("14d", name="trial")
+    await outlast.sleep("1h", name="grace")
+    return await outlast.receive("verdict", str, timeout="7d")
+
+
+async def test_a_subscription_of_ten_years_runs_in_under_a_second():
+    """Of real time, on a machine that has the time: the best of some tries, as others may be using it."""
+    took: list[float] = []
+    while not took or (min(took) > 1 and len(took) < 5):
+        ledger.clear()
+        async with harness(app) as h:
+            start, began = h.clock.now, time.perf_counter()
+            handle = await subscription.start(120)
+            assert await handle.result() == 120
+            took.append(time.perf_counter() - began)
+            assert h.clock.now - start == timedelta(days=3_600)
+            assert ledger == [f"bill {month}" for month in range(120)]
+    assert min(took) < 1, took
+
+
+async def test_a_crash_in_the_middle_of_a_subscription_bills_no_month_twice():
+    async with harness(app) as h:
+        h.crash_at("bill", nth=7, when="after")
+        h.crash_at("claim", nth=10, when="after")
+        assert await subscription(12) == 12
+        assert h.crashes == 2
+    assert ledger == [f"bill {month}" for month in range(12)]
+
+
+async def test_a_named_timer_can_be_fired():
+    async with harness(app, auto_advance=False) as h:
+        handle = await trial.start()
+        start = h.clock.now
+        assert await h.fire_timer("trial") - start == timedelta(days=14)
+        with pytest.raises(AssertionError, match="no timer 'trial' is set; those that are: grace"):
+            await h.fire_timer("trial")
+        await h.fire_timer("grace")
+        assert (await h.info(handle)).reason == "event:verdict"
+        await handle.send("verdict", "bought")
+        await h.settle()
+        assert await handle.result() == "bought"
+
+
+async def test_a_timeout_of_a_wait_is_virtual():
+    async with harness(app) as h:
+        handle = await trial.start()
+        with pytest.raises(TimeoutError):
+            await handle.result()
+        assert h.clock.now - (await handle.info()).created_at == timedelta(days=21, hours=1)
+
+
+async def test_every_await_of_a_workflow_can_be_a_crash():
+    found = await replay_every_await(subscription, 2)
+    assert found.outcome == 2
+    assert found.crashes >= 16  # before and after: claims, wake times, outcomes, suspensions, the end
+    found.journal.assert_steps("bill", "bill")
+
+
+ways: list[str] = []
+
+
+@app.workflow
+async def depends_on_what_is_not_recorded() -> str:
+    ways.append("one more")
+    if len(ways) % 2:
+        await charge(1)
+    return await ship.aio("tea")
+
+
+async def test_a_workflow_that_takes_another_way_when_replayed_is_found_out(monkeypatch):
+    monkeypatch.setattr("outlast.testing.world.STUCK_S", 0.05)
+    with pytest.raises(AssertionError, match=r"after a crash (before|after) write \d+ of its worker"):
+        await replay_every_await(depends_on_what_is_not_recorded)

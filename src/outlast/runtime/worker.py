@@ -127,7 +127,7 @@ class Worker:
     async def _until_promises_are_kept(self) -> None:
         """Starts under way are answered soon, and handed back then; nobody waits for ever for a store that is gone."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._options.drain_ms / 1_000):
+            async with self._parts.engine.timing.limit(self._options.drain_ms / 1_000):
                 while self._promised:
                     self._freed.clear()
                     await self._freed.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from contextlib import suppress
 from typing import Any, cast
 
@@ -38,7 +38,8 @@ from outlast.testing.watched import Traffic, WatchedStore
 _log = logging.getLogger(__name__)
 
 STILL_ROUNDS = 25
-"""So many turns of the loop without a call of the store: whoever had something to do has asked for it by then."""
+"""So many turns of a loop that does not show what is ready, without a call of the store: whoever had something to do
+has asked for it by then."""
 STEP_PATIENCE_S = 0.5
 """For so long (of real time) `advance` waits for steps that run, before it lets time pass under them."""
 STUCK_S = 2.0
@@ -50,8 +51,9 @@ class Stuck(OutlastError, AssertionError):
 
 
 class Times(Struct, frozen=True, kw_only=True):
-    """Whether something in the store is due now, and when the next is."""
+    """Whether a lease is held, whether something in the store is due now, and when the next is."""
 
+    active: bool
     due_now: bool
     ahead: int | None
 
@@ -124,7 +126,10 @@ class World:
         store = cast("Store", process.store)
         await store.open()
         process.settings = settings
-        process.opened = Opened(app, store, WorkerSettings(**settings))
+        # What has not ended when it is told to stop waits for time, which nobody moves meanwhile: it is handed back.
+        at_once: WorkerKeywords = {"drain": 0}
+        at_once.update(settings)
+        process.opened = Opened(app, store, WorkerSettings(**at_once))
         assert process.opened.parts is not None
         process.opened.parts.stand_ins = self.stand_ins
         process.opened.parts.on_perform = self._performs
@@ -142,6 +147,7 @@ class World:
         if process is None or process.opened is None:
             return
         async with self._moving:
+            await self._settle(asyncio.get_running_loop().time() + STEP_PATIENCE_S)
             self.workers.remove(process)
             await process.opened.close()
         self.activity.set()
@@ -250,16 +256,14 @@ class World:
     async def _jump(self, to_ms: int | None, until_s: float = 0.0) -> bool:
         """To what is due next, or to `to_ms` if that is sooner; false if nothing is."""
         timers = [parts.timers.next_at for parts in self._parts()]
-        in_store = (await self._times()).ahead
-        times = [time for time in (self.timing.next_ms(), in_store, to_ms, *timers) if time is not None]
+        known = await self._times()
+        times = [time for time in (self.timing.next_ms(), known.ahead, to_ms, *timers) if time is not None]
         ahead = [time for time in times if time > self.clock.now_ms()]
         if not ahead:
             return False
         self.clock.set_ms(min(ahead))
-        for process in self.workers:
-            if process.opened is not None and process.opened.worker is not None:
-                with suppress(OutlastError):  # the worker's own loop says so
-                    await process.opened.worker.renew()  # its processes have lived all the while
+        if known.active:
+            await self._renew()
         await self._look_at_timers()
         self.timing.fire_timers()
         self.timing.fire_beats(all=True)
@@ -269,8 +273,8 @@ class World:
     async def _settle(self, until_s: float = 0.0) -> None:
         """Until nothing changes any more at this time. Until `until_s` of the loop, steps that run are waited for."""
         looked_at = -1
+        await self._quiet(until_s)
         while True:
-            await self._quiet(until_s)
             before = self._progress()
             await self._look_at_timers()
             self.timing.fire_timers()
@@ -284,6 +288,13 @@ class World:
             looked_at = before
             self.timing.fire_beats(all=True)
 
+    async def _renew(self) -> None:
+        """Its processes have lived all the while, and what they hold must not be taken from them."""
+        for process in self.workers:
+            if process.opened is not None and process.opened.worker is not None:
+                with suppress(OutlastError):  # the worker's own loop says so
+                    await process.opened.worker.renew()
+
     async def _look_at_timers(self) -> None:
         for parts in self._parts():
             next_at = parts.timers.next_at
@@ -291,7 +302,9 @@ class World:
                 await parts.timers.look()
 
     async def _quiet(self, until_s: float) -> None:
+        """Until no call of the store is under way and the event loop has nothing to run."""
         loop, traffic = asyncio.get_running_loop(), self.traffic
+        ready: Sized | None = getattr(loop, "_ready", None)  # asyncio's own loop has it, uvloop does not
         still = 0
         while still < STILL_ROUNDS:
             if traffic.in_flight:
@@ -306,8 +319,8 @@ class World:
                 await asyncio.sleep(0.0005)  # a def workflow: its thread tells nobody
                 still = 0
             else:
-                still += 1
-            if still == STILL_ROUNDS and loop.time() < until_s and (running := self._running()):
+                still = STILL_ROUNDS if ready is not None and not ready else still + 1
+            if still >= STILL_ROUNDS and loop.time() < until_s and (running := self._running()):
                 await asyncio.wait(running, timeout=until_s - loop.time(), return_when=asyncio.FIRST_COMPLETED)
                 still = 0
 
@@ -365,13 +378,13 @@ class World:
     async def _read_times(self, now: int) -> Times:
         executions = await self._open_executions()
         found = [settled(time) for e in executions for time in (e.wake_at, e.deadline_at, e.attempt_deadline_at)]
-        if any(e.status is Status.ACTIVE for e in executions):
+        active = any(e.status is Status.ACTIVE for e in executions)
+        if active:
             found += await self._leases_of_the_dead()
         found += [settled(one.due_at) for one in await self._scan(Delivery.KIND) if isinstance(one, Delivery)]
         times = [time for time in found if time is not None]
-        return Times(
-            due_now=any(time <= now for time in times), ahead=min((time for time in times if time > now), default=None)
-        )
+        ahead = min((time for time in times if time > now), default=None)
+        return Times(active=active, due_now=any(time <= now for time in times), ahead=ahead)
 
     async def _leases_of_the_dead(self) -> list[int | None]:
         alive = {p.opened.worker.name for p in self.workers if p.opened is not None and p.opened.worker is not None}
