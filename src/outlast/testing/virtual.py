@@ -143,10 +143,11 @@ class VirtualTiming:
             fired += 1
         return fired
 
-    def fire_beats(self, *, all: bool) -> None:
-        """Those that somebody could have ended sooner (`unless`): there may be something for them. Or all."""
-        for turn, expectant in list(self._beats.items()):
-            if all or expectant:
+    def fire_beats(self, *, expectant: bool) -> None:
+        """Those that somebody could have ended sooner (`unless`), because somebody rang; or the others, because time
+        has passed."""
+        for turn, expects in list(self._beats.items()):
+            if expects is expectant:
                 turn.set()
 
 

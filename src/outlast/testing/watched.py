@@ -34,6 +34,8 @@ class Traffic:
         self.calls = 0
         self.progress = 0
         """How many calls have changed something."""
+        self.rung = False
+        """Somebody may have something to look at: work, an end, a word from outside."""
         self.activity = asyncio.Event()
         """Something has happened that the driver should look at."""
         self.calm = asyncio.Event()
@@ -92,6 +94,7 @@ class WatchedStore:
 
     def _note(self, batch: Sequence[Changes], answer: Committed) -> None:
         for changes, verdict in zip(batch, answer.verdicts, strict=True):
+            self._traffic.rung = self._traffic.rung or (verdict.applied and bool(changes.rings))
             for entry in journaled([changes]) if verdict.applied else ():
                 if entry.outcome == SUCCEEDED:
                     self.recorded.add((entry.execution, entry.scope, entry.name, entry.occurrence))

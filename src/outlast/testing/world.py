@@ -266,27 +266,31 @@ class World:
             await self._renew()
         await self._look_at_timers()
         self.timing.fire_timers()
-        self.timing.fire_beats(all=True)
-        await self._settle(until_s)
+        self.timing.fire_beats(expectant=False)
+        await self._settle(until_s, rung=False)
         return True
 
-    async def _settle(self, until_s: float = 0.0) -> None:
+    async def _settle(self, until_s: float = 0.0, *, rung: bool = True) -> None:
         """Until nothing changes any more at this time. Until `until_s` of the loop, steps that run are waited for."""
         looked_at = -1
+        traffic = self.traffic
+        traffic.rung = traffic.rung or rung
         await self._quiet(until_s)
         while True:
             before = self._progress()
             await self._look_at_timers()
             self.timing.fire_timers()
-            self.timing.fire_beats(all=False)
+            if traffic.rung:
+                traffic.rung = False
+                self.timing.fire_beats(expectant=True)
             await self._quiet(until_s)
-            if await self._replace_the_dead() or self._progress() != before:
+            if await self._replace_the_dead() or self._progress() != before or traffic.rung:
                 continue
             if before == looked_at or not (await self._times()).due_now:
                 return
             # What is due at this very time is for the reconcilers. If they leave it, so be it.
             looked_at = before
-            self.timing.fire_beats(all=True)
+            self.timing.fire_beats(expectant=False)
 
     async def _renew(self) -> None:
         """Its processes have lived all the while, and what they hold must not be taken from them."""
