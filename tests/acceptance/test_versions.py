@@ -78,6 +78,34 @@ async def test_without_a_worker_of_its_version_an_execution_waits_with_a_reason(
         assert await waiting.result() == "charged by 1"
 
 
+async def test_a_rolling_deploy_lets_each_finish_on_the_version_that_it_began_with():
+    """Version 1 alone; then both, while the old worker is still there; then both without it; then version 2 alone."""
+    first_app, first = versioned("1")
+    both_app, _, second = both()
+    last_app, last = versioned("2")
+    async with harness(first_app, auto_advance=False) as h:
+        old = [await first.options(delay=f"{hours}h").start() for hours in range(1, 11)]
+        await h.clock.advance("3h")
+        await h.deploy(both_app)
+        new = [await second.options(delay=f"{hours}h").start() for hours in range(1, 6)]
+        await h.clock.advance("1h")
+        await h.stop(first_app)
+        await h.clock.advance("3h")
+        assert [await handle.result() for handle in old[:7]] == ["charged by 1"] * 7
+        assert (await h.info(old[7])).status == "blocked"
+        await h.deploy(last_app)
+        await h.stop(both_app)  # too early: three of version 1 are left
+        new += [await last.options(delay="1h").start()]
+        await h.clock.advance("1d")
+        assert [await handle.result() for handle in new] == ["charged by 2"] * 6
+        assert [await reason(h, handle) for handle in old[7:]] == [("ready", "version")] * 3
+        assert await first_app.count(status=["failed", "expired", "cancelled"]) == 0
+        await h.restart()
+        await h.settle()
+        assert [await handle.result() for handle in old[7:]] == ["charged by 1"] * 3
+        assert {info.version for info in await first_app.find(status="succeeded")} == {"1", "2"}
+
+
 async def test_a_missing_capability_is_a_reason_too():
     app, checkout = versioned("1")
     async with harness(app) as h:

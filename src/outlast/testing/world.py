@@ -161,9 +161,13 @@ class World:
         """As a killed process: nothing is finished, handed back or told; its leases run out."""
         self.crashes += 1
         self.workers.remove(process)
+        process.store.dead.set()
+        leaving = asyncio.ensure_future(process.opened.abandon()) if process.opened is not None else None
+        for _ in range(STILL_ROUNDS):
+            await asyncio.sleep(0)  # what hangs in a call of the store is cancelled; what still hangs then, is told
         process.store.bury()
-        if process.opened is not None:
-            await process.opened.abandon()
+        if leaving is not None:
+            await leaving
 
     async def _replace_the_dead(self) -> bool:
         dead = [process for process in self.workers if process.is_crashed]
