@@ -63,7 +63,7 @@ class Reconcilers:
         self._engine = engine
         self._rows = {row.name: row for row in rows}
         self._sharing = sharing
-        self._pause = pause or engine.timing.beat
+        self._pause = pause
         self._monotonic_s = monotonic_s
         self._backoffs: dict[str, dict[Key, _Backoff]] = {row.name: {} for row in rows}
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,7 +92,11 @@ class Reconcilers:
             if report.full and report.processed:
                 continue
             jitter = JITTER * (2 * self._engine.entropy.random() - 1)
-            await self._pause(row.interval_ms / 1_000 * (1 + jitter))
+            pause_s = row.interval_ms / 1_000 * (1 + jitter)
+            if self._pause is None:
+                await self._engine.timing.beat(pause_s, of=row.name)
+            else:
+                await self._pause(pause_s)
 
     # ---- one cycle ------------------------------------------------------------------------------------------------
 

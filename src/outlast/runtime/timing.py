@@ -51,8 +51,8 @@ class Timing(Protocol):
 
     def limit(self, delay_s: float | None) -> Limit: ...
 
-    async def beat(self, delay_s: float, /, *, unless: asyncio.Event | None = None) -> None:
-        """Until it is time to look again, or until the event is set."""
+    async def beat(self, delay_s: float, /, *, unless: asyncio.Event | None = None, of: str = "") -> None:
+        """Until it is time to look again, or until the event is set. `of` says who looks."""
         ...
 
 
@@ -77,7 +77,7 @@ class LoopTiming:
     def limit(self, delay_s: float | None) -> Limit:
         return _LoopLimit(delay_s)
 
-    async def beat(self, delay_s: float, /, *, unless: asyncio.Event | None = None) -> None:
+    async def beat(self, delay_s: float, /, *, unless: asyncio.Event | None = None, of: str = "") -> None:
         if unless is None:
             await asyncio.sleep(delay_s)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
@@ -74,7 +74,7 @@ async def _played(
     from outlast.app import App
     from outlast.testing.harness import harness
 
-    workflow = made_by if isinstance(made_by, Workflow) else made_by()
+    workflow: Workflow[Any, Any] = cast("Any", made_by) if isinstance(made_by, Workflow) else made_by()
     assert isinstance(workflow.app, App)
     async with harness(workflow.app, seed=1) as h:
         if prepare is not None:

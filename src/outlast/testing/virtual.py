@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
@@ -78,7 +78,7 @@ class VirtualTiming:
         self._activity = activity
         self._timers: list[tuple[float, int, VirtualTimer]] = []
         self._numbers = itertools.count()
-        self._beats: dict[asyncio.Event, bool] = {}
+        self._beats: dict[asyncio.Event, tuple[bool, str]] = {}
         self.asleep: set[asyncio.Task[Any] | None] = set()
         """The tasks that wait for time and for nothing else."""
 
@@ -111,11 +111,11 @@ class VirtualTiming:
     def limit(self, delay_s: float | None) -> VirtualLimit:
         return VirtualLimit(self, delay_s)
 
-    async def beat(self, delay_s: float, /, *, unless: asyncio.Event | None = None) -> None:
+    async def beat(self, delay_s: float, /, *, unless: asyncio.Event | None = None, of: str = "") -> None:
         if unless is not None and unless.is_set():
             return
         turn = asyncio.Event()
-        self._beats[turn] = unless is not None
+        self._beats[turn] = (unless is not None, of)
         heard = None if unless is None else asyncio.ensure_future(unless.wait())
         if heard is not None:
             heard.add_done_callback(lambda _: turn.set())
@@ -143,11 +143,16 @@ class VirtualTiming:
             fired += 1
         return fired
 
-    def fire_beats(self, *, expectant: bool) -> None:
-        """Those that somebody could have ended sooner (`unless`), because somebody rang; or the others, because time
-        has passed."""
-        for turn, expects in list(self._beats.items()):
-            if expects is expectant:
+    def fire_expectant(self) -> None:
+        """Those that somebody could have ended sooner (`unless`), because somebody rang."""
+        for turn, (expects, _) in list(self._beats.items()):
+            if expects:
+                turn.set()
+
+    def fire_beats(self, of: Container[str] | None = None) -> None:
+        """The others, because time has passed: those of some, or all."""
+        for turn, (expects, whose) in list(self._beats.items()):
+            if not expects and (of is None or whose in of):
                 turn.set()
 
 

@@ -54,7 +54,8 @@ class Times(Struct, frozen=True, kw_only=True):
     """Whether a lease is held, whether something in the store is due now, and when the next is."""
 
     active: bool
-    due_now: bool
+    due_now: frozenset[str]
+    """The reconcilers that have something to do."""
     ahead: int | None
 
 
@@ -208,6 +209,7 @@ class World:
                         moved = await self._jump(None)
                         if not moved or self._moving_is_wanted:
                             break
+                    await self._look_everywhere()
                 if moved:
                     self.activity.set()
                 elif going:
@@ -255,6 +257,7 @@ class World:
             await self._settle(until_s)
             while self.clock.now_ms() < to_ms:
                 await self._jump(to_ms, until_s)
+            await self._look_everywhere(until_s)
         self.activity.set()
 
     async def _jump(self, to_ms: int | None, until_s: float = 0.0) -> bool:
@@ -270,7 +273,6 @@ class World:
             await self._renew()
         await self._look_at_timers()
         self.timing.fire_timers()
-        self.timing.fire_beats(expectant=False)
         await self._settle(until_s, rung=False)
         return True
 
@@ -286,15 +288,21 @@ class World:
             self.timing.fire_timers()
             if traffic.rung:
                 traffic.rung = False
-                self.timing.fire_beats(expectant=True)
+                self.timing.fire_expectant()
             await self._quiet(until_s)
             if await self._replace_the_dead() or self._progress() != before or traffic.rung:
                 continue
-            if before == looked_at or not (await self._times()).due_now:
+            due_now = (await self._times()).due_now
+            if before == looked_at or not due_now:
                 return
             # What is due at this very time is for the reconcilers. If they leave it, so be it.
             looked_at = before
-            self.timing.fire_beats(expectant=False)
+            self.timing.fire_beats(due_now)
+
+    async def _look_everywhere(self, until_s: float = 0.0) -> None:
+        """Everybody looks, also who has nothing that is due: renewals, retention, what repairs the unexpected."""
+        self.timing.fire_beats()
+        await self._settle(until_s)
 
     async def _renew(self) -> None:
         """Its processes have lived all the while, and what they hold must not be taken from them."""
@@ -385,14 +393,21 @@ class World:
 
     async def _read_times(self, now: int) -> Times:
         executions = await self._open_executions()
-        found = [settled(time) for e in executions for time in (e.wake_at, e.deadline_at, e.attempt_deadline_at)]
         active = any(e.status is Status.ACTIVE for e in executions)
-        if active:
-            found += await self._leases_of_the_dead()
-        found += [settled(one.due_at) for one in await self._scan(Delivery.KIND) if isinstance(one, Delivery)]
-        times = [time for time in found if time is not None]
-        ahead = min((time for time in times if time > now), default=None)
-        return Times(active=active, due_now=any(time <= now for time in times), ahead=ahead)
+        deliveries = [one for one in await self._scan(Delivery.KIND) if isinstance(one, Delivery)]
+        found: dict[str, list[int | None]] = {
+            "timer": [settled(e.wake_at) for e in executions],
+            "execution_deadline": [settled(e.deadline_at) for e in executions],
+            "attempt_timeout": [settled(e.attempt_deadline_at) for e in executions],
+            "lease_expiry": await self._leases_of_the_dead() if active else [],
+            "outbox": [settled(one.due_at) for one in deliveries],
+        }
+        times = [(time, name) for name, some in found.items() for time in some if time is not None]
+        return Times(
+            active=active,
+            due_now=frozenset(name for time, name in times if time <= now),
+            ahead=min((time for time, _ in times if time > now), default=None),
+        )
 
     async def _leases_of_the_dead(self) -> list[int | None]:
         alive = {p.opened.worker.name for p in self.workers if p.opened is not None and p.opened.worker is not None}

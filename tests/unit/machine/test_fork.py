@@ -8,7 +8,7 @@ from msgspec import structs
 from outlast import limits
 from outlast.errors import InvalidName, LimitExceeded
 from outlast.machine import facts
-from outlast.machine.changes import Code
+from outlast.machine.changes import Code, Put
 from outlast.model.journal import JournalEntry
 from outlast.model.payload import Payload
 from outlast.model.status import Status
@@ -52,7 +52,8 @@ def test_it_has_the_input_the_journal_and_the_tags_as_its_own():
         ("order-42", 1, "step-1"),
     ]
     assert {one.change_id for one in copied} == {changes.id}
-    assert [write.record.tag for write in changes.writes if isinstance(getattr(write, "record", None), Tag)] == ["shop"]
+    put = [write.record for write in changes.writes if isinstance(write, Put)]
+    assert [(one.execution, one.tag) for one in put if isinstance(one, Tag)] == [("order-42", "shop")]
 
 
 def test_its_second_generation_reads_the_journal_of_the_first():
