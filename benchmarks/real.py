@@ -58,6 +58,7 @@ class RealExecution:
     def __init__(self, real: Real, view: View) -> None:
         assert view.execution is not None
         self._commit = real.commit
+        self._group = real.group
         self._new_id = real.new_id
         self._view = view
         self._epoch = view.execution.epoch
@@ -74,7 +75,10 @@ class RealExecution:
             value=VALUE,
             entries=occurrence,
         )
-        await self._commit(self._view, recorded)
+        answer = decide(self._view, recorded, self._group.now)
+        assert isinstance(answer, Changes), answer
+        verdict = await self._group.commit(answer)
+        assert verdict.applied, verdict
 
     async def complete(self) -> None:
         await self._commit(self._view, facts.Complete(change_id=self._new_id(), epoch=self._epoch, output=OUTPUT))

@@ -10,6 +10,7 @@ app.run_worker()                 # a worker process; also `outlast worker module
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -68,6 +69,15 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
 
         return SqliteStore(url, clock=clock, points=points)
     raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db (PostgreSQL and Valkey come later)")
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop for a worker process, where it is installed (`outlast[uvloop]`); None is asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 class _StepDecorator(Protocol):
@@ -263,7 +273,8 @@ class App:
 
     def run_worker(self, **settings: Unpack[WorkerKeywords]) -> None:
         """A worker process, until SIGTERM or SIGINT: drains, then returns. A second signal ends it at once."""
-        asyncio.run(self.serve(**settings))
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            runner.run(self.serve(**settings))
 
     async def serve(self, **settings: Unpack[WorkerKeywords]) -> None:
         """As `run_worker`, in an event loop of the caller's."""
@@ -278,6 +289,7 @@ class App:
             loop.add_signal_handler(number, on_signal)
         try:
             await self._open(WorkerSettings(**settings))
+            gc.freeze()  # what is there by now stays: collections need not look at it again
             await stop.wait()
             closing = asyncio.create_task(self._close())
             hurry = asyncio.create_task(hard.wait())

@@ -18,6 +18,7 @@ CONFORMANCE = "tests/conformance/test_sqlite.py::Test"
 RULE = "tests/conformance/test_rules.py::TestRules::test_rule_"
 SETTLEMENT = "tests/conformance/test_settlements.py::TestSettlements::test_settlement_"
 MACHINE = "tests/unit/machine/test_"
+FENCES = "tests/integration/sqlite/test_fences.py::test_"
 GROUP_COMMIT = "tests/unit/runtime/test_group_commit.py::test_"
 ENGINE = "tests/unit/runtime/test_engine.py::test_"
 ATTEMPT = "tests/unit/runtime/test_attempt.py::test_"
@@ -392,7 +393,7 @@ _STORE = (
         what="inserts that stand before a conflicting one stay although the change is refused",
         file="store/sqlite/commit.py",
         old="                    for record in reversed(inserted):\n",
-        new="                    for record in inserted[:0]:\n",
+        new="                    for record in inserted[len(inserted) :]:\n",
         noticed_by=(f"{CONFORMANCE}Commit::test_a_conflict_of_the_last_insert_undoes_every_write_before_it",),
     ),
     Mutant(
@@ -436,12 +437,33 @@ _STORE = (
         ),
     ),
     Mutant(
+        name="fence-remembered-past-a-stranger",
+        breaks="rule 1",
+        what="the writer trusts a fence that it knew before another process wrote",
+        file="store/sqlite/fences.py",
+        old="if version != self._version or len(self._known) > KNOWN_MAX:",
+        new="if len(self._known) > KNOWN_MAX:",
+        noticed_by=(f"{FENCES}a_zombie_whose_fence_the_writer_knew_is_refused_when_another_process_took_over",),
+    ),
+    Mutant(
+        name="fence-remembered-past-a-write",
+        breaks="rule 1",
+        what="the writer trusts a fence that it knew before it wrote the row itself",
+        file="store/sqlite/commit.py",
+        old="        self._fences.drop(key)\n",
+        new="",
+        noticed_by=(
+            f"{FENCES}a_zombie_is_refused_when_the_same_process_took_over",
+            f"{FENCES}what_comes_from_outside_shows_in_the_next_verdict",
+        ),
+    ),
+    Mutant(
         name="journal-conflict-unnoticed",
         breaks="settlement 9",
         what="a step whose journal key is taken by another is told that it was recorded",
         file="store/sqlite/commit.py",
-        old="        return self._connection.changes() == 1\n",
-        new="        return True\n",
+        old="        return _applied(inbox) if self._connection.changes() == 1 else None\n",
+        new="        return _applied(inbox)\n",
         noticed_by=(f"{SETTLEMENT}09_the_journal_is_insert_only_by_its_whole_key",),
     ),
     Mutant(

@@ -32,7 +32,12 @@ _ENDS: dict[type[facts.Fact], Status] = {
 def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     """The changes to commit, or why there are none."""
     execution = view.execution
-    if type(fact) is facts.StepRecorded and execution is not None and _holds(execution, fact):
+    if (
+        type(fact) is facts.StepRecorded
+        and execution is not None
+        and execution.status is Status.ACTIVE
+        and execution.epoch == fact.epoch
+    ):
         # The commonest fact of all, and the one that changes no status: nothing else to look up or check.
         return decide_holder.step_recorded(view, execution, fact)
     if isinstance(fact, facts.Start):
@@ -46,10 +51,6 @@ def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     if isinstance(answer, Changes):
         _check_answer(view, fact, answer)
     return answer
-
-
-def _holds(execution: Execution, fact: facts.HolderFact) -> bool:
-    return execution.status is Status.ACTIVE and execution.epoch == fact.epoch
 
 
 def _refused(execution: Execution, fact: facts.AnyFact) -> Refusal | None:

@@ -116,6 +116,20 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
         recorded_at=Now(),
         change_id=fact.change_id,
     )
+    if fact.consumes is None and not fact.unwinds:
+        key = key_of(execution)
+        return Changes(
+            id=fact.change_id,
+            partition=view.partition,
+            anchors=(key,),
+            guards=(Matches(key, {"status": Status.ACTIVE, "epoch": fact.epoch}),),  # `held_by`, in short
+            writes=(Insert(entry),),
+        )
+    return _step_and_more(view, execution, fact, entry)
+
+
+def _step_and_more(view: View, execution: Execution, fact: facts.StepRecorded, entry: JournalEntry) -> Changes:
+    """… with the event that it received, or the undo that it registers."""
     guards: list[Guard] = [held_by(execution)]
     writes: list[Write] = [Insert(entry)]
     if fact.consumes is not None:

@@ -16,7 +16,7 @@ from outlast.errors import InvalidInput, LimitExceeded
 from outlast.model.deferred import Resolution
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
-from outlast.model.names import check_id, check_name, check_user_name, check_word
+from outlast.model.names import check_id, check_name, check_recurring_name, check_user_name, check_word
 from outlast.model.retry import NO_RETRY, RetryPolicy
 from outlast.model.status import TIMED_REASONS, Status, is_reason
 
@@ -212,9 +212,10 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     unwinds: bool = False
 
     def __post_init__(self) -> None:
-        check_name("step", self.name)
-        _at_most("scope", len(self.scope), limits.SCOPE_MAX_CHARS, "characters")
-        if self.value is not None:
+        check_recurring_name("step", self.name)
+        if len(self.scope) > limits.SCOPE_MAX_CHARS:
+            _at_most("scope", len(self.scope), limits.SCOPE_MAX_CHARS, "characters")
+        if self.value is not None and len(self.value) > limits.PAYLOAD_MAX_BYTES:
             check_payload("step result", self.value)
 
 

@@ -1,6 +1,7 @@
 """The testing kit and forks, as a user's editor sees them."""
 
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import reveal_type
 
 import outlast
 from outlast import App
@@ -22,7 +23,7 @@ async def checkout(cents: int) -> str:
 
 
 async def program() -> None:
-    async with harness(app, start=datetime(2030, 1, 1), lanes=["default"]) as h:
+    async with harness(app, start=datetime(2030, 1, 1, tzinfo=UTC), lanes=["default"]) as h:
         handle = await checkout.start(5)
         reveal_type(await h.clock.advance("90d"))  # reveals: datetime
         reveal_type(h.clock.now)  # reveals: datetime

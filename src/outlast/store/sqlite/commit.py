@@ -11,6 +11,7 @@ so a refusal needs no rollback.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias, assert_never, cast
 
 import apsw
@@ -38,6 +39,7 @@ from outlast.model.lane import Lane
 from outlast.model.record import Key, Now, Record
 from outlast.model.session import Session
 from outlast.store.port import Points, Verdict
+from outlast.store.sqlite.fences import FIELDS, Fences
 from outlast.store.sqlite.statements import TABLES
 
 _EXECUTION = Execution.KIND
@@ -51,16 +53,35 @@ Execute: TypeAlias = Callable[[str, Sequence[Any]], apsw.Cursor]
 class Commit:
     """The commit of one transaction: verdicts, and the doorbells to ring once it is durable."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences) -> None:
         execute = cast("Execute", cursor.execute)
         self._execute = execute if points is None else _watched(execute, points)
         self._connection = cursor.connection
         self._now = now
+        self._fences = fences
         self._gates: dict[Guard, bool] = {}
         self.rings: set[str] = set()
 
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
-        return [self._apply(changes) for changes in batch]
+        return [self._step(changes) or self._apply(changes) for changes in batch]
+
+    def _step(self, changes: Changes) -> Verdict | None:
+        """A step, the commonest change of all: its fence, which is often known, and its insert. None if it is not one,
+        or if either says no: then nothing is written, and it goes the long way."""
+        if len(changes.writes) != 1 or len(changes.guards) != 1 or changes.rings:
+            return None
+        write, guard = changes.writes[0], changes.guards[0]
+        if type(write) is not Insert or type(guard) is not Matches or changes.anchors != (guard.key,):
+            return None
+        table = TABLES[write.record.KIND]
+        holds, inbox = self._matches(guard)
+        if not holds or inbox is None or table.has_inbox:
+            return None
+        try:
+            self._execute(table.insert, table.row(write.record, self._now))
+        except (TypeError, OverflowError) as error:
+            raise _impossible(error) from error
+        return _applied(inbox) if self._connection.changes() == 1 else None
 
     def _apply(self, changes: Changes) -> Verdict:
         guards, writes = changes.guards, changes.writes
@@ -72,20 +93,15 @@ class Commit:
                 return self._refused(changes, guard)
             if seen is not None and guard.key == anchor:
                 inbox = seen
-        if len(writes) == 1 and type(writes[0]) is Insert:
-            # A step, the commonest change of all: two statements, its guard and its insert.
-            if not self._insert(writes[0].record):
-                return self._refused(changes, Absent(writes[0].record.key))
-        else:
-            taken = self._write_all(writes)
-            if taken is not None:
-                return self._refused(changes, Absent(taken))
-            inbox = _inbox_after(writes, anchor, inbox)
+        taken = self._write_all(writes)
+        if taken is not None:
+            return self._refused(changes, Absent(taken))
+        inbox = _inbox_after(writes, anchor, inbox)
         for ring in changes.rings:
             self.rings.add(_HOME if ring == HOME else ring)
         if inbox is None:
             inbox = self._inbox(changes)
-        return Verdict(True, inbox)
+        return _applied(inbox)
 
     def _write_all(self, writes: tuple[Write, ...]) -> Key | None:
         """Every write, or none: the key that an insert found taken.
@@ -98,7 +114,7 @@ class Commit:
             if type(write) is Insert:
                 if not self._insert(write.record):
                     for record in reversed(inserted):
-                        self._run(TABLES[record.KIND].delete, record.key.values)
+                        self._write(Delete(record.key))
                     return write.record.key
                 inserted.append(write.record)
         for write in writes:
@@ -111,18 +127,26 @@ class Commit:
     def _holds(self, guard: Guard) -> tuple[bool, int | None]:
         """Whether the guard holds, and the inbox of the execution that it read, if it read one."""
         if type(guard) is Matches:
-            key, expected = guard.key, guard.fields
-            table = TABLES[key.kind]
-            row = self._row(table.guard(tuple(expected)), key.values)
-            if row is None or row[: len(expected)] != (*expected.values(),):
-                return False, None
-            return True, row[-1] if table.has_inbox else None
+            return self._matches(guard)
         if guard.key.kind in _GATES:
             known = self._gates.get(guard)
             if known is None:
                 known = self._gates[guard] = self._is_open(guard)
             return known, None
         return self._is_open(guard), None
+
+    def _matches(self, guard: Matches) -> tuple[bool, int | None]:
+        (kind, key), expected = guard.key, guard.fields
+        table, fields = TABLES[kind], (*expected,)
+        fence = table.has_inbox and fields == FIELDS
+        row = self._fences.get(key) if fence else None
+        if row is None:
+            row = self._row(table.guard(fields), key)
+            if row is None:
+                return False, None
+            if fence:
+                self._fences.keep(key, row)
+        return row[: len(fields)] == (*expected.values(),), row[-1] if table.has_inbox else None
 
     def _is_open(self, guard: Guard) -> bool:
         match guard:
@@ -196,7 +220,11 @@ class Commit:
         self._run(table.insert, table.row(record, self._now))
         if record.KIND in _GATES:
             self._gates.clear()
-        return self._connection.changes() == 1
+        if self._connection.changes() != 1:
+            return False
+        if record.KIND == _EXECUTION:
+            self._fences.keep_new(cast("Execution", record))
+        return True
 
     def _write(self, write: Patch | Put | Delete | Add) -> None:
         match write:
@@ -213,6 +241,7 @@ class Commit:
                 self._run(TABLES[key.kind].add(field), (amount, *key.values))
             case _:
                 assert_never(write)
+        self._fences.drop(key)
         if key.kind in _GATES:
             self._gates.clear()
 
@@ -220,7 +249,17 @@ class Commit:
         try:
             self._execute(sql, values)
         except (TypeError, OverflowError) as error:
-            raise InvalidInput(f"a value that a record cannot have: {error}") from error
+            raise _impossible(error) from error
+
+
+def _impossible(error: Exception) -> InvalidInput:
+    return InvalidInput(f"a value that a record cannot have: {error}")
+
+
+@lru_cache(maxsize=1_000)
+def _applied(inbox: int | None) -> Verdict:
+    """Most inboxes are empty, and verdicts do not change."""
+    return Verdict(True, inbox)
 
 
 def _inbox_after(writes: tuple[Write, ...], anchor: Key | None, inbox: int | None) -> int | None:
