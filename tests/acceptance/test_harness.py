@@ -1,14 +1,19 @@
 """The testing kit: a user's own app on a private store, by virtual time, with crashes, stubs and journals."""
 
 import asyncio
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 import outlast
 from outlast import App, ExecutionExpired, ExecutionRefused, Retry
 from outlast.testing import Stuck, harness, replay_every_await
+
+ROOT = Path(__file__).parents[2]
 
 app = App("sqlite:///of-the-user.db")
 ledger: list[str] = []
@@ -340,20 +345,31 @@ async def trial() -> str:
     return await outlast.receive("verdict", str, timeout="7d")
 
 
-async def test_a_subscription_of_ten_years_runs_in_under_a_second():
-    """Nothing waits, so it is the time of this process that counts: the real one is as long on a machine that is free.
-    The best of some tries, because the machine may not be."""
-    took: list[float] = []
-    while not took or (min(took) >= 1 and len(took) < 5):
+async def ten_years() -> float:
+    """How much of this process's time they take."""
+    async with harness(app) as h:
+        start, began = h.clock.now, time.process_time()
+        handle = await subscription.start(120)
+        assert await handle.result() == 120
+        assert h.clock.now - start == timedelta(days=3_600)
+        assert ledger == [f"bill {month}" for month in range(120)]
+        return time.process_time() - began
+
+
+async def best_of(tries: int) -> float:
+    took = []
+    while len(took) < tries and (not took or min(took) >= 1):
         ledger.clear()
-        async with harness(app) as h:
-            start, began = h.clock.now, time.process_time()
-            handle = await subscription.start(120)
-            assert await handle.result() == 120
-            took.append(time.process_time() - began)
-            assert h.clock.now - start == timedelta(days=3_600)
-            assert ledger == [f"bill {month}" for month in range(120)]
-    assert min(took) < 1, took
+        took.append(await ten_years())
+    return min(took)
+
+
+def test_a_subscription_of_ten_years_runs_in_under_a_second():
+    """Nothing waits, so the time that counts is the process's own, of one that does nothing else: the real time is as
+    long on a machine that is free. The best of some tries, because this one may not be."""
+    program = f"import asyncio; from {__name__} import best_of; print(asyncio.run(best_of(5)))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert float(done.stdout) < 1, done.stdout + done.stderr
 
 
 async def test_a_crash_in_the_middle_of_a_subscription_bills_no_month_twice():

@@ -20,4 +20,4 @@ def patched(name: str) -> bool:
     attempt = attempt_var.get()
     if attempt is None or step_var.get() is not None:
         raise WrongPlace(f"patched({name!r}) asks about the execution of a workflow: call it in a workflow's own code")
-    return attempt.patched(name)
+    return attempt.patches.has(name)

@@ -24,18 +24,16 @@ from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from outlast import limits
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
-from outlast.machine.changes import Code as Refused
 from outlast.machine.replay import GIVEN_UP, Replay, key_of
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, CANCELLED, FAILED, PATCH, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, CANCELLED, FAILED, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.model.status import Reason
+from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
 from outlast.runtime.endings import (
@@ -54,6 +52,7 @@ from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, d
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.patches import Patches
 from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
 from outlast.runtime.timing import Timer as Alarm
@@ -65,7 +64,6 @@ _log = logging.getLogger(__name__)
 
 SCOPE_MARKS_CHARS = 24
 """What stands beside a call has a scope that is so much longer, at most."""
-TIME_OUT_AGAIN_S = (0.05, 0.2, 1.0, 5.0)
 
 
 class LiveAttempt:
@@ -78,6 +76,7 @@ class LiveAttempt:
         self._input = claimed.input
         self._workflow = workflow
         self._real = asyncio.get_running_loop()
+        self.patches = Patches(self)
         self._performing = Performing(self)
         self._waits = Waits(self)
         self._outstanding: dict[OperationKey, Operation] = {}
@@ -99,7 +98,6 @@ class LiveAttempt:
         self._ended: asyncio.Future[Ending] = self._real.create_future()
         self._code: Code
         self._begun = False
-        self._born_here = False
 
     @property
     def execution(self) -> Execution:
@@ -118,7 +116,7 @@ class LiveAttempt:
             journal = await self.lease.journal()
             self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
             if not journal:
-                await self._be_born()
+                await self.patches.begin(self._workflow.patches())
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.append(await self._record_cancel())
             args, kwargs = self._workflow.arguments.decode(self.parts.values, self._input)
@@ -141,7 +139,7 @@ class LiveAttempt:
         self._show_time(self.lease.began_at)
         self._begun = True
         self._code.begin()
-        alarm = self._set_alarm()
+        alarm = self._alarm()
         try:
             ending = await self._ended
         finally:
@@ -168,28 +166,7 @@ class LiveAttempt:
             self._looking = True
             self.errand(self._look_outside())
 
-    async def _be_born(self) -> None:
-        """Nothing is recorded yet: it begins with the code of today, and keeps what that has of patches."""
-        self._born_here = True
-        patches = self._workflow.patches()
-        if patches:
-            self.replay.patches |= set(patches)
-            await self.lease.record(("", "outlast:patches", 1), PATCH, SUCCEEDED, msgspec.json.encode(patches))
-
     # ---- called by user code --------------------------------------------------------------------------------------
-
-    def patched(self, name: str) -> bool:
-        """Whether its code had the patch when it began; what is found out late (in a function of a function) is
-        written down before anything that follows from it."""
-        if name not in self.replay.patches and self._born_here:
-            self.replay.patches.add(name)
-            self._real.call_soon_threadsafe(self._note_patch, name)
-        return name in self.replay.patches
-
-    def _note_patch(self, name: str) -> None:
-        if not self._ended.done():
-            value = msgspec.json.encode([name])
-            self.errand(self.lease.record(("", f"outlast:patch {name}", 1), PATCH, SUCCEEDED, value))
 
     def prepare(self, kind: Kind) -> Operation:
         """An operation of `async def` code. Its key is fixed here, at the call."""
@@ -577,29 +554,9 @@ class LiveAttempt:
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
-    def _set_alarm(self) -> Alarm | None:
+    def _alarm(self) -> Alarm | None:
         """The attempt's timeout also stops code on a worker that is alive and well."""
-        deadline_at = settled(self.execution.attempt_deadline_at)
-        if deadline_at is None:
-            return None
-        left_s = max(0, deadline_at - self.parts.engine.group.now) / 1_000
-        return self.parts.engine.timing.call_later(left_s + 0.01, lambda: self.errand(self._time_out()))
-
-    async def _time_out(self, asked: int = 0) -> None:
-        """Refused when the clock is not there yet, or the session has lapsed and may be renewed: asked again, less and
-        less often. Refused for any other reason, it is no longer ours."""
-        if self._ended.done():
-            return
-        jitter = self.parts.engine.entropy.random()
-        fact = facts.TimeOut(change_id=self.lease.new_id(), epoch=self.execution.epoch, jitter=jitter)
-        told = await self.parts.engine.tell(self.execution.namespace, self.execution.id, fact, seen=self.execution)
-        if told.applied:
-            self.lose("the attempt timed out")
-        elif told.refusal is None or told.refusal.code is not Refused.NOT_DUE:
-            self.lose("the attempt ran out of time, and is not ours any more")
-        else:
-            pause_s = TIME_OUT_AGAIN_S[min(asked, len(TIME_OUT_AGAIN_S) - 1)]
-            self.parts.engine.timing.call_later(pause_s, lambda: self.errand(self._time_out(asked + 1)))
+        return set_alarm(self)
 
     def errand(self, coro: Coroutine[Any, Any, Any]) -> None:
         task = self._real.create_task(coro)

@@ -107,7 +107,7 @@ class _Rehearsal(LiveAttempt):
     def hear(self, inbox: int) -> None:
         return None
 
-    def _set_alarm(self) -> None:
+    def _alarm(self) -> None:
         return None
 
     async def _commit(self, ending: Ending) -> None:
