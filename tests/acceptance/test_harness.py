@@ -356,20 +356,20 @@ async def ten_years() -> float:
         return time.process_time() - began
 
 
-async def best_of(tries: int) -> float:
-    took = []
-    while len(took) < tries and (not took or min(took) >= 1):
-        ledger.clear()
-        took.append(await ten_years())
-    return min(took)
+def a_second() -> float:
+    """A second; or, where others use the machine and everything takes longer, as long as counting to forty million."""
+    began = time.process_time()
+    for _ in range(40_000_000):
+        pass
+    return max(1.0, time.process_time() - began)
 
 
 def test_a_subscription_of_ten_years_runs_in_under_a_second():
     """Nothing waits, so the time that counts is the process's own, of one that does nothing else: the real time is as
-    long on a machine that is free. The best of some tries, because this one may not be."""
-    program = f"import asyncio; from {__name__} import best_of; print(asyncio.run(best_of(5)))"
+    long on a machine that is free."""
+    program = f"import asyncio; from {__name__} import *; print(asyncio.run(ten_years()) < a_second())"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert float(done.stdout) < 1, done.stdout + done.stderr
+    assert done.stdout == "True\n", done.stdout + done.stderr
 
 
 async def test_a_crash_in_the_middle_of_a_subscription_bills_no_month_twice():

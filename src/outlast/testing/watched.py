@@ -12,6 +12,7 @@ from msgspec import Struct
 from outlast.errors import StoreClosed
 from outlast.machine.changes import Changes, Insert
 from outlast.model.journal import SUCCEEDED, JournalEntry
+from outlast.model.outbox import Delivery
 from outlast.store.port import Claimed, Committed, Store
 
 WRITES = frozenset({"commit", "claim"})
@@ -34,6 +35,8 @@ class Traffic:
         self.calls = 0
         self.progress = 0
         """How many calls have changed something."""
+        self.deliveries = False
+        """Something was put into the outbox, ever."""
         self.rung = False
         """Somebody may have something to look at: work, an end, a word from outside."""
         self.activity = asyncio.Event()
@@ -95,6 +98,8 @@ class WatchedStore:
     def _note(self, batch: Sequence[Changes], answer: Committed) -> None:
         for changes, verdict in zip(batch, answer.verdicts, strict=True):
             self._traffic.rung = self._traffic.rung or (verdict.applied and bool(changes.rings))
+            if any(isinstance(write, Insert) and isinstance(write.record, Delivery) for write in changes.writes):
+                self._traffic.deliveries = True
             for entry in journaled([changes]) if verdict.applied else ():
                 if entry.outcome == SUCCEEDED:
                     self.recorded.add((entry.execution, entry.scope, entry.name, entry.occurrence))

@@ -57,6 +57,7 @@ class Times(Struct, frozen=True, kw_only=True):
     due_now: frozenset[str]
     """The reconcilers that have something to do."""
     ahead: int | None
+    due_then: frozenset[str] = frozenset()
 
 
 class Process:
@@ -273,6 +274,8 @@ class World:
             await self._renew()
         await self._look_at_timers()
         self.timing.fire_timers()
+        if self.clock.now_ms() == known.ahead:
+            self.timing.fire_beats(known.due_then)
         await self._settle(until_s, rung=False)
         return True
 
@@ -394,7 +397,8 @@ class World:
     async def _read_times(self, now: int) -> Times:
         executions = await self._open_executions()
         active = any(e.status is Status.ACTIVE for e in executions)
-        deliveries = [one for one in await self._scan(Delivery.KIND) if isinstance(one, Delivery)]
+        owed = await self._scan(Delivery.KIND) if self.traffic.deliveries else []
+        deliveries = [one for one in owed if isinstance(one, Delivery)]
         found: dict[str, list[int | None]] = {
             "timer": [settled(e.wake_at) for e in executions],
             "execution_deadline": [settled(e.deadline_at) for e in executions],
@@ -403,10 +407,12 @@ class World:
             "outbox": [settled(one.due_at) for one in deliveries],
         }
         times = [(time, name) for name, some in found.items() for time in some if time is not None]
+        ahead = min((time for time, _ in times if time > now), default=None)
         return Times(
             active=active,
             due_now=frozenset(name for time, name in times if time <= now),
-            ahead=min((time for time, _ in times if time > now), default=None),
+            ahead=ahead,
+            due_then=frozenset(name for time, name in times if time == ahead),
         )
 
     async def _leases_of_the_dead(self) -> list[int | None]:
