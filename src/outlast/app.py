@@ -55,6 +55,7 @@ from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
+from outlast.tokens import Tokens
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -346,6 +347,14 @@ class App:
             after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag)
         )
 
+    async def resolve_token(self, token: str, value: Any = None) -> None:
+        """Resolve the deferred that a token names: for callers that have nothing else. `InvalidToken` if it is not
+        ours; that it is, is checked before anything else."""
+        await self.opened().resolve_token(Tokens(self.config.token_keys), token, value)
+
+    async def reject_token(self, token: str, why: str | Exception = "rejected") -> None:
+        await self.opened().reject_token(Tokens(self.config.token_keys), token, why)
+
     async def purge(self, older_than: Duration) -> int:
         return await self.opened().purge(older_than)
 
@@ -452,6 +461,8 @@ class Opened:
             threads=settings.concurrency,
             committed=self.waiters.committed,
             resident_ms=config.resident_ms,
+            tokens=Tokens(config.token_keys),
+            token_ttl_ms=config.token_ttl_ms,
         )
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -356,20 +356,15 @@ async def ten_years() -> float:
         return time.process_time() - began
 
 
-def a_second() -> float:
-    """A second; or, where others use the machine and everything takes longer, as long as counting to forty million."""
-    began = time.process_time()
-    for _ in range(40_000_000):
-        pass
-    return max(1.0, time.process_time() - began)
-
-
 def test_a_subscription_of_ten_years_runs_in_under_a_second():
     """Nothing waits, so the time that counts is the process's own, of one that does nothing else: the real time is as
-    long on a machine that is free."""
-    program = f"import asyncio; from {__name__} import *; print(asyncio.run(ten_years()) < a_second())"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert done.stdout == "True\n", done.stdout + done.stderr
+    long on a machine that is free. The best of some tries, because this one may not be."""
+    once = f"import asyncio; from {__name__} import ten_years; print(asyncio.run(ten_years()))"
+    took: list[float] = []
+    while len(took) < 5 and (not took or min(took) >= 1):
+        done = subprocess.run([sys.executable, "-c", once], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        took.append(float(done.stdout))
+    assert min(took) < 1, took
 
 
 async def test_a_crash_in_the_middle_of_a_subscription_bills_no_month_twice():

@@ -49,6 +49,7 @@ from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Query
+from outlast.tokens import Claims, Tokens
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
@@ -266,17 +267,60 @@ class Client:
         await self._resolve(execution_id, check_user_name("deferred", name), Resolution.RESOLVED, data)
 
     async def reject(self, execution_id: str, name: str, why: str | Exception) -> None:
-        error = why if isinstance(why, Exception) else DeferredRejected(str(why))
-        data = self._values.seal(encode_failure(failure_of(error)))
+        data = self._rejection(why)
         await self._resolve(execution_id, check_user_name("deferred", name), Resolution.REJECTED, data)
+
+    async def resolve_token(self, tokens: Tokens, token: str, value: Any) -> None:
+        claims = await self._authenticated(tokens, token)
+        await self._resolve(
+            claims.execution,
+            claims.name,
+            Resolution.RESOLVED,
+            self._values.encode(value, f"deferred {claims.name!r}"),
+            namespace=claims.namespace,
+            generation=claims.generation,
+        )
+
+    async def reject_token(self, tokens: Tokens, token: str, why: str | Exception) -> None:
+        claims = await self._authenticated(tokens, token)
+        await self._resolve(
+            claims.execution,
+            claims.name,
+            Resolution.REJECTED,
+            self._rejection(why),
+            namespace=claims.namespace,
+            generation=claims.generation,
+        )
+
+    async def _authenticated(self, tokens: Tokens, token: str) -> Claims:
+        """Before any state is looked at, but for the store's clock."""
+        return tokens.authenticate(token, now=await self._engine.store.now())
+
+    def _rejection(self, why: str | Exception) -> bytes:
+        error = why if isinstance(why, Exception) else DeferredRejected(str(why))
+        return self._values.seal(encode_failure(failure_of(error)))
 
     async def interrupt(self, execution_id: str) -> None:
         await self._resolve(execution_id, INTERRUPT, Resolution.RESOLVED, self._values.encode(None, "interrupt"))
 
-    async def _resolve(self, execution_id: str, name: str, resolution: Resolution, data: bytes) -> None:
+    async def _resolve(
+        self,
+        execution_id: str,
+        name: str,
+        resolution: Resolution,
+        data: bytes,
+        *,
+        namespace: str | None = None,
+        generation: int | None = None,
+    ) -> None:
         """The first resolution stands. The same again is accepted, also when the execution has ended with it."""
         fact = facts.DeferredResolved(change_id=self._new_id(), name=name, value=data, resolution=resolution)
-        told = await self._engine.tell(self.namespace, execution_id, fact)
+        namespace = namespace or self.namespace
+        if generation is not None:
+            found = await self._engine.look(namespace, execution_id)
+            if found is not None and found.journal_generation != generation:
+                raise ExecutionRefused(execution_id, Code.CONFLICT, "was begun anew since the token was made")
+        told = await self._engine.tell(namespace, execution_id, fact)
         stands = told.instead
         if told.refusal is not None and told.refusal.code is Code.TERMINAL and told.before is not None:
             before = told.before
