@@ -2,6 +2,7 @@
 
 from outlast import sync
 from outlast.app import App
+from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
 from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
 from outlast.client.handle import Handle, SyncHandle
@@ -46,10 +47,11 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
-    # waiting, in workflows
+    # in workflows
     "Deferred",
     "deferred",
     "interrupted",
+    "patched",
     "race",
     "receive",
     "sleep",
