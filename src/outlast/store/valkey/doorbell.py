@@ -1,0 +1,173 @@
+"""Doorbells by sharded pub/sub: a channel per partition, rung by the commit itself; a listener hears them all.
+
+A listener has a connection of its own to every server that has partitions. Whenever one of them is new, or was cut, or
+a partition moved to another server, rings may have been missed: it hears `RESCAN`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+from outlast.errors import OutlastError
+from outlast.store.port import RESCAN
+from outlast.store.valkey.connection import Address, Connection, Login, connect
+from outlast.store.valkey.keys import Names
+from outlast.store.valkey.servers import Servers
+
+_log = logging.getLogger(__name__)
+
+_HEARD_MAX = 1_000
+"""A listener that nobody reads remembers so many channels, then only that it must re-scan."""
+_RING_MAX = 100
+"""More channels than that in one ring say RESCAN."""
+_AGAIN_S = 1.0
+
+
+class Doorbell:
+    """Rings everyone who listens to this store."""
+
+    def __init__(self, servers: Servers, login: Login, names: Names, partitions: int) -> None:
+        self._servers = servers
+        self._login = login
+        self._names = names
+        self._partitions = partitions
+        self._loop = asyncio.get_running_loop()
+        self._pending: set[str] = set()
+        self._ringing: asyncio.Task[None] | None = None
+        self.listeners: WeakSet[Listener] = WeakSet()
+
+    def ring(self, channels: frozenset[str]) -> None:
+        """What is rung before the last ring has gone out goes with the next."""
+        self._pending |= channels
+        if self._pending and self._ringing is None:
+            self._ringing = self._loop.create_task(self._ring(), name="outlast doorbell")
+
+    async def _ring(self) -> None:
+        try:
+            while self._pending:
+                channels, self._pending = self._pending, set()
+                heard = RESCAN if len(channels) > _RING_MAX else "\n".join(sorted(channels))
+                bell = self._names.bell(0)
+                with suppress(OutlastError):  # a hint: who missed it polls
+                    await (await self._servers.home(bell)).ask("SPUBLISH", bell, heard)
+        finally:
+            self._ringing = None
+
+    def listen(self) -> Listener:
+        bells = [self._names.bell(partition) for partition in range(self._partitions)]
+        listener = Listener(self._servers, self._login, bells)
+        self.listeners.add(listener)
+        return listener
+
+    async def close(self) -> None:
+        for listener in list(self.listeners):
+            await listener.close()
+        if self._ringing is not None:
+            await self._ringing
+
+
+class Listener:
+    def __init__(self, servers: Servers, login: Login, bells: list[str]) -> None:
+        self._servers = servers
+        self._login = login
+        self._bells = bells
+        self._heard: set[str] = set()
+        self._wake = asyncio.Event()
+        self._closed = False
+        self._moved = asyncio.Event()
+        self._pump = asyncio.get_running_loop().create_task(self._listen(), name="outlast listener")
+
+    # ---- hearing --------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        """Connected to everybody, until one of them is lost; then again."""
+        while not self._closed:
+            connections: list[Connection] = []
+            try:
+                self._moved.clear()
+                connections = await self._subscribed()
+                self._hear([RESCAN])
+                lost = [connection.lost for connection in connections]
+                moved = asyncio.ensure_future(self._moved.wait())
+                await asyncio.wait([*lost, moved], return_when=asyncio.FIRST_COMPLETED)
+                moved.cancel()
+            except OutlastError as error:
+                _log.warning("the doorbell is not heard, polling goes on: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+            finally:
+                for connection in connections:
+                    connection.abort()
+            with suppress(OutlastError):  # it is said above, at the next try
+                await self._servers.learn()
+
+    async def _subscribed(self) -> list[Connection]:
+        by_server: dict[Address, list[str]] = {}
+        for bell in self._bells:
+            by_server.setdefault((await self._servers.home(bell)).address, []).append(bell)
+        connections: list[Connection] = []
+        try:
+            for address, bells in by_server.items():
+                confirmed = asyncio.get_running_loop().create_future()
+                missing = set(bells)
+                connection = await connect(address, self._login, self._hears(missing, confirmed))
+                connections.append(connection)
+                for bell in bells:  # one by one: a slot may have moved
+                    connection.push(("SSUBSCRIBE", bell))
+                await asyncio.wait([confirmed, connection.lost], return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            for connection in connections:
+                connection.abort()
+            raise
+        return connections
+
+    def _hears(self, missing: set[str], confirmed: asyncio.Future[None]) -> Any:
+        def hear(push: Any) -> None:
+            if not isinstance(push, list):
+                self._moved.set()  # a complaint: a partition is no longer there
+                if not confirmed.done():
+                    confirmed.set_result(None)
+                return
+            match push:
+                case [b"smessage", _, channels]:
+                    self._hear(channels.decode(errors="replace").split("\n"))
+                case [b"ssubscribe", bell, _]:
+                    missing.discard(bell.decode())
+                    if not missing and not confirmed.done():
+                        confirmed.set_result(None)
+                case [b"sunsubscribe", *_]:
+                    self._moved.set()
+                case _:
+                    pass
+
+        return hear
+
+    def _hear(self, channels: list[str]) -> None:
+        self._heard.update(channels)
+        if len(self._heard) > _HEARD_MAX:
+            self._heard = {RESCAN}
+        self._wake.set()
+
+    # ---- the port -------------------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[frozenset[str]]:
+        while not self._closed:
+            await self._wake.wait()
+            if self._closed:
+                return
+            self._wake.clear()
+            heard, self._heard = frozenset(self._heard), set[str]()
+            yield heard
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        self._pump.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._pump
