@@ -31,6 +31,7 @@ class _Line(Struct):
     partition: int
     count: int
     share: int = 0
+    asked_before: bool = False
     suspects: int | None = None
 
 
@@ -59,6 +60,7 @@ async def _take_in_order(asked: _Asked, lines: list[_Line]) -> list[ClaimedExecu
             got = taken[line.partition]
             found += got
             line.count -= line.share
+            line.asked_before = True
             more = len(got) == line.share and line.count > 0
             suspects_left = len(got) < line.share and line.suspects == 0 and suspects
             if suspects is not None:
@@ -93,12 +95,12 @@ class _Asked:
         self.newest = 0
 
     async def take(self, lines: list[_Line]) -> dict[int, list[ClaimedExecution]]:
-        asked = {line.partition: self.argument(line.partition, line.share, line.suspects) for line in lines}
+        asked = {line.partition: self.argument(line.partition, line.share, line.suspects, line.asked_before) for line in lines}
         answers = await self._call("claim", asked)
         self.newest = max(self.newest, *(answer[0] for answer in answers.values()))
         return {p: [_claimed(*row) for row in answer[1]] for p, answer in answers.items()}
 
-    def argument(self, partition: int, limit: int, suspects: int | None) -> Arguments:
+    def argument(self, partition: int, limit: int, suspects: int | None, goes_on: bool = False) -> Arguments:
         request = self.request
         return packed(
             (
@@ -113,6 +115,7 @@ class _Asked:
                 limit,
                 request.lease_ttl_ms,
                 -1 if suspects is None else suspects,
+                int(goes_on),
             )
         )
 

@@ -80,7 +80,7 @@ class Layout:
             return False if value is None else DIFFERENT
 
     def _value(self, field: str, value: Any, allowed: frozenset[type], blobs: list[bytes]) -> Any:
-        if type(value) not in allowed:
+        if type(value) not in allowed and not (str in allowed and isinstance(value, str)):
             raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}")
         if value is None:
             return False

@@ -119,13 +119,13 @@ class _Search(Struct, frozen=True):
 
     namespace: str
     groups: tuple[str, ...]
-    low: bytes
-    high: bytes
+    low: str
+    high: str
     equal: tuple[Any, ...]
     tags: tuple[str, ...]
     id_prefix: str
 
-    def argument(self, group: str, high: bytes, limit: int, *, count: bool) -> Arguments:
+    def argument(self, group: str, high: str, limit: int, *, count: bool) -> Arguments:
         return packed(
             (
                 self.namespace,
@@ -161,31 +161,24 @@ def _search(query: Query) -> _Search:
     )
 
 
-def _bounds(query: Query) -> tuple[bytes, bytes]:
+def _bounds(query: Query) -> tuple[str, str]:
     """The members of an index between which executions of the asked times stand."""
-    low, high = b"-", b"+"
+    low, high = "-", "+"
     if query.created_from is not None:
-        low = b"[" + _time(query.created_from)
+        low = "[" + _time(query.created_from)
     if query.created_before is not None:
-        high = b"(" + _time(query.created_before)
+        high = "(" + _time(query.created_before)
     if query.after is not None:
         created_at, colon, execution_id = query.after.partition(":")
         if not colon:
             raise InvalidInput(f"{query.after!r} is not a cursor of find")
-        behind = b"(" + _time(number_in(created_at, "find")) + _bytes(text(execution_id))
-        high = min(high, behind) if high != b"+" else behind
+        behind = "(" + _time(number_in(created_at, "find")) + text(execution_id)
+        high = min(high, behind) if high != "+" else behind
     return low, high
 
 
-def _time(at: int) -> bytes:
-    return f"{max(0, min(at, TIME_MAX)):0{TIME_DIGITS}}".encode()
-
-
-def _bytes(value: str) -> bytes:
-    try:
-        return value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{value!r} is not text ({error.reason})") from error
+def _time(at: int) -> str:
+    return f"{max(0, min(at, TIME_MAX)):0{TIME_DIGITS}}"
 
 
 def number_in(cursor: str, what: str) -> int:
@@ -217,7 +210,7 @@ async def count(call: Call, query: Query, partitions: int) -> int:
     while ends:
         answers = await _each(call, search, ends, 0, count=True)
         counted += sum(answer[0] for answer in answers.values())
-        ends = {at: b"(" + answer[1] for at, answer in answers.items() if answer[1] is not None}
+        ends = {at: "(" + answer[1].decode() for at, answer in answers.items() if answer[1] is not None}
     return counted
 
 
@@ -231,12 +224,12 @@ async def _walk(call: Call, search: _Search, limit: int, partitions: int) -> lis
         for at, (rows, stopped) in answers.items():
             found[at] += [_execution(row) for row in rows]
             if stopped is not None and len(found[at]) < limit:
-                ends[at] = b"(" + stopped
+                ends[at] = "(" + stopped.decode()
     return list(found.values())
 
 
 async def _each(
-    call: Call, search: _Search, ends: dict[tuple[int, str], bytes], limit: int, *, count: bool
+    call: Call, search: _Search, ends: dict[tuple[int, str], str], limit: int, *, count: bool
 ) -> dict[tuple[int, str], Any]:
     """One call per partition and group, the partitions together."""
     answers: dict[tuple[int, str], Any] = {}
@@ -267,9 +260,9 @@ def _between(search: _Search, query: Query, execution: Execution) -> bool:
         return False
     if query.workflow is not None and execution.workflow != query.workflow:
         return False
-    member = _time(int(str(execution.created_at))) + _bytes(text(execution.id))
-    above = search.low == b"-" or member >= search.low[1:]
-    return above and (search.high == b"+" or member < search.high[1:])
+    member = _time(int(str(execution.created_at))) + text(execution.id)
+    above = search.low == "-" or member >= search.low[1:]
+    return above and (search.high == "+" or member < search.high[1:])
 
 
 def _execution(row: Sequence[Any]) -> Execution:

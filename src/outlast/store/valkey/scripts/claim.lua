@@ -1,7 +1,7 @@
 -- claim: take ready executions of one partition, writing exactly what `decide(view, Claim)` gives.
 --
 -- argument: {now or false, partition as in keys, namespace, lanes, serves {"workflow|version": true}, capabilities,
---            worker, claim id, limit, lease ttl, suspects or -1}
+--            worker, claim id, limit, lease ttl, suspects or -1, 1 if this claim was here before and goes on}
 -- claim answers {now, {execution, input} ...}; peek {now, 1 if this claim took some before, how many are there, the
 -- first one's place in the order of claims}. A peek changes nothing and does not look into flows.
 
@@ -12,7 +12,7 @@ local ROUTES_PAGE = 1000
 local function unpacked(keys, args)
   local a = cmsgpack.unpack(args[1])
   local asked = { home = a[2], namespace = a[3], lanes = a[4], serves = a[5], offers = a[6], worker = a[7],
-                  claim_id = a[8], limit = a[9], ttl = a[10], suspects = a[11] }
+                  claim_id = a[8], limit = a[9], ttl = a[10], suspects = a[11], goes_on = a[12] == 1 }
   if asked.suspects < 0 then asked.suspects = asked.limit end
   return begin(keys, a[1]), asked
 end
@@ -183,6 +183,7 @@ local function renew_session(call, home, worker, ttl)
 end
 
 local function claimed_before(call, asked, limit)
+  if asked.goes_on then return {} end
   local low, high = under(text(asked.claim_id))
   return redis.call('ZRANGEBYLEX', call.tag .. 'held:' .. text(asked.worker), low, high, 'LIMIT', 0, limit)
 end

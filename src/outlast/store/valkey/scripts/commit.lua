@@ -83,7 +83,8 @@ local function verdict(call, batch, change)
   local refused, key = refusal(call, batch, change)
   if refused then
     if own(call, batch, change) then return { 2, inbox() } end
-    return { 0, inbox(), refused, named(call, batch, key).values }
+    local stands = named(call, batch, key).values -- a copy: later changes of the batch may edit it
+    return { 0, inbox(), refused, stands and copied(stands) }
   end
   for _, write in ipairs(change[4]) do apply(call, batch, write) end
   for _, ring in ipairs(change[5]) do call.rings[ring] = true end

@@ -79,13 +79,15 @@ local function replace(call, found, values)
   found.values = values
 end
 
+local function copied(values)
+  local copy = {}
+  for i, value in ipairs(values) do copy[i] = value end
+  return copy
+end
+
 -- A copy of the record's values that may be changed: those read stay as they were, for the indexes.
 local function editable(call, found)
-  if found.values == found.before then
-    local copy = {}
-    for i, value in ipairs(found.before) do copy[i] = value end
-    replace(call, found, copy)
-  end
+  if found.values == found.before then replace(call, found, copied(found.before)) end
   return found.values
 end
 
