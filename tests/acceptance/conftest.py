@@ -15,9 +15,11 @@ import pytest
 from outlast import App, Duration
 from outlast.app import store_for
 from outlast.testing import ManualClock
+from tests.conformance.valkey_harness import valkey_url
 
 STORES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/acceptance.db",
+    "valkey": valkey_url,
 }
 
 

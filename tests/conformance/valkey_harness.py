@@ -6,6 +6,7 @@ After each test every key is accounted for: indexes are made anew from the recor
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 from outlast.store.port import Clock, Points
 from outlast.store.valkey import ValkeyStore
@@ -43,3 +44,8 @@ class ValkeyHarness:
     async def _check(self) -> None:
         found = [leak for server in self._servers for leak in leaks(server)]
         assert not found, "\n".join(found)
+
+
+def valkey_url(folder: Path) -> str:
+    """A store of its own on this process's server, named after a test's folder."""
+    return f"{the_server().url}?prefix={folder.name}"

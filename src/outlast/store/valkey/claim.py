@@ -37,13 +37,15 @@ class _Line(Struct):
 
 async def claim(call: Call, request: ClaimRequest, partitions: int, now: int | None) -> Claimed:
     asked = _Asked(call, request, now)
+    if partitions == 1:  # nothing to choose from
+        [found] = (await asked.take([_Line(b"", 0, 0, request.limit, suspects=request.suspects)])).values()
+        return Claimed(asked.newest, found)
     looks = await call("peek", {p: asked.argument(p, request.limit, request.suspects) for p in range(partitions)})
     asked.newest = max(look[0] for look in looks.values())
     before = [_Line(b"", p, 0, request.limit) for p, look in looks.items() if look[1]]
     if before:
         taken = await asked.take(before)
-        found = sorted((item for items in taken.values() for item in items), key=_order_again)
-        return Claimed(asked.newest, found)
+        return Claimed(asked.newest, [item for items in taken.values() for item in items])
     lines = [_Line(look[3], p, look[2]) for p, look in looks.items() if look[2]]
     lines.sort(key=lambda line: line.order)
     return Claimed(asked.newest, await _take_in_order(asked, lines))
@@ -98,7 +100,7 @@ class _Asked:
         asked = {line.partition: self.argument(line.partition, line.share, line.suspects, line.asked_before) for line in lines}
         answers = await self._call("claim", asked)
         self.newest = max(self.newest, *(answer[0] for answer in answers.values()))
-        return {p: [_claimed(*row) for row in answer[1]] for p, answer in answers.items()}
+        return {p: _claimed(answer[2], answer[1]) for p, answer in answers.items()}
 
     def argument(self, partition: int, limit: int, suspects: int | None, goes_on: bool = False) -> Arguments:
         request = self.request
@@ -120,10 +122,13 @@ class _Asked:
         )
 
 
-def _claimed(row: list[Any], value: bytes) -> ClaimedExecution:
-    execution = _LAYOUT.record(row)
-    assert isinstance(execution, Execution)
-    return ClaimedExecution(execution, value)
+def _claimed(rows: list[Any], again: int) -> list[ClaimedExecution]:
+    found: list[ClaimedExecution] = []
+    for row, value in rows:
+        execution = _LAYOUT.record(row)
+        assert isinstance(execution, Execution)
+        found.append(ClaimedExecution(execution, value))
+    return sorted(found, key=_order_again) if again else found
 
 
 def _order_again(item: ClaimedExecution) -> tuple[int, bool, str]:

@@ -320,22 +320,23 @@ async def completions(call: Call, after: str | None, limit: int, filter: Filter,
         for p in range(partitions)
     }
     answers = await call("feed", asked)
-    found: list[Completion] = []
-    pages = {p: [layout.record(row) for row in answer[1]] for p, answer in answers.items()}
-    turn = 0
-    while len(found) < limit and any(len(page) > turn for page in pages.values()):
-        # One of each in turn: no partition waits for ever behind a busy one.
-        for p, page in pages.items():
-            if turn < len(page) and len(found) < limit:
-                one = page[turn]
-                assert isinstance(one, Completion)
-                found.append(one)
-                stands[p] = one.seq
-        turn += 1
-    for p, (newest, rows) in answers.items():
-        if len(rows) < limit and (not rows or stands[p] == pages[p][-1].__getattribute__("seq")):
-            stands[p] = max(stands[p], newest)
-    return Feed(found, ".".join(map(str, stands)))
+    pages = {p: [_completion(row) for row in answer[1]] for p, answer in answers.items()}
+    # Each partition in its own order; the ends of several by their time, so that a reader is near the order of things.
+    lines = [[(one.finished_at, p, one) for one in page] for p, page in pages.items()]
+    found = list(heapq.merge(*lines, key=lambda item: item[:2]))[:limit]
+    for _, p, one in found:
+        stands[p] = one.seq
+    for p, (newest, _) in answers.items():
+        page = pages[p]
+        if len(page) < limit and (not page or stands[p] == page[-1].seq):
+            stands[p] = max(stands[p], newest)  # all of it was read: also what the filter left out
+    return Feed([one for _, _, one in found], ".".join(map(str, stands)))
+
+
+def _completion(row: Sequence[Any]) -> Completion:
+    record = LAYOUTS[Completion.KIND].record(row)
+    assert isinstance(record, Completion)
+    return record
 
 
 def _cursor(after: str | None, partitions: int) -> list[int]:

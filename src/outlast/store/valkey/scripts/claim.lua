@@ -2,7 +2,7 @@
 --
 -- argument: {now or false, partition as in keys, namespace, lanes, serves {"workflow|version": true}, capabilities,
 --            worker, claim id, limit, lease ttl, suspects or -1, 1 if this claim was here before and goes on}
--- claim answers {now, {execution, input} ...}; peek {now, 1 if this claim took some before, how many are there, the
+-- claim answers {now, 1 if it took them before, {execution, input} ...}; peek {now, 1 if this claim took some before, how many are there, the
 -- first one's place in the order of claims}. A peek changes nothing and does not look into flows.
 
 local CHUNK = 64
@@ -196,7 +196,8 @@ local function claim(keys, args)
     local _, from = first_text(member, 1)
     taken[i] = execution_of(call, string.sub(member, from))
   end
-  if #taken == 0 then
+  local again = #taken > 0
+  if not again then
     taken = choose(call, asked)
     for _, execution in ipairs(taken) do take(call, asked, execution) end
   end
@@ -206,7 +207,7 @@ local function claim(keys, args)
     local input = whole(execution.values[EXECUTION.journal_generation]) .. text('input')
     rows[i] = { execution.values, record(call, PAYLOAD.kind, execution.rest, input).values[PAYLOAD.value] }
   end
-  return { call.now, rows }
+  return { call.now, again and 1 or 0, rows }
 end
 
 local function peek(keys, args)
