@@ -105,9 +105,8 @@ def _right_or_wrong(draw: st.DrawFn, record: Record, field: str) -> Any:
 
 def _writes(anchors: list[Key], change_id: str, partition: int) -> st.SearchStrategy[Write]:
     """About the anchored executions; some records also for an execution that does not exist."""
-    nobody = execution_key("default", f"{root_of(str(anchors[0].values[1]))}/nobody")
-    if anchors[0].values[0] != "default":
-        nobody = anchors[0]
+    namespace, execution_id = map(str, anchors[0].values)
+    nobody = execution_key(namespace, f"{root_of(execution_id)}/nobody")
     return st.sampled_from([*anchors, anchors[0], nobody]).flatmap(
         lambda key: st.sampled_from(_writes_about(key, change_id, partition))
     )
