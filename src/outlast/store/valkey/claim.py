@@ -48,7 +48,9 @@ async def claim(call: Call, request: ClaimRequest, partitions: int, now: int | N
         return Claimed(asked.newest, [item for items in taken.values() for item in items])
     lines = [_Line(look[3], p, look[2]) for p, look in looks.items() if look[2]]
     lines.sort(key=lambda line: line.order)
-    return Claimed(asked.newest, await _take_in_order(asked, lines))
+    waiting = sum(line.count for line in lines)
+    found = await _take_in_order(asked, lines)
+    return Claimed(asked.newest, found, more=waiting > len(found))
 
 
 async def _take_in_order(asked: _Asked, lines: list[_Line]) -> list[ClaimedExecution]:

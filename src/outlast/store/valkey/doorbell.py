@@ -79,8 +79,10 @@ class Listener:
         self._heard: set[str] = set()
         self._wake = asyncio.Event()
         self._closed = False
-        self._moved = asyncio.Event()
-        self._pump = asyncio.get_running_loop().create_task(self._listen(), name="outlast listener")
+        self._loop = asyncio.get_running_loop()
+        self._moved: asyncio.Future[None] = self._loop.create_future()
+        """Done when a partition is no longer where it was."""
+        self._pump = self._loop.create_task(self._listen(), name="outlast listener")
 
     # ---- hearing --------------------------------------------------------------------------------------------------
 
@@ -89,19 +91,16 @@ class Listener:
         while not self._closed:
             connections: list[Connection] = []
             try:
-                self._moved.clear()
+                self._moved = self._loop.create_future()
                 connections = await self._subscribed()
                 self._hear([RESCAN])
                 lost = [connection.lost for connection in connections]
-                moved = asyncio.ensure_future(self._moved.wait())
-                await asyncio.wait([*lost, moved], return_when=asyncio.FIRST_COMPLETED)
-                moved.cancel()
+                await asyncio.wait([*lost, self._moved], return_when=asyncio.FIRST_COMPLETED)
             except OutlastError as error:
                 _log.warning("the doorbell is not heard, polling goes on: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             finally:
-                for connection in connections:
-                    connection.abort()
+                await _let_go(connections)
             with suppress(OutlastError):  # it is said above, at the next try
                 await self._servers.learn()
 
@@ -112,7 +111,7 @@ class Listener:
         connections: list[Connection] = []
         try:
             for address, bells in by_server.items():
-                confirmed = asyncio.get_running_loop().create_future()
+                confirmed = self._loop.create_future()
                 missing = set(bells)
                 connection = await connect(address, self._login, self._hears(missing, confirmed))
                 connections.append(connection)
@@ -120,15 +119,14 @@ class Listener:
                     connection.push(("SSUBSCRIBE", bell))
                 await asyncio.wait([confirmed, connection.lost], return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            for connection in connections:
-                connection.abort()
+            await _let_go(connections)
             raise
         return connections
 
     def _hears(self, missing: set[str], confirmed: asyncio.Future[None]) -> Any:
         def hear(push: Any) -> None:
             if not isinstance(push, list):
-                self._moved.set()  # a complaint: a partition is no longer there
+                self._has_moved()  # a complaint: a partition is no longer there
                 if not confirmed.done():
                     confirmed.set_result(None)
                 return
@@ -140,11 +138,15 @@ class Listener:
                     if not missing and not confirmed.done():
                         confirmed.set_result(None)
                 case [b"sunsubscribe", *_]:
-                    self._moved.set()
+                    self._has_moved()
                 case _:
                     pass
 
         return hear
+
+    def _has_moved(self) -> None:
+        if not self._moved.done():
+            self._moved.set_result(None)
 
     def _hear(self, channels: list[str]) -> None:
         self._heard.update(channels)
@@ -171,3 +173,10 @@ class Listener:
         self._pump.cancel()
         with suppress(asyncio.CancelledError):
             await self._pump
+
+
+async def _let_go(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.abort()
+    for connection in connections:
+        await connection.lost

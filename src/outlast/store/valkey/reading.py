@@ -313,7 +313,7 @@ async def frames(call: Call, stream: tuple[str, str], after: int, limit: int, pa
 async def completions(call: Call, after: str | None, limit: int, filter: Filter, partitions: int) -> Feed:
     """The cursor is a number for each partition: what commits later in one is still ahead of its number."""
     layout = LAYOUTS[Completion.KIND]
-    stands = _cursor(after, partitions)
+    stands = _stands(after, partitions)
     at = layout.positions
     asked = {
         p: packed((layout.number, "", stands[p], limit, filtered(filter), at["namespace"], at["execution"]))
@@ -324,13 +324,19 @@ async def completions(call: Call, after: str | None, limit: int, filter: Filter,
     # Each partition in its own order; the ends of several by their time, so that a reader is near the order of things.
     lines = [[(one.finished_at, p, one) for one in page] for p, page in pages.items()]
     found = list(heapq.merge(*lines, key=lambda item: item[:2]))[:limit]
+    cursors: list[str] = []
     for _, p, one in found:
         stands[p] = one.seq
+        cursors.append(_cursor_at(stands))
     for p, (newest, _) in answers.items():
         page = pages[p]
         if len(page) < limit and (not page or stands[p] == page[-1].seq):
             stands[p] = max(stands[p], newest)  # all of it was read: also what the filter left out
-    return Feed([one for _, _, one in found], ".".join(map(str, stands)))
+    return Feed([one for _, _, one in found], _cursor_at(stands), cursors)
+
+
+def _cursor_at(stands: list[int]) -> str:
+    return ".".join(map(str, stands))
 
 
 def _completion(row: Sequence[Any]) -> Completion:
@@ -339,7 +345,7 @@ def _completion(row: Sequence[Any]) -> Completion:
     return record
 
 
-def _cursor(after: str | None, partitions: int) -> list[int]:
+def _stands(after: str | None, partitions: int) -> list[int]:
     if after is None:
         return [0] * partitions
     numbers = [number_in(part, "completions") for part in after.split(".")]
