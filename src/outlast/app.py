@@ -70,7 +70,9 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
         except ImportError as error:
             raise InvalidConfig(f"{scheme}:// needs the extra: pip install outlast[valkey] ({error})") from error
         return ValkeyStore(url, clock=clock, points=points)
-    raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db or valkey://host:6379 (PostgreSQL comes later)")
+    raise InvalidConfig(
+        f"no store for {scheme}:// yet: use sqlite:///file.db or valkey://host:6379 (PostgreSQL comes later)"
+    )
 
 
 class _StepDecorator(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
 from outlast.store.valkey.keys import OWNED, text
@@ -14,11 +13,14 @@ from outlast.testing.valkey_server import ValkeyServer
 Sets = dict[bytes, dict[bytes, float]]
 
 
-def leaks(server: ValkeyServer) -> list[str]:
+def leaks(server: ValkeyServer, prefix: str = "outlast") -> list[str]:
     """A line for each key that is too many, too few, or not what its records say."""
     keys: list[bytes] = server.ask("KEYS", "*")
-    partitions = sorted({key[: key.index(b"}") + 2] for key in keys} - {b"{outlast}:"})
-    found = [f"{key!r} belongs to nobody" for key in keys if key.startswith(b"{outlast}:") and key != b"{outlast}:store"]
+    own = f"{{{prefix}}}:".encode()
+    found = [f"{key!r} is of no store here" for key in keys if not key.startswith((own, own[:-2] + b":"))]
+    keys = [key for key in keys if key.startswith((own, own[:-2] + b":"))]
+    partitions = sorted({key[: key.index(b"}") + 2] for key in keys} - {own})
+    found += [f"{key!r} belongs to nobody" for key in keys if key.startswith(own) and key != own + b"store"]
     for tag in partitions:
         found += _of_partition(server, tag, [key for key in keys if key.startswith(tag)])
     return found
@@ -124,5 +126,3 @@ def _value(data: bytes) -> tuple[Any, bytes]:
         wide = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4}[mark]
         size, data = int.from_bytes(data[:wide]), data[wide:]
     return data[:size], data[size:]
-
-

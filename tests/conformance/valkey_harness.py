@@ -15,8 +15,8 @@ from tests.conformance.valkey_audit import leaks
 
 
 @cache
-def the_server() -> ValkeyServer:
-    """It ends with this process."""
+def the_server(what_for: str = "conformance") -> ValkeyServer:
+    """One for each kind of test; it ends with this process."""
     return ValkeyServer().start()
 
 
@@ -48,4 +48,12 @@ class ValkeyHarness:
 
 def valkey_url(folder: Path) -> str:
     """A store of its own on this process's server, named after a test's folder."""
-    return f"{the_server().url}?prefix={folder.name}"
+    return f"{the_server('acceptance').url}?prefix={folder.name}"
+
+
+def check_leaks(url: str) -> None:
+    """After a test on a store of `valkey_url`."""
+    server, (_, _, prefix) = the_server("acceptance"), url.partition("?prefix=")
+    found = leaks(server, prefix)
+    assert not found, "\n".join(found)
+    server.ask("FLUSHALL", "SYNC")

@@ -162,6 +162,7 @@ class Worker:
     # ---- claiming -------------------------------------------------------------------------------------------------
 
     async def _claim_for_ever(self) -> None:
+        await self._announce()
         # Before the first claim: what this worker's own code finds not to fit must not be woken by it again.
         await self._wake_what_waits_for_code()
         while not self._draining:
@@ -181,6 +182,15 @@ class Worker:
                         continue
             with suppress(TimeoutError):  # the net: look anyway
                 await asyncio.wait_for(self._wait(free > 0), self._options.poll_ms / 1_000)
+
+    async def _announce(self) -> None:
+        """A session in every partition, before anything is claimed: a claim makes only those that it takes from, and
+        what is started here (`promise`) may live in any."""
+        if self._parts.engine.store.partitions > 1:
+            try:
+                await self.renew()
+            except OutlastError as error:
+                _log.warning("the first renewal failed, and is tried again: %s", error)
 
     async def _wait(self, has_room: bool) -> None:
         """Until somebody kicks; without room, until an attempt ends."""

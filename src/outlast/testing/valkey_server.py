@@ -17,16 +17,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 
 from outlast.errors import StoreError
 
 START_TIMEOUT_S = 30.0
+_pack: Callable[[tuple[str | bytes | int, ...]], bytes] = cast("Any", hiredis).pack_command
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -60,7 +61,7 @@ class ValkeyServer:
         room = room or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
         self.folder = Path(tempfile.mkdtemp(prefix="outlast-valkey-", dir=room))
         self.socket = self.folder / "s"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
 
     @property
     def url(self) -> str:
@@ -75,10 +76,8 @@ class ValkeyServer:
         log = (self.folder / "log").open("ab")
         where = ["--bind", "127.0.0.1"] if self.port else ["--unixsocket", str(self.socket)]
         command = [binary(), "--port", str(self.port), *where, "--dir", str(self.folder), "--save", "", *self._options]
-        follows = _ends_with_parent if sys.platform == "linux" else None
-        self._process = subprocess.Popen(  # noqa: PLW1509 (nothing else runs in the child)
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, preexec_fn=follows
-        )
+        follows: dict[str, Any] = {"preexec_fn": _ends_with_parent} if sys.platform == "linux" else {}
+        self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, **follows)
         log.close()
         atexit.register(self.stop)
         self._until_it_answers()
@@ -101,7 +100,7 @@ class ValkeyServer:
         with socket.socket(family, socket.SOCK_STREAM) as link:
             link.settimeout(10)
             link.connect(("127.0.0.1", self.port) if self.port else str(self.socket))
-            link.sendall(hiredis.pack_command(command))
+            link.sendall(_pack(command))
             reader = hiredis.Reader()
             while (answer := reader.gets()) is False:
                 data = link.recv(65_536)
@@ -157,7 +156,14 @@ class ValkeyCluster:
     """Three primaries by default, each with a replica; `cluster.url` names the primaries."""
 
     def __init__(self, *, primaries: int = 3, replicas: int = 1, options: Sequence[str] = DURABLE) -> None:
-        together = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-replica-validity-factor", "0")
+        together = (
+            "--cluster-enabled",
+            "yes",
+            "--cluster-node-timeout",
+            "2000",
+            "--cluster-replica-validity-factor",
+            "0",
+        )
         ports = free_ports(primaries * (1 + replicas))
         self.servers = [ValkeyServer(port=port, options=(*options, *together)) for port in ports]
         self._primaries = primaries
@@ -222,7 +228,7 @@ class ValkeyCluster:
 
 
 @contextmanager
-def stopped(server: ValkeyServer) -> Iterator[None]:
+def stopped(server: ValkeyServer) -> Generator[None]:
     """Frozen for a while: it neither answers nor dies."""
     os.kill(server.pid, signal.SIGSTOP)
     try:

@@ -99,7 +99,10 @@ class _Asked:
         self.newest = 0
 
     async def take(self, lines: list[_Line]) -> dict[int, list[ClaimedExecution]]:
-        asked = {line.partition: self.argument(line.partition, line.share, line.suspects, line.asked_before) for line in lines}
+        asked = {
+            line.partition: self.argument(line.partition, line.share, line.suspects, line.asked_before)
+            for line in lines
+        }
         answers = await self._call("claim", asked)
         self.newest = max(self.newest, *(answer[0] for answer in answers.values()))
         return {p: _claimed(answer[2], answer[1]) for p, answer in answers.items()}

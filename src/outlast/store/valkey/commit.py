@@ -126,12 +126,12 @@ class Batch:
 
 
 def verdict_of(changes: Changes, answer: Sequence[Any]) -> Verdict:
-    what, inbox = answer[0], None if answer[1] is None else int(answer[1])
+    what, inbox = int(answer[0]), None if answer[1] is None else int(answer[1])
     if what == 1:
         return Verdict(True, inbox)
     if what == 2:
         return Verdict(True, inbox, again=True)
-    number, row = answer[2], answer[3]
+    number, row = int(answer[2]), answer[3]
     if number > 0:
         guard: Guard = changes.guards[number - 1]
     else:

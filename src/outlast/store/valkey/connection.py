@@ -1,7 +1,7 @@
-"""One connection to one server, shared by all that a process asks of it: commands go out as they come, answers come back in
-order, so calls of any number of tasks share the round trips and each partition's calls keep their order.
+"""One connection to one server, shared by all that a process asks of it: commands go out as they come, answers come
+back in order, so calls of any number of tasks share the round trips and each partition's calls keep their order.
 
-It speaks the protocol by hiredis and asyncio alone: a pool of connections, one per call, would cost more than the calls.
+It speaks the protocol by hiredis and asyncio alone: a pool of connections, one per call, would cost more than a call.
 It knows nothing of partitions, functions or retries (`servers.py` does).
 """
 
@@ -12,7 +12,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import hiredis
 from msgspec import Struct
@@ -24,6 +24,7 @@ Command: TypeAlias = tuple[str | bytes | int, ...]
 
 CONNECT_TIMEOUT_S = 5.0
 _NOTHING = object()
+_pack: Callable[[Command], bytes] = cast("Any", hiredis).pack_command  # its stub says: tuples of one
 
 
 class Address(Struct, frozen=True):
@@ -87,7 +88,7 @@ class Connection(asyncio.Protocol):
             future.set_exception(StoreUnavailable(f"the connection to {self.address} is closed: try again"))
             return future
         self._waiting.append(_Waiting(future, len(commands)))
-        self._transport.write(b"".join([hiredis.pack_command(command) for command in commands]))
+        self._transport.write(b"".join([_pack(command) for command in commands]))
         if self._watch is None:
             self._watch = self._loop.call_later(1.0, self._look)
         return future
@@ -95,7 +96,7 @@ class Connection(asyncio.Protocol):
     def push(self, command: Command) -> None:
         """Send a command whose answers come as pushes."""
         if self._transport is not None:
-            self._transport.write(hiredis.pack_command(command))
+            self._transport.write(_pack(command))
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from weakref import WeakSet
 
 from outlast.errors import OutlastError
@@ -123,21 +123,22 @@ class Listener:
             raise
         return connections
 
-    def _hears(self, missing: set[str], confirmed: asyncio.Future[None]) -> Any:
-        def hear(push: Any) -> None:
-            if not isinstance(push, list):
+    def _hears(self, missing: set[str], confirmed: asyncio.Future[None]) -> Callable[[Any], None]:
+        def hear(pushed: Any) -> None:
+            push = cast("list[bytes]", pushed) if isinstance(pushed, list) else []
+            if not push:
                 self._has_moved()  # a complaint: a partition is no longer there
                 if not confirmed.done():
                     confirmed.set_result(None)
                 return
-            match push:
-                case [b"smessage", _, channels]:
-                    self._hear(channels.decode(errors="replace").split("\n"))
-                case [b"ssubscribe", bell, _]:
-                    missing.discard(bell.decode())
+            match push[0]:
+                case b"smessage":
+                    self._hear(push[2].decode(errors="replace").split("\n"))
+                case b"ssubscribe":
+                    missing.discard(push[1].decode())
                     if not missing and not confirmed.done():
                         confirmed.set_result(None)
-                case [b"sunsubscribe", *_]:
+                case b"sunsubscribe":
                     self._has_moved()
                 case _:
                     pass

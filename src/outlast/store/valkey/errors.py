@@ -31,7 +31,9 @@ def translated(complaint: str, where: str) -> OutlastError:
         return InvalidInput(complaint.partition(OURS)[2].partition(" script:")[0])
     match word(complaint):
         case "OOM":
-            return StoreFull(f"{where} has no memory left ({complaint}): give it more (maxmemory), or purge what has ended")
+            return StoreFull(
+                f"{where} has no memory left ({complaint}): give it more (maxmemory), or purge what has ended"
+            )
         case "MISCONF":
             return StoreFull(f"{where} cannot write its files ({complaint}): is its disk full?")
         case "READONLY":

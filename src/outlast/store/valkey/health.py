@@ -137,7 +137,7 @@ def warn(found: list[Settings], url: str) -> None:
 
 async def health(servers: Servers, call: Call, partitions: int) -> Health:
     checks = [check for found in await settings(servers) for check in checks_of(found)]
-    answers = await call("ready", dict.fromkeys(range(partitions), packed(())))
+    answers = await call("health", dict.fromkeys(range(partitions), packed(())))
     lanes: dict[tuple[str, str], tuple[int, int]] = {}
     sizes: list[int] = []
     for size, rows in answers.values():

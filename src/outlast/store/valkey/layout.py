@@ -60,10 +60,8 @@ class Layout:
         """A whole record, to be written. Its bytes go into `blobs`, beside it."""
         values = list(msgspec.structs.astuple(record))
         for number, (value, allowed) in enumerate(zip(values, self._allowed, strict=True)):
-            kind = type(value)
-            if kind is str and str in allowed:
-                continue
-            values[number] = self._value(self.fields[number], value, allowed, blobs)
+            if type(value) is not str or str not in allowed:
+                values[number] = self._value(self.fields[number], value, allowed, blobs)
         return values
 
     def value(self, field: str, value: Plain | Now, blobs: list[bytes]) -> Any:
@@ -234,7 +232,7 @@ EXECUTION_ID = {_E: "id", Delivery.KIND: "target", Completion.KIND: "execution"}
 
 def fingerprint() -> str:
     """Of all that stored data depends on: another one means that data was written by other code."""
-    declared = [
-        (name, layout.fields, KINDS[name].KEY, KINDS[name].SEQUENCED) for name, layout in LAYOUTS.items()
-    ] + [msgspec.structs.astuple(index) for index in INDEXES]
+    declared = [(name, layout.fields, KINDS[name].KEY, KINDS[name].SEQUENCED) for name, layout in LAYOUTS.items()] + [
+        msgspec.structs.astuple(index) for index in INDEXES
+    ]
     return sha256(repr(declared).encode()).hexdigest()[:16]

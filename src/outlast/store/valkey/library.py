@@ -14,7 +14,7 @@ from outlast.model.kinds import KINDS
 from outlast.store.valkey.keys import OWNED
 from outlast.store.valkey.layout import INDEXES, LAYOUTS, ORDER, TIME_DIGITS, Index, Layout, Part
 
-SCRIPTS = ("records", "commit", "claim", "renew", "due", "find", "load", "append", "purge", "ready", "migrate")
+SCRIPTS = ("records", "commit", "claim", "renew", "due", "find", "load", "append", "purge", "health", "migrate")
 """In the order in which they need each other."""
 
 

@@ -1,4 +1,4 @@
-"""Everything that only reads: load, scan, find, count, due, frames, completions. Partitions answer, this file merges."""
+"""Everything that only reads: load, scan, find, count, due, frames, completions. Partitions answer, this merges."""
 
 from __future__ import annotations
 
@@ -234,9 +234,7 @@ async def _each(
     """One call per partition and group, the partitions together."""
     answers: dict[tuple[int, str], Any] = {}
     for group in search.groups:
-        asked = {
-            p: search.argument(group, high, limit, count=count) for (p, of), high in ends.items() if of == group
-        }
+        asked = {p: search.argument(group, high, limit, count=count) for (p, of), high in ends.items() if of == group}
         if asked:
             answers |= {(p, group): answer for p, answer in (await call("find", asked)).items()}
     return answers

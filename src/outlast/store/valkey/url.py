@@ -34,7 +34,9 @@ def parse_url(url: str) -> Place:
     scheme, colon, rest = url.partition("://")
     kind, _, how = scheme.partition("+")
     if not colon or kind not in SCHEMES or how not in ("", "unix", "cluster"):
-        raise InvalidConfig(f"{scheme}:// is no URL of a Valkey store: valkey://host:6379/0, valkey+cluster://host1,host2")
+        raise InvalidConfig(
+            f"{scheme}:// is no URL of a Valkey store: valkey://host:6379/0, valkey+cluster://host1,host2"
+        )
     rest, _, query = rest.partition("?")
     options = _options(query)
     userinfo, at, where = rest.rpartition("@")

@@ -1,7 +1,7 @@
--- ready: what waits for a worker in each lane of this partition, and how many executions the partition has.
+-- health: what waits for a worker in each lane of this partition, and how many executions the partition has.
 -- answer: {executions, {namespace, lane, how many, ready since} ...}
 
-local function ready(keys)
+local function health(keys)
   local call, lanes, order = begin(keys, 0), {}, {}
   for _, group in ipairs(redis.call('ZRANGE', call.tag .. 'groups:ready', 0, -1)) do
     local namespace, from = first_text(group, 1)
@@ -14,11 +14,12 @@ local function ready(keys)
       order[#order + 1] = found
     end
     found[3] = found[3] + redis.call('ZCARD', set)
-    -- The first of each priority is its oldest; the first of all is near enough to the oldest of all.
-    local first = redis.call('ZRANGE', set, 0, 0)[1]
-    found[4] = math.min(found[4], tonumber(string.sub(first, ORDER - CREATED + 1, ORDER)))
+    -- The oldest of the first thousand: behind them are only lower priorities.
+    for _, member in ipairs(redis.call('ZRANGE', set, 0, 999)) do
+      found[4] = math.min(found[4], tonumber(string.sub(member, ORDER - CREATED + 1, ORDER)))
+    end
   end
   return { redis.call('ZCARD', call.tag .. 'keys:execution:'), order }
 end
 
-redis.register_function { function_name = NAME .. 'ready', callback = ready, flags = { 'no-writes' } }
+redis.register_function { function_name = NAME .. 'health', callback = health, flags = { 'no-writes' } }
