@@ -217,7 +217,7 @@ local function peek(keys, args)
   local found, count = routes(call, asked), 0
   for _, route in ipairs(found) do count = count + redis.call('ZCARD', route.set) end
   local _, first = best(found)
-  return { call.now, 0, count, first and string.sub(first, 1, ORDER) }
+  return { call.now, 0, count, first }
 end
 
 redis.register_function(NAME .. 'claim', claim)
