@@ -7,7 +7,10 @@ local function append(keys, args)
   local call = begin(keys, asked[1])
   local stream, seen = call.tag .. 'frames:' .. asked[2], call.tag .. 'appends:' .. asked[2]
   local newest = redis.call('LLEN', stream)
-  if redis.call('SISMEMBER', seen, asked[5]) == 1 then return { 1, newest } end
+  if redis.call('SISMEMBER', seen, asked[5]) == 1 then
+    flush(call)
+    return { 1, newest }
+  end
   local values = execution_of(call, asked[2]).values
   if not values or values[EXECUTION.status] ~= asked[3] or values[EXECUTION.epoch] ~= asked[4] then
     return { 0, newest }

@@ -200,7 +200,8 @@ local function flush(call)
     reindex(call, found, was, is)
   end
   if call.numbered then redis.call('SET', call.tag .. 'seq', string.format('%.0f', call.seq)) end
-  if call.now > call.known then redis.call('SET', call.clock, string.format('%.0f', call.now)) end
+  -- Also if it stands still: WAIT after a repeated call waits for what this connection wrote, so it must write.
+  redis.call('SET', call.clock, string.format('%.0f', call.now))
 end
 
 -- ---- filters -------------------------------------------------------------------------------------------------------
