@@ -17,9 +17,9 @@ from outlast.store.valkey import ValkeyStore
 from outlast.testing import ManualClock
 from outlast.testing.differential import StoreMachine
 from tests.conformance.valkey_audit import leaks
-from tests.conformance.valkey_harness import the_server
+from tests.conformance.valkey_harness import the_cluster, the_server
 
-EXAMPLES = int(os.environ.get("OUTLAST_STATEFUL_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("OUTLAST_STATEFUL_EXAMPLES", "12"))
 
 SETTINGS = settings(
     max_examples=EXAMPLES,
@@ -61,6 +61,29 @@ class PartitionedMachine(ValkeyMachine):
     partitions_made = 4
 
 
+class ClusterMachine(StoreMachine):
+    """Sixteen partitions on three servers."""
+
+    async def open_store(self, clock: ManualClock) -> Store:
+        self.cluster = the_cluster()
+        for server in self.cluster.primaries:
+            server.ask("FLUSHALL", "SYNC")
+        store = ValkeyStore(self.cluster.url, clock=self.clock)
+        await store.migrate()
+        await store.open()
+        return store
+
+    async def reopen_store(self, store: Store) -> Store:
+        await store.close()
+        again = ValkeyStore(self.cluster.url, clock=self.clock)
+        await again.open()
+        return again
+
+    async def close_store(self, store: Store) -> None:
+        await store.close()
+        assert not [leak for server in self.cluster.primaries for leak in leaks(server)]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(0)  # shrinking a failure takes its time; a long run is long on purpose
 def test_valkey_agrees_with_the_oracle():
@@ -71,3 +94,10 @@ def test_valkey_agrees_with_the_oracle():
 @pytest.mark.timeout(0)
 def test_valkey_in_several_partitions_agrees_with_the_oracle():
     run_state_machine_as_test(PartitionedMachine, settings=SETTINGS)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("valkey cluster")
+@pytest.mark.timeout(0)
+def test_a_cluster_agrees_with_the_oracle():
+    run_state_machine_as_test(ClusterMachine, settings=settings(SETTINGS, max_examples=max(1, EXAMPLES // 4)))

@@ -16,7 +16,7 @@ from outlast.model.execution import execution_key
 from outlast.model.journal import JournalEntry
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.port import RESCAN, Grade, Query
-from outlast.store.valkey import ValkeyStore, servers
+from outlast.store.valkey import ValkeyStore, doorbell, servers
 from outlast.store.valkey.health import settings
 from outlast.testing.conformance.actors import (
     NAMESPACE,
@@ -169,6 +169,19 @@ async def test_after_a_cut_a_listener_looks_at_everything(server: ValkeyServer, 
         assert RESCAN in await anext(listening)
         store.ring(frozenset({"y"}))
         assert await anext(listening) == {"y"}
+
+
+async def test_a_listener_notices_a_server_that_fell_silent(
+    server: ValkeyServer, store: ValkeyStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(doorbell, "PING_S", 0.05)
+    listening = aiter(store.listen())
+    async with asyncio.timeout(20):
+        assert RESCAN in await anext(listening)
+        again = asyncio.ensure_future(anext(listening))
+        with stopped(server):
+            await asyncio.sleep(0.5)
+        assert RESCAN in await again
 
 
 # ---- what it is set to --------------------------------------------------------------------------------------------

@@ -40,7 +40,12 @@ def test_what_belongs_to_an_execution_is_named_after_it():
 
 @pytest.mark.parametrize(
     "key",
-    [Key("unicorn", ("a",)), Key("execution", ("a",)), Key("journal", ("a", "b", -1, "", "x", 0)), session_key(-1, "w")],
+    [
+        Key("unicorn", ("a",)),
+        Key("execution", ("a",)),
+        Key("journal", ("a", "b", -1, "", "x", 0)),
+        session_key(-1, "w"),
+    ],
     ids=str,
 )
 def test_what_is_no_key_is_refused(key: Key):
@@ -59,6 +64,8 @@ def test_all_keys_of_a_partition_are_in_one_slot():
     assert len({slot_of(names.clock(number)) for number in range(16)}) == 16
 
 
-@pytest.mark.parametrize("key, slot", [("foo", 12_182), ("{user1000}.following", 3_443), ("foo{}{bar}", 8_363), ("", 0)])
+@pytest.mark.parametrize(
+    "key, slot", [("foo", 12_182), ("{user1000}.following", 3_443), ("foo{}{bar}", 8_363), ("", 0)]
+)
 def test_slots_are_those_of_the_cluster_specification(key: str, slot: int):
     assert slot_of(key) == slot

@@ -74,6 +74,8 @@ class Connection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self.lost = self._loop.create_future()
         """Done when the connection is gone."""
+        self.heard_s = time.monotonic()
+        """When something came the last time."""
 
     @property
     def is_open(self) -> bool:
@@ -115,6 +117,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        self.heard_s = time.monotonic()
         self._reader.feed(data)
         while True:
             try:

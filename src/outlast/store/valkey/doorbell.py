@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any, cast
@@ -26,6 +27,7 @@ _HEARD_MAX = 1_000
 _RING_MAX = 100
 """More channels than that in one ring say RESCAN."""
 _AGAIN_S = 1.0
+PING_S = 5.0
 
 
 class Doorbell:
@@ -94,8 +96,7 @@ class Listener:
                 self._moved = self._loop.create_future()
                 connections = await self._subscribed()
                 self._hear([RESCAN])
-                lost = [connection.lost for connection in connections]
-                await asyncio.wait([*lost, self._moved], return_when=asyncio.FIRST_COMPLETED)
+                await self._until_lost(connections)
             except OutlastError as error:
                 _log.warning("the doorbell is not heard, polling goes on: %s", error)
                 await asyncio.sleep(_AGAIN_S)
@@ -103,6 +104,15 @@ class Listener:
                 await _let_go(connections)
             with suppress(OutlastError):  # it is said above, at the next try
                 await self._servers.learn()
+
+    async def _until_lost(self, connections: list[Connection]) -> None:
+        """A server that vanished without a word leaves a connection that looks well: so it is asked now and then."""
+        ends = [*(connection.lost for connection in connections), self._moved]
+        while not (await asyncio.wait(ends, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            for connection in connections:
+                if time.monotonic() - connection.heard_s > 3 * PING_S:
+                    connection.abort()
+                connection.push(("PING",))
 
     async def _subscribed(self) -> list[Connection]:
         by_server: dict[Address, list[str]] = {}

@@ -35,11 +35,9 @@ async def settings(servers: Servers) -> list[Settings]:
 
 
 async def _settings(server: Server) -> Settings:
-    told: dict[str, str] = {}
-    for section in ("server", "persistence", "memory", "replication"):
-        text: bytes = await server.ask("INFO", section)
-        pairs = (line.partition(":") for line in text.decode().splitlines() if ":" in line)
-        told |= {name: value for name, _, value in pairs}
+    text: bytes = await server.ask("INFO", "server", "persistence", "memory", "replication")
+    pairs = (line.partition(":") for line in text.decode().splitlines() if ":" in line)
+    told = {name: value for name, _, value in pairs}
     return Settings(
         where=str(server.address),
         version=f"{told.get('server_name', 'redis')} {told.get('valkey_version', told.get('redis_version', '?'))}",
