@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import uvloop
 
 from outlast.errors import InvalidConfig, ReplyLost, SchemaOutdated, StoreError, StoreFull, StoreUnavailable
 from outlast.machine.changes import Insert
@@ -85,6 +86,20 @@ async def test_calls_made_at_once_do_not_wait_for_each_other(server: ValkeyServe
     await asyncio.gather(*[store.commit([start_changes(store, start_fact(name))]) for name in names])
     assert await store.count(Query(namespace=NAMESPACE)) == 100
     assert len(server.ask("CLIENT", "LIST", "TYPE", "NORMAL").splitlines()) == 2, "ours, and the one that asks"
+
+
+def test_it_works_on_uvloop_too(server: ValkeyServer):
+    async def live() -> list[str]:
+        store = await opened(server.url)
+        await start(store)
+        listening = aiter(store.listen())
+        assert RESCAN in await anext(listening)
+        taken = await claimed_ids(store)
+        await store.close()
+        return taken
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(live()) == ["a"]
 
 
 # ---- what happens to it -------------------------------------------------------------------------------------------
