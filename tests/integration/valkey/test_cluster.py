@@ -157,6 +157,23 @@ async def test_a_replica_takes_over_and_nothing_that_was_acknowledged_is_lost(cl
                 pass
 
 
+async def test_a_primary_hands_over_to_its_replica_while_work_goes_on(cluster: ValkeyCluster):
+    """Its connections stay open, and it answers that it has nothing any more."""
+    async with opened(cluster, "?min_replicas=1&replica_timeout=500ms") as store:
+        work, over = Work(store, "w"), asyncio.Event()
+        working = asyncio.create_task(work.until(over))
+        await asyncio.sleep(0.5)
+        home = home_of(cluster, store, "x")
+        replica = cluster.servers[len(cluster.primaries) + cluster.servers.index(home)]
+        replica.ask("CLUSTER", "FAILOVER")
+        await until(lambda: home_of(cluster, store, "x") is replica)
+        seen = len(work.ended)
+        await until(lambda: len(work.ended) >= seen + 50)
+        over.set()
+        await asyncio.wait_for(working, 60)
+        await work.check(cluster)
+
+
 async def test_slots_move_while_work_goes_on(cluster: ValkeyCluster):
     async with opened(cluster) as store:
         work, over = Work(store, "w"), asyncio.Event()

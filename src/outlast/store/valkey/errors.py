@@ -11,9 +11,10 @@ from outlast.errors import (
     StoreUnavailable,
 )
 
-NOT_NOW = frozenset({"CLUSTERDOWN", "TRYAGAIN", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "READONLY", "UNBLOCKED"})
+NOT_NOW = frozenset(
+    {"CLUSTERDOWN", "TRYAGAIN", "ASK", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "READONLY", "UNBLOCKED"}
+)
 """Nothing was done: ask again, perhaps somebody else."""
-MOVED = frozenset({"MOVED", "ASK"})
 OURS = "OUTLAST "
 
 
@@ -38,6 +39,11 @@ def translated(complaint: str, where: str) -> OutlastError:
             return StoreFull(f"{where} cannot write its files ({complaint}): is its disk full?")
         case "READONLY":
             return StoreReadOnly(f"{where} is a replica ({complaint}): name its primary")
+        case "ASK":
+            return StoreUnavailable(
+                f"{where} has given away half of a partition ({complaint}): its slot moves key by key, and a function "
+                "would see half of it; wait until it has moved"
+            )
         case "NOAUTH" | "WRONGPASS" | "NOPERM":
             return StoreError(f"{where} does not let us in ({complaint}): check the user and password in the URL")
         case known if known in NOT_NOW:

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, StoreUnavailable
 from outlast.store.port import Check, Grade, Health, ReadyLane
 from outlast.store.valkey.claim import Call
 from outlast.store.valkey.commit import packed
@@ -125,8 +125,13 @@ def _memory(found: Settings) -> Check:
     return Check(name="memory", found=f"{used} of {found.max_memory / 1e6:,.1f} MB", grade=grade, advice=advice)
 
 
-def warn(found: list[Settings], url: str) -> None:
-    """At start-up, loudly: what can lose acknowledged work."""
+async def warn(servers: Servers, url: str) -> None:
+    """At start-up, loudly: what can lose acknowledged work. A server that can't tell now keeps nobody from starting."""
+    try:
+        found = await settings(servers)
+    except StoreUnavailable as error:
+        _log.warning("%s: what its servers are set to is not known: %s", url, error)
+        return
     for server in found:
         for check in (_durability(server), _eviction(server)):
             if check.grade is Grade.WRONG:

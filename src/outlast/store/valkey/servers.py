@@ -18,13 +18,12 @@ from msgspec import Struct
 from outlast.errors import OutlastError, ReplyLost, StoreReadOnly, StoreUnavailable
 from outlast.store.valkey.commit import Arguments
 from outlast.store.valkey.connection import Address, Command, Connection, Login, connect
-from outlast.store.valkey.errors import MOVED, NOT_NOW, is_function_missing, translated, word
+from outlast.store.valkey.errors import NOT_NOW, is_function_missing, translated, word
 from outlast.store.valkey.keys import Names, slot_of
 from outlast.store.valkey.library import TEXT, function
 
 PATIENCE_S = 2.0
 """For so long a call that was not done is tried again before its caller is told."""
-ASKING: Command = ("ASKING",)
 
 
 class Replicas(Struct, frozen=True):
@@ -85,6 +84,7 @@ class Servers:
         self._known: dict[Address, Server] = {}
         self._slots: list[tuple[int, int, Address]] = []
         self._homes: dict[str, Server] = {}
+        self._learned = 0
 
     # ---- who is there ---------------------------------------------------------------------------------------------
 
@@ -124,7 +124,11 @@ class Servers:
         """Ask the cluster who has what; any server that answers will do."""
         if not self._cluster:
             return
-        candidates = dict.fromkeys([*(a for _, _, a in self._slots), *self._seeds, *self._known])
+        candidates = list(dict.fromkeys([*(a for _, _, a in self._slots), *self._seeds, *self._known]))
+        # Another one first each time: one that was cut off from the others answers too, and is wrong.
+        self._learned += 1
+        turn = self._learned % len(candidates)
+        candidates = candidates[turn:] + candidates[:turn]
         problem: OutlastError | None = None
         for address in candidates:
             try:
@@ -213,40 +217,32 @@ class Servers:
         if waits:
             commands.append(("WAIT", self._replicas.number, self._replicas.timeout_ms))
         replies = await server.send(commands)
-        if waits:
-            confirmed = replies.pop()
-            if not isinstance(confirmed, int) or confirmed < self._replicas.number:
-                raise ReplyLost(
-                    f"{server.address}: {confirmed} of {self._replicas.number} replicas confirmed the write in "
-                    f"{self._replicas.timeout_ms} ms: whether it lasts is not known yet"
-                )
+        confirmed: Any = replies.pop() if waits else None
         problem: OutlastError | None = None
+        done: dict[str, Any] = {}
         for key, reply in zip(keys, replies, strict=True):
             if isinstance(reply, hiredis.ReplyError):
-                problem = await self._complaint(server, name, key, left[key], str(reply), answers) or problem
+                problem = await self._complaint(server, key, str(reply)) or problem
             else:
-                answers[key] = reply
+                done[key] = reply
+        # What was not done needs no confirmation: a server that is no primary any more could not give it.
+        if waits and done and not (isinstance(confirmed, int) and confirmed >= self._replicas.number):
+            raise ReplyLost(
+                f"{server.address}: {confirmed} of {self._replicas.number} replicas confirmed the write in "
+                f"{self._replicas.timeout_ms} ms: whether it lasts is not known yet"
+            )
+        answers |= done
         return problem
 
-    async def _complaint(
-        self, server: Server, name: str, key: str, arguments: Arguments, complaint: str, answers: dict[str, Any]
-    ) -> OutlastError | None:
+    async def _complaint(self, server: Server, key: str, complaint: str) -> OutlastError | None:
         """Nothing was done. None if it can be asked again at once; what to wait for otherwise; raises what is final."""
         if is_function_missing(complaint):
             await load_library(server)
             return None
         kind = word(complaint)
-        if kind in MOVED and self._cluster:
-            where = _redirected(complaint, server.address)
-            if kind == "MOVED":
-                await self.learn()
-                self._homes[key] = self.server(where)
-            else:
-                _, reply = await self.server(where).send([ASKING, ("FCALL", function(name), 1, key, *arguments)])
-                if not isinstance(reply, hiredis.ReplyError):
-                    answers[key] = reply
-                elif is_function_missing(str(reply)):
-                    await load_library(self.server(where))
+        if kind == "MOVED" and self._cluster:
+            await self.learn()
+            self._homes[key] = self.server(_redirected(complaint, server.address))
             return None
         error = translated(complaint, str(server.address))
         if kind in NOT_NOW and (self._cluster or not isinstance(error, StoreReadOnly)):

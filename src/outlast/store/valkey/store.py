@@ -104,7 +104,7 @@ class ValkeyStore:
             parts = _Parts(servers, Doorbell(servers, self._place.login, self._names, self._partitions))
             if self._clock is not None:
                 await self._time(parts)
-            health.warn(await health.settings(servers), self.url)
+            await health.warn(servers, self.url)
         except BaseException:
             await servers.close()
             raise
