@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from outlast.errors import StoreUnavailable
+from outlast.errors import InvalidConfig, StoreUnavailable
 from outlast.model.journal import JournalEntry
 from outlast.model.status import Status
 from outlast.runtime.group_commit import GroupCommit
@@ -155,6 +155,16 @@ async def test_a_replica_takes_over_and_nothing_that_was_acknowledged_is_lost(cl
         async with asyncio.timeout(20):
             while RESCAN not in await anext(listening):
                 pass
+
+
+async def test_a_cluster_is_not_taken_for_one_server(cluster: ValkeyCluster):
+    for server in cluster.primaries[:2]:  # one of them has the store's own key
+        try:
+            await ValkeyStore(server.url).migrate()
+        except InvalidConfig as error:
+            assert "valkey+cluster://" in str(error)
+            return
+    raise AssertionError("both took it")
 
 
 async def test_a_primary_hands_over_to_its_replica_while_work_goes_on(cluster: ValkeyCluster):

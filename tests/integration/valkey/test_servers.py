@@ -35,7 +35,7 @@ from outlast.testing.conformance.actors import (
     start_many,
     steps,
 )
-from outlast.testing.valkey_server import ValkeyServer, stopped
+from outlast.testing.valkey_server import ValkeyServer, free_ports, stopped
 from tests.conformance.valkey_audit import leaks
 
 
@@ -294,6 +294,12 @@ async def test_the_number_of_partitions_is_fixed_when_the_store_is_created(serve
         await ValkeyStore(f"{server.url}?partitions=8").open()
     await store.close()
     await again.close()
+
+
+async def test_one_server_is_not_taken_for_a_cluster():
+    with ValkeyServer(port=free_ports(1)[0]) as server:
+        with pytest.raises(InvalidConfig, match="no cluster"):
+            await ValkeyStore(server.url.replace("valkey://", "valkey+cluster://")).open()
 
 
 async def test_prefixes_keep_stores_apart(server: ValkeyServer):

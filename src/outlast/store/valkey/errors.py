@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outlast.errors import (
+    InvalidConfig,
     InvalidInput,
     OutlastError,
     StoreError,
@@ -30,6 +31,8 @@ def translated(complaint: str, where: str) -> OutlastError:
     """The error to raise for a complaint of the server at `where`."""
     if OURS in complaint:
         return InvalidInput(complaint.partition(OURS)[2].partition(" script:")[0])
+    if "cluster support disabled" in complaint:
+        return InvalidConfig(f"{where} is no cluster ({complaint}): write valkey:// in the URL")
     match word(complaint):
         case "OOM":
             return StoreFull(
@@ -39,6 +42,8 @@ def translated(complaint: str, where: str) -> OutlastError:
             return StoreFull(f"{where} cannot write its files ({complaint}): is its disk full?")
         case "READONLY":
             return StoreReadOnly(f"{where} is a replica ({complaint}): name its primary")
+        case "MOVED":
+            return InvalidConfig(f"{where} is part of a cluster ({complaint}): write valkey+cluster:// in the URL")
         case "ASK":
             return StoreUnavailable(
                 f"{where} has given away half of a partition ({complaint}): its slot moves key by key, and a function "

@@ -15,7 +15,7 @@ from typing import Any
 import hiredis
 from msgspec import Struct
 
-from outlast.errors import OutlastError, ReplyLost, StoreReadOnly, StoreUnavailable
+from outlast.errors import InvalidConfig, OutlastError, ReplyLost, StoreReadOnly, StoreUnavailable
 from outlast.store.valkey.commit import Arguments
 from outlast.store.valkey.connection import Address, Command, Connection, Login, connect
 from outlast.store.valkey.errors import NOT_NOW, is_function_missing, translated, word
@@ -133,6 +133,8 @@ class Servers:
         for address in candidates:
             try:
                 slots = await self.server(address).ask("CLUSTER", "SLOTS")
+            except InvalidConfig:
+                raise
             except OutlastError as error:
                 problem = error
                 continue
