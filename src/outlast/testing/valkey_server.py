@@ -155,15 +155,11 @@ def _free(port: int) -> bool:
 class ValkeyCluster:
     """Three primaries by default, each with a replica; `cluster.url` names the primaries."""
 
-    def __init__(self, *, primaries: int = 3, replicas: int = 1, options: Sequence[str] = DURABLE) -> None:
-        together = (
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            "2000",
-            "--cluster-replica-validity-factor",
-            "0",
-        )
+    def __init__(
+        self, *, primaries: int = 3, replicas: int = 1, node_timeout_ms: int = 30_000, options: Sequence[str] = DURABLE
+    ) -> None:
+        """A server that is silent for `node_timeout_ms` is given up for its replica: on a busy machine, make it long."""
+        together = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms))
         ports = free_ports(primaries * (1 + replicas))
         self.servers = [ValkeyServer(port=port, options=(*options, *together)) for port in ports]
         self._primaries = primaries

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("valkey cluster")]
 
 @pytest.fixture
 def cluster() -> Iterator[ValkeyCluster]:
-    with ValkeyCluster() as cluster:
+    with ValkeyCluster(node_timeout_ms=3_000) as cluster:
         yield cluster
 
 

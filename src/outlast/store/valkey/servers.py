@@ -158,7 +158,7 @@ class Servers:
         """One call of a function per partition, those of one server in one round trip."""
         keyed = {self._names.clock(partition): (partition, argument) for partition, argument in asked.items()}
         answers = await self.call_keys(name, {key: argument for key, (_, argument) in keyed.items()}, writes=writes)
-        return {keyed[key][0]: answer for key, answer in answers.items()}
+        return {partition: answers[key] for key, (partition, _) in keyed.items()}
 
     async def call_keys(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
         answers: dict[str, Any] = {}
