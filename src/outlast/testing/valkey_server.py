@@ -158,8 +158,9 @@ class ValkeyCluster:
     def __init__(
         self, *, primaries: int = 3, replicas: int = 1, node_timeout_ms: int = 30_000, options: Sequence[str] = DURABLE
     ) -> None:
-        """A server that is silent for `node_timeout_ms` is given up for its replica: on a busy machine, make it long."""
+        """A server that is silent for `node_timeout_ms` is given up for its replica: long, if the machine is busy."""
         together = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms))
+        together += ("--repl-diskless-sync-delay", "0")
         ports = free_ports(primaries * (1 + replicas))
         self.servers = [ValkeyServer(port=port, options=(*options, *together)) for port in ports]
         self._primaries = primaries
@@ -181,8 +182,10 @@ class ValkeyCluster:
             first, last = 16_384 * n // number, 16_384 * (n + 1) // number - 1
             server.ask("CLUSTER", "ADDSLOTSRANGE", first, last)
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", n + 1)
-        for server in self.servers[1:]:
-            self.servers[0].ask("CLUSTER", "MEET", "127.0.0.1", server.port)
+        for server in self.servers:  # each meets each: to hear of each other takes them seconds
+            for other in self.servers:
+                if other is not server:
+                    server.ask("CLUSTER", "MEET", "127.0.0.1", other.port)
         self._until("they have met", self._all_met)
         ids = [server.ask("CLUSTER", "MYID") for server in self.primaries]
         for n, server in enumerate(self.servers[number:]):
