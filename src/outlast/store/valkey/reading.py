@@ -296,7 +296,13 @@ async def due(call: Call, kind: DueKind, limit: int, filter: Filter, partitions:
     answers = (await call("due", asked)).values()
     items = [DueItem(int(at), layout.record(row)) for answer in answers for at, row in answer[1]]
     items.sort(key=lambda item: item.due_at)
-    return Due(max(answer[0] for answer in answers), items[:limit], sum(answer[2] for answer in answers))
+    ahead = [int(float(answer[3])) for answer in answers if answer[3] is not None]
+    return Due(
+        max(answer[0] for answer in answers),
+        items[:limit],
+        sum(answer[2] for answer in answers),
+        min(ahead) if ahead else None,
+    )
 
 
 # ---- streams ------------------------------------------------------------------------------------------------------

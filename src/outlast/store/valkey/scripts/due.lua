@@ -1,6 +1,6 @@
 -- due: what time made true in this partition, oldest first, and how much there is in all.
 -- argument: {now or false, what, limit, filter, kind, index, position of the namespace, of the execution's id}
--- answer: {now, {due at, record} ..., depth}
+-- answer: {now, {due at, record} ..., depth, when the next will be due, or false if that is not known}
 
 local CHUNK_DUE = 500
 local LOOKED_MAX = 100000
@@ -32,6 +32,8 @@ local function due_by_index(call, asked, due)
       add(due, limit, values[score], values)
     end
     due.depth = redis.call('ZCOUNT', call.tag .. index .. ':', '-inf', call.now)
+    local ahead = '(' .. string.format('%.0f', call.now)
+    due.next_at = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', ahead, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
     return
   end
   each_due(call, index, function(member)
@@ -81,7 +83,7 @@ local function look_due(keys, args)
   else
     due_by_index(call, asked, due)
   end
-  return { call.now, due.items, due.depth }
+  return { call.now, due.items, due.depth, due.next_at or false }
 end
 
 redis.register_function { function_name = NAME .. 'due', callback = look_due, flags = { 'no-writes' } }
