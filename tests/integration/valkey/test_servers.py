@@ -16,7 +16,7 @@ from outlast.machine.changes import Insert
 from outlast.model.execution import execution_key
 from outlast.model.journal import JournalEntry
 from outlast.runtime.group_commit import GroupCommit
-from outlast.store.port import RESCAN, Grade, Query
+from outlast.store.port import RESCAN, DueKind, Grade, Query
 from outlast.store.valkey import ValkeyStore, doorbell, servers
 from outlast.store.valkey.health import settings
 from outlast.testing.conformance.actors import (
@@ -331,3 +331,11 @@ async def test_a_counter_that_passes_what_scripts_can_hold_is_refused_whole(stor
     with pytest.raises(InvalidInput, match=r"2\^53"):
         await store.commit([changes])
     assert await records(store, JournalEntry) == []
+
+
+async def test_a_look_at_timers_says_when_the_next_one_is_due(store: ValkeyStore):
+    assert (await store.due(DueKind.TIMER, limit=1)).next_at is None
+    later = await start(store, "later", delay_ms=60_000)
+    sooner = await start(store, "sooner", delay_ms=30_000)
+    assert later.wake_at != sooner.wake_at
+    assert (await store.due(DueKind.TIMER, limit=1)).next_at == sooner.wake_at
