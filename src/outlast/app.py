@@ -75,7 +75,15 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
         from outlast.store.sqlite import SqliteStore
 
         return SqliteStore(url, clock=clock, points=points)
-    raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db (PostgreSQL and Valkey come later)")
+    if scheme.partition("+")[0] in ("valkey", "valkeys", "redis", "rediss"):
+        try:
+            from outlast.store.valkey import ValkeyStore
+        except ImportError as error:
+            raise InvalidConfig(f"{scheme}:// needs the extra: pip install outlast[valkey] ({error})") from error
+        return ValkeyStore(url, clock=clock, points=points)
+    raise InvalidConfig(
+        f"no store for {scheme}:// yet: use sqlite:///file.db or valkey://host:6379 (PostgreSQL comes later)"
+    )
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -236,9 +236,9 @@ class Client:
             rings, began_s = self.waiters.rings, timing.time_s()
             feed = await self._engine.store.completions(after=cursor, filter=filter)
             look_at_s = timing.time_s() + (timing.time_s() - began_s) * DISTANCE
-            for completion in feed.completions:
+            for number, completion in enumerate(feed.completions):
                 if tags.items() <= completion.tag_map.items():
-                    yield completion_of(completion)
+                    yield completion_of(completion, None if feed.cursors is None else feed.cursors[number])
             if cursor == feed.cursor:
                 await self.waiters.rung(rings)
                 # As in `Waiters`: a busy store rings all the time, mostly for others.

@@ -169,6 +169,7 @@ class Worker:
     # ---- claiming -------------------------------------------------------------------------------------------------
 
     async def _claim_for_ever(self) -> None:
+        await self._announce()
         await self._say_what_it_offers()
         # Before the first claim: what this worker's own code finds not to fit must not be woken by it again.
         await self._wake_what_waits_for_code()
@@ -190,6 +191,15 @@ class Worker:
                         continue
             # Until somebody kicks; without room, until an attempt ends. The net: look anyway.
             await timing.beat(self._options.poll_ms / 1_000, unless=self._kick if free > 0 else self._freed)
+
+    async def _announce(self) -> None:
+        """A session in every partition, before anything is claimed: a claim makes only those that it takes from, and
+        what is started here (`promise`) may live in any."""
+        if self._parts.engine.store.partitions > 1:
+            try:
+                await self.renew()
+            except OutlastError as error:
+                _log.warning("the first renewal failed, and is tried again: %s", error)
 
     def _free(self) -> int:
         return self._options.concurrency - len(self._running) - self._promised
