@@ -1,0 +1,58 @@
+-- find: executions of a namespace, newest first, by the conditions asked for. One index does the order: by status if
+-- one is asked for, else by workflow, else by time. A tag that few have comes first instead: then only those few are
+-- read, and sorted. {source} is one of the two.
+
+-- part: select
+SELECT {columns} FROM {source} WHERE x.namespace = :namespace {conditions}
+ORDER BY x.created_at DESC, x.id DESC LIMIT :limit
+
+-- part: count
+SELECT count(*) AS n FROM {source} WHERE x.namespace = :namespace {conditions}
+
+-- part: in_order
+outlast.execution AS x
+
+-- part: by_tag
+outlast.tag AS few CROSS JOIN LATERAL (
+  SELECT * FROM outlast.execution AS e
+  WHERE e.partition = few.partition AND e.namespace = few.namespace AND e.id = few.execution OFFSET 0
+) AS x
+
+-- part: by_tag_condition
+AND few.namespace = :namespace AND few.tag = :tag_{n} AND few.value = :value_{n}
+
+-- part: tagged
+SELECT count(*) AS n FROM (
+  SELECT 1 FROM outlast.tag WHERE namespace = :namespace AND tag = :tag AND value = :value LIMIT :limit
+) AS t
+
+-- part: status_one
+AND x.status = :status
+
+-- part: status_any
+AND x.status = ANY (:status)
+
+-- part: workflow
+AND x.workflow = :workflow
+
+-- part: lane
+AND x.lane = :lane
+
+-- part: tag
+AND EXISTS (
+  SELECT 1 FROM outlast.tag AS t
+  WHERE t.partition = x.partition AND t.namespace = x.namespace AND t.execution = x.id
+    AND t.tag = :tag_{n} AND t.value = :value_{n}
+)
+
+-- part: id_prefix
+AND x.id >= :id_prefix AND x.id < :id_prefix_end
+
+-- part: created_from
+AND x.created_at >= :created_from
+
+-- part: created_before
+AND x.created_at < :created_before
+
+-- part: after
+AND (x.created_at, x.id) < (:after_created_at, :after_id)
