@@ -11,7 +11,7 @@ every change whose guards hold, in sets; it answers which were refused. Three th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias, assert_never
 
 import asyncpg
@@ -85,8 +85,8 @@ async def _apply(
                 raise
             continue
         time.saw(row["now_ms"])
-        refused = set(row["refused"])
-        inboxes = call.inboxes_of(row["inboxes"])
+        refused = {int(number) for number in row["refused_list"].split(",") if number}
+        inboxes = call.inboxes_of(row["inbox_list"])
         added: dict[Key, int] = {}
         for number, changes in some:
             if number not in refused:
@@ -127,6 +127,7 @@ def _next_round(waiting: list[Numbered]) -> tuple[list[Numbered], list[Numbered]
     some: list[Numbered] = []
     rest: list[Numbered] = []
     written: dict[Key, set[str]] = {}
+    read: dict[Key, set[str]] = {}
     put_off: set[Key] = set()
     for numbered in waiting:
         changes = numbered[1]
@@ -134,34 +135,45 @@ def _next_round(waiting: list[Numbered]) -> tuple[list[Numbered], list[Numbered]
         writes = [(_key_of(write), _written_by(write)) for write in changes.writes]
         keys = [*changes.anchors, *(key for key, _ in reads), *(key for key, _ in writes)]
         late = put_off and not put_off.isdisjoint(keys)
-        if late or _depends(reads, writes, written):
+        if late or _depends(reads, writes, written, read):
             put_off.update(keys)
             rest.append(numbered)
             continue
         for key, fields in writes:
             written.setdefault(key, set()).update(fields)
+        for key, fields in reads:
+            read.setdefault(key, set()).update(fields)
         some.append(numbered)
     return some, rest
 
 
 def _depends(
-    reads: list[tuple[Key, Sequence[str]]], writes: list[tuple[Key, Sequence[str]]], written: dict[Key, set[str]]
+    reads: list[tuple[Key, Sequence[str]]],
+    writes: list[tuple[Key, Sequence[str]]],
+    written: dict[Key, set[str]],
+    read: dict[Key, set[str]],
 ) -> bool:
+    """Whether it reads what was written, writes what was written, or writes what was read (and may yet be shown)."""
     for key, fields in reads:
         before = written.get(key)
         if before and (_WHOLE in before or any(field in before or f"+{field}" in before for field in fields)):
             return True
     for key, fields in writes:
         before = written.get(key)
-        if not before:
-            continue
-        for field in fields:
-            # Additions commute; everything else meets what was written to the same field, or to the whole record.
-            if _WHOLE in before or field == _WHOLE or field.lstrip("+") in before:
-                return True
-            if not field.startswith("+") and f"+{field}" in before:
-                return True
+        if before and not (_are_additions(fields) or _are_additions(before)):
+            # One statement patches a record once.
+            return True
+        if before and any(field.lstrip("+") in before or (field[0] != "+" and f"+{field}" in before) for field in fields):
+            return True
+        seen = read.get(key)
+        if seen is not None and any(field == _WHOLE or field.lstrip("+") in seen for field in fields):
+            return True
     return False
+
+
+def _are_additions(fields: Collection[str]) -> bool:
+    """Additions commute with each other, and with a patch of other fields."""
+    return all(field[0] == "+" for field in fields)
 
 
 def _read_by(guard: Guard) -> Sequence[str]:
@@ -197,8 +209,9 @@ class Call:
     def __init__(self) -> None:
         self._anchors: list[Row] = []
         self._rows: dict[int, list[Row]] = {}
+        self._operations: set[str] = set()
+        self._patched: dict[Key, Row] = {}
         self._locks: dict[tuple[str, str], dict[tuple[str | int, ...], Row]] = {}
-        self._asked: dict[int, Key] = {}
 
     def add(self, number: int, changes: Changes) -> None:
         partition = changes.partition
@@ -206,7 +219,8 @@ class Call:
         for anchor in changes.anchors:
             if anchor.kind == _EXECUTION:
                 TABLES[_EXECUTION].check_key(anchor)
-                self._execution(expected, number, partition, anchor.values)["first"] = len(expected) == 1
+                row = self._execution(expected, number, partition, anchor.values)
+                row["first"] = len(expected) == 1
             else:
                 self._loose("lock", anchor, partition)
         for guard in changes.guards:
@@ -271,7 +285,12 @@ class Call:
                 if fields.keys() & set(table.key):
                     raise InvalidInput(f"the key of {key} cannot be patched")
                 new = {name: table.plain(name, value) for name, value in fields.items()}
-                self._row("patch", key.kind, {"ix": number, "fields": new, **table.key_row(key.values, partition)})
+                if key in self._patched and self._patched[key]["ix"] == number:
+                    self._patched[key]["fields"] |= new
+                    return
+                row = {"ix": number, "fields": new, **table.key_row(key.values, partition)}
+                self._patched[key] = row
+                self._row("patch", key.kind, row)
             case Delete(key):
                 table = TABLES[key.kind]
                 table.check_key(key)
@@ -302,6 +321,7 @@ class Call:
         slot = SLOTS[operation, kind]
         rows = self._rows.get(slot)
         if rows is None:
+            self._operations.add(operation)
             self._rows[slot] = [row]
         else:
             rows.append(row)
@@ -331,16 +351,17 @@ class Call:
             first = _json.encode(anchors).decode()
         except (TypeError, OverflowError, UnicodeEncodeError) as error:
             raise InvalidInput(f"a value that a record cannot have: {error}") from error
-        values = {"anchors": first, "docs": docs, "sizes": sizes, "careful": careful, **time.values()}
+        operations = " ".join((*self._operations, *(operation for operation, _ in self._locks)))
+        values = {"anchors": first, "operations": operations, "docs": docs, "sizes": sizes, "careful": careful}
+        values |= time.values()
         return (await session.rows(CALLS["commit"], values))[0]
 
-    def inboxes_of(self, inboxes: list[int | None] | None) -> dict[int, int | None]:
+    def inboxes_of(self, inboxes: str | None) -> dict[int, int | None]:
         """By change: the inbox of the execution that it is anchored at, before it."""
-        found: dict[int, int | None] = {}
-        for row, inbox in zip(self._anchors, inboxes or [], strict=True):
-            if row.get("first"):
-                found[row["ix"]] = inbox
-        return found
+        if not self._anchors:
+            return {}
+        found = zip(self._anchors, (inboxes or "").split(","), strict=True)
+        return {row["ix"]: int(inbox) if inbox else None for row, inbox in found if row.get("first")}
 
 
 def _lock_order(row: Row) -> tuple[int, str, str]:
@@ -383,7 +404,7 @@ async def _explained(pool: Pool, time: StoreTime, partitions: int, changes: Chan
                 return Verdict(True, inbox, again=True), now
             return Verdict(False, inbox, refused_by=failed, current=records[failed.key]), now
         made = await call.made(session, time, careful=True)
-        if made["refused"]:
+        if made["refused_list"]:
             raise StoreUnavailable(f"the change {changes.id!r} met others at every turn")
         return Verdict(True, _inbox_after(changes, inbox, {})), made["now_ms"]
 

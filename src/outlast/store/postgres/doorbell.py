@@ -127,7 +127,7 @@ class Doorbell:
             with suppress(TimeoutError):
                 await asyncio.wait_for(lost.wait(), KEEPALIVE_S)
                 return
-            await connection.execute("", timeout=KEEPALIVE_S)
+            await connection.execute("SHOW server_version", timeout=KEEPALIVE_S)
 
     def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
         sender, _, channels = payload.partition("\n")

@@ -76,14 +76,10 @@ async def migrate(session: Session, partitions: int | None) -> int:
     found, _ = await schema_of(session)
     if found > SCHEMA:
         raise SchemaTooNew(found, SCHEMA)
-    for number, text in migrations().items():
-        if number > found:
-            await session.script(text)
-    for name in await _missing(session):
-        await session.script(FUNCTIONS[name])
-    if found == 0:
-        stored = str(partitions or PARTITIONS_DEFAULT)
-        await session.rows(statement("migrate:write"), {"name": "partitions", "value": stored})
-    if found < SCHEMA:
-        await session.rows(statement("migrate:write"), {"name": "schema", "value": str(SCHEMA)})
+    texts = [text for number, text in migrations().items() if number > found]
+    texts += [FUNCTIONS[name] for name in (await _missing(session) if found else FUNCTIONS)]
+    if texts:
+        stored = {"schema": str(SCHEMA), "partitions": str(partitions or PARTITIONS_DEFAULT)}
+        await session.script(";\n".join(texts))
+        await session.rows(statement("migrate:write"), stored)
     return SCHEMA

@@ -2,19 +2,22 @@
 -- by migrate. Each statement of it has a snapshot of its own, so what the locks waited for is seen by what follows.
 --
 -- inputs: anchors, the executions to lock, in key order, with what guards expect of them; docs, a slot per kind and
---   operation (see commit.py) with rows as JSON; sizes, how many rows each slot has; careful, whether inserts are looked up before they are made.
--- result: the commit's time; the changes that were refused, by their number; the inbox of each anchor.
+--   operation (see commit.py) with rows as JSON; operations, which of them occur; sizes, how many rows each slot has; careful, whether inserts are looked up before they are made.
+-- result: the commit's time; the changes that were refused, by their number; the inbox of each anchor. As text: asyncpg
+--   would look up every other type of array on each new connection, which takes longer than the commit.
 -- locks: anchors, then loose rows (flow, lane, outbox, quota, session), each in key order.
 -- Plans are made for any value and never scan a table: what is prepared on an empty table serves a full one.
 
 -- part: function
 CREATE FUNCTION outlast.{name}(
-  anchors text, docs text[], sizes text[], careful boolean, clock_ms bigint, floor_ms bigint,
-  OUT now_ms bigint, OUT refused int[], OUT inboxes bigint[]
+  anchors text, operations text, docs text[], sizes text[], careful boolean, clock_ms bigint, floor_ms bigint,
+  OUT now_ms bigint, OUT refused_list text, OUT inbox_list text
 ) LANGUAGE plpgsql
 SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
 AS $function$
 DECLARE
+  refused int[];
+  inboxes bigint[];
   more int[];
   made bigint;
   wanted bigint;
@@ -33,20 +36,36 @@ BEGIN
     FOR NO KEY UPDATE
   ) AS e ON true;
   refused := coalesce(refused, ARRAY[]::int[]);
+  IF strpos(operations, 'lock') > 0 OR strpos(operations, 'share') > 0 THEN
 {locks}
+  END IF;
   SELECT greatest(
       coalesce(clock_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), floor_ms, c.last_value)
     INTO now_ms FROM outlast.clock AS c;
+  IF strpos(operations, 'guard') > 0 THEN
 {guards}
+  END IF;
   IF careful THEN
 {taken}
   END IF;
+  IF strpos(operations, 'delete') > 0 THEN
 {deletes}
+  END IF;
+  IF strpos(operations, 'insert') > 0 THEN
 {inserts}
+  END IF;
+  IF strpos(operations, 'put') > 0 THEN
 {puts}
+  END IF;
+  IF strpos(operations, 'patch') > 0 THEN
 {patches}
+  END IF;
+  IF strpos(operations, 'add') > 0 THEN
 {adds}
+  END IF;
   PERFORM setval('outlast.clock', now_ms) FROM outlast.clock AS c WHERE c.last_value < now_ms;
+  refused_list := array_to_string(refused, ',');
+  inbox_list := array_to_string(inboxes, ',', '');
 END
 $function$
 
@@ -132,4 +151,4 @@ $function$
   END IF;
 
 -- part: call
-SELECT now_ms, refused, inboxes FROM outlast.{name}(:anchors, :docs, :sizes, :careful, :clock_ms, :floor_ms)
+SELECT now_ms, refused_list, inbox_list FROM outlast.{name}(:anchors, :operations, :docs, :sizes, :careful, :clock_ms, :floor_ms)

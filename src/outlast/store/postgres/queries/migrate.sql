@@ -11,10 +11,11 @@ SELECT count(*) AS n FROM pg_catalog.pg_tables WHERE schemaname = 'outlast' AND 
 SELECT name, value FROM outlast.meta
 
 -- part: write
-INSERT INTO outlast.meta (name, value) VALUES (:name, :value)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value
+-- The number of partitions is fixed when the store is created.
+INSERT INTO outlast.meta AS m (name, value) VALUES ('schema', :schema), ('partitions', :partitions)
+ON CONFLICT (name) DO UPDATE SET value = CASE m.name WHEN 'schema' THEN excluded.value ELSE m.value END
 
 -- part: functions
-SELECT p.proname AS name FROM pg_catalog.pg_proc AS p
+SELECT p.proname::text AS name FROM pg_catalog.pg_proc AS p
 JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
-WHERE n.nspname = 'outlast' AND p.proname = ANY (:names)
+WHERE n.nspname = 'outlast' AND p.proname::text = ANY (:names::text[])
