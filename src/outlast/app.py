@@ -63,7 +63,18 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
         from outlast.store.sqlite import SqliteStore
 
         return SqliteStore(url, clock=clock, points=points)
-    raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db (PostgreSQL and Valkey come later)")
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from outlast.store.postgres import PostgresStore
+        except ModuleNotFoundError as missing:
+            if missing.name != "asyncpg":
+                raise
+            raise InvalidConfig(f"{scheme}:// needs a driver: pip install 'outlast[postgres]'") from missing
+
+        return PostgresStore(url, clock=clock, points=points)
+    raise InvalidConfig(
+        f"no store for {scheme}:// yet: use sqlite:///file.db or postgresql://user@host/database (Valkey comes later)"
+    )
 
 
 class _StepDecorator(Protocol):

@@ -15,9 +15,11 @@ import pytest
 from outlast import App, Duration
 from outlast.app import store_for
 from outlast.testing import ManualClock
+from tests import postgres
 
 STORES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/acceptance.db",
+    "postgres": lambda _: asyncio.run(postgres.empty()),
 }
 
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncpg
 
-from outlast.model.kinds import KINDS
 from outlast.store.port import Clock, Points
 from outlast.store.postgres import PostgresStore
 from outlast.testing.postgres_server import PostgresServer
-
-RECYCLED = "outlast_recycled"
-SEQUENCES = ("event_seq_seq", "completion_seq_seq", "edge_seq_seq")
-OTHERS = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+from tests.postgres import RECYCLED, empty
 
 
 class PostgresHarness:
@@ -76,24 +72,4 @@ class QuickHarness(PostgresHarness):
     async def prepare(self) -> None:
         if not self._made:
             self._made = True
-            await empty(self._server)
-
-
-async def empty(server: PostgresServer) -> None:
-    """The recycled database, as after its first migration."""
-    try:
-        connection = await asyncpg.connect(server.url_of(RECYCLED))
-    except asyncpg.InvalidCatalogNameError:
-        connection = await asyncpg.connect(server.url)
-        await connection.execute(f"CREATE DATABASE {RECYCLED}")
-        await connection.close()
-        await PostgresStore(server.url_of(RECYCLED)).migrate()
-        return
-    try:
-        # What a dead store left behind is still being cut off.
-        await connection.execute(OTHERS)
-        await connection.execute(";".join(f"DELETE FROM outlast.{table}" for table in (*KINDS, "frame")))
-        await connection.execute(";".join(f"SELECT setval('outlast.{name}', 1, false)" for name in SEQUENCES))
-        await connection.execute("SELECT setval('outlast.clock', 0)")
-    finally:
-        await connection.close()
+            await empty()
