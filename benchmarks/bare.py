@@ -60,6 +60,9 @@ CREATE TABLE completion (
 POLICY = '{"max_attempts":1,"initial_ms":1000,"backoff":2.0,"max_delay_ms":60000,"jitter":0.25}'
 ROUTE = f"{WORKFLOW}|{VERSION}||"
 
+BEGIN = """
+INSERT INTO execution VALUES (?, ?, ?, ?, ?, ?, '{}', ?, ?, 'active', 1, ?, ?, ?, NULL, ?, NULL, ?)
+"""
 START = """
 INSERT INTO execution VALUES (?, ?, ?, ?, ?, ?, '{}', ?, ?, 'ready', 0, NULL, NULL, ?, ?, NULL, NULL, ?)
 """
@@ -143,8 +146,29 @@ class Bare:
         await asyncio.to_thread(self._writer.close)
 
     async def begin(self, execution_id: str) -> BareExecution:
-        await self.start(execution_id)
-        return await self.claim(execution_id)
+        """Started by the worker that runs it: the execution, its input and its attempt, in one commit."""
+        now, change = _now(), _new_id()
+        row = (
+            NAMESPACE,
+            execution_id,
+            WORKFLOW,
+            VERSION,
+            LANE,
+            ROUTE,
+            DIGEST,
+            POLICY,
+            WORKER,
+            change,
+            now,
+            now,
+            change,
+        )
+        await self.commit(
+            (BEGIN, row),
+            (PAYLOAD, (NAMESPACE, execution_id, "input", INPUT, change)),
+            (ATTEMPT, (NAMESPACE, execution_id, WORKER, now, change)),
+        )
+        return BareExecution(self, execution_id)
 
     async def start(self, execution_id: str) -> None:
         now, change = _now(), _new_id()

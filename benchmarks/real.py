@@ -1,7 +1,7 @@
 """The real commit path: facts, `decide`, `GroupCommit`, `SqliteStore.commit`.
 
-A claim is `decide(Claim)` and a commit like the others, and not the native claim: so both systems do the same thirteen
-commits per execution in the same batches. (The native claim, which takes many at once, is measured in `scale.py`.)
+An execution is started by the worker that runs it, so both systems do the same twelve commits per execution in the
+same batches: start, ten steps, end. (The native claim, which takes many at once, is measured in `scale.py`.)
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.load import DIGEST, INPUT, LANE, NAMESPACE, OUTPUT, VALUE, VERSION, WORKER, WORKFLOW
+from outlast import limits
 from outlast.machine import facts
 from outlast.machine.changes import Changes, View, execution_after
 from outlast.machine.decide import decide
@@ -32,6 +33,7 @@ class Real:
     async def open(self) -> None:
         await self.store.migrate()
         await self.store.open()
+        await self.store.renew(WORKER, lease_ttl_ms=limits.LEASE_TTL_MAX_MS)
         self.group.now = await self.store.now()
 
     async def close(self) -> None:
@@ -39,14 +41,8 @@ class Real:
         await self.store.close()
 
     async def begin(self, execution_id: str) -> RealExecution:
-        started = await self.tell(NOTHING, start(execution_id, self.new_id()))
-        claimed = await self.tell(started, facts.Claim(change_id=self.new_id(), worker=WORKER))
-        return RealExecution(self, claimed)
-
-    async def tell(self, view: View, fact: facts.AnyFact) -> View:
-        """Commit what a fact leads to, and the view after it (a worker has it from the claim's reply)."""
-        answer = await self.commit(view, fact)
-        return View(view.partition, execution_after(view, answer, self.group.now))
+        answer = await self.commit(NOTHING, start(execution_id, self.new_id(), worker=WORKER))
+        return RealExecution(self, View(0, execution_after(NOTHING, answer, self.group.now)))
 
     async def commit(self, view: View, fact: facts.AnyFact) -> Changes:
         answer = decide(view, fact, self.group.now)
@@ -62,6 +58,7 @@ class RealExecution:
     def __init__(self, real: Real, view: View) -> None:
         assert view.execution is not None
         self._commit = real.commit
+        self._group = real.group
         self._new_id = real.new_id
         self._view = view
         self._epoch = view.execution.epoch
@@ -78,13 +75,16 @@ class RealExecution:
             value=VALUE,
             entries=occurrence,
         )
-        await self._commit(self._view, recorded)
+        answer = decide(self._view, recorded, self._group.now)
+        assert isinstance(answer, Changes), answer
+        verdict = await self._group.commit(answer)
+        assert verdict.applied, verdict
 
     async def complete(self) -> None:
         await self._commit(self._view, facts.Complete(change_id=self._new_id(), epoch=self._epoch, output=OUTPUT))
 
 
-def start(execution_id: str, change_id: str) -> facts.Start:
+def start(execution_id: str, change_id: str, *, worker: str | None = None) -> facts.Start:
     return facts.Start(
         change_id=change_id,
         namespace=NAMESPACE,
@@ -94,4 +94,5 @@ def start(execution_id: str, change_id: str) -> facts.Start:
         lane=LANE,
         input=INPUT,
         input_digest=DIGEST,
+        worker=worker,
     )

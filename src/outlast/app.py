@@ -45,6 +45,7 @@ from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
+from outlast.runtime.fast_path import FastPath
 from outlast.runtime.parts import Parts
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
@@ -402,6 +403,10 @@ class Opened:
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
         self.for_portal = for_portal
+        fast_path: FastPath | None = None
+        if settings is not None:
+            self.worker = self._new_worker(settings)
+            fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
         self.client = Client(
             self._engine,
             app.values,
@@ -409,11 +414,10 @@ class Opened:
             namespace=app.config.namespace,
             owner=app,
             started=self._kick,
+            fast_path=fast_path,
         )
-        if settings is not None:
-            self._prepare_worker(settings)
 
-    def _prepare_worker(self, settings: WorkerSettings) -> None:
+    def _new_worker(self, settings: WorkerSettings) -> Worker:
         app, config = self._app, self._app.config
         self._parts = Parts(self._engine, app.values, threads=settings.concurrency, committed=self._waiters.committed)
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
@@ -428,16 +432,16 @@ class Opened:
             poll_ms=settings.poll_ms,
             drain_ms=settings.drain_ms,
         )
-        self.worker = Worker(
+        self._lanes = {lane_channel(config.namespace, lane) for lane in lanes}
+        if settings.reconcilers:
+            sharing = Sharing(self._store, name) if config.reconcile_shared else None
+            self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
+        return Worker(
             self._parts,
             options,
             serves=app.registry.served,
             definition=lambda workflow, version: app.registry.get(workflow, version).definition,
         )
-        self._lanes = {lane_channel(config.namespace, lane) for lane in lanes}
-        if settings.reconcilers:
-            sharing = Sharing(self._store, name) if config.reconcile_shared else None
-            self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
 
     def begin(self) -> None:
         if self._app.config.doorbell:

@@ -18,6 +18,7 @@ CONFORMANCE = "tests/conformance/test_sqlite.py::Test"
 RULE = "tests/conformance/test_rules.py::TestRules::test_rule_"
 SETTLEMENT = "tests/conformance/test_settlements.py::TestSettlements::test_settlement_"
 MACHINE = "tests/unit/machine/test_"
+FENCES = "tests/integration/sqlite/test_fences.py::test_"
 GROUP_COMMIT = "tests/unit/runtime/test_group_commit.py::test_"
 ENGINE = "tests/unit/runtime/test_engine.py::test_"
 ATTEMPT = "tests/unit/runtime/test_attempt.py::test_"
@@ -345,9 +346,21 @@ _LIMITS_AND_PLACES = (
         breaks="rule 10",
         what="a suspended execution that nothing can wake breaks no invariant",
         file="machine/invariants.py",
-        old='(e.wake_at is not None or bool(e.waits), "a suspended execution has something that can wake it"),',
-        new='(True, "a suspended execution has something that can wake it"),',
+        old="    if e.wake_at is None and not e.waits:\n",
+        new="    if e.wake_at is None and not e.waits and e.reason is None:\n",
         noticed_by=("tests/conformance/test_rules.py::test_rule_10_what_could_never_wake_breaks_an_invariant",),
+    ),
+    Mutant(
+        name="start-past-the-gates",
+        breaks="settlement 7",
+        what="a start that claims asks neither the lane nor the session",
+        file="machine/decide_start.py",
+        old="    return changes(view, execution, fact, gates, [Insert(held)",
+        new="    return changes(view, execution, fact, [], [Insert(held)",
+        noticed_by=(
+            f"{CONFORMANCE}ClaimGate::test_a_start_that_claims_finds_a_paused_lane_shut",
+            f"{CONFORMANCE}ClaimGate::test_a_start_that_claims_needs_a_live_session",
+        ),
     ),
     Mutant(
         name="family-apart",
@@ -370,21 +383,17 @@ _STORE = (
         breaks="settlement 1",
         what="of several guards only the first is read",
         file="store/sqlite/commit.py",
-        old="        for guard in changes.guards:\n",
-        new="        for guard in changes.guards[:1]:\n",
+        old="        for guard in guards:\n",
+        new="        for guard in guards[:1]:\n",
         noticed_by=(f"{CONFORMANCE}Guards::test_all_guards_must_hold_wherever_the_failing_one_stands",),
     ),
     Mutant(
         name="refused-change-half-written",
         breaks="settlement 1",
-        what="what stands before a conflicting insert is written although the change is refused",
+        what="inserts that stand before a conflicting one stay although the change is refused",
         file="store/sqlite/commit.py",
-        old="        if any(self._taken(other.record) for other in inserts[1:]):\n",
-        new="""        for write in writes:
-            if type(write) is not Insert:
-                self._write(write)
-        if any(self._taken(other.record) for other in inserts[1:]):
-""",
+        old="                    for record in reversed(inserted):\n",
+        new="                    for record in inserted[len(inserted) :]:\n",
         noticed_by=(f"{CONFORMANCE}Commit::test_a_conflict_of_the_last_insert_undoes_every_write_before_it",),
     ),
     Mutant(
@@ -428,12 +437,33 @@ _STORE = (
         ),
     ),
     Mutant(
+        name="fence-remembered-past-a-stranger",
+        breaks="rule 1",
+        what="the writer trusts a fence that it knew before another process wrote",
+        file="store/sqlite/fences.py",
+        old="if version != self._version or len(self._known) > KNOWN_MAX:",
+        new="if len(self._known) > KNOWN_MAX:",
+        noticed_by=(f"{FENCES}a_zombie_whose_fence_the_writer_knew_is_refused_when_another_process_took_over",),
+    ),
+    Mutant(
+        name="fence-remembered-past-a-write",
+        breaks="rule 1",
+        what="the writer trusts a fence that it knew before it wrote the row itself",
+        file="store/sqlite/commit.py",
+        old="        self._fences.drop(key)\n",
+        new="",
+        noticed_by=(
+            f"{FENCES}a_zombie_is_refused_when_the_same_process_took_over",
+            f"{FENCES}what_comes_from_outside_shows_in_the_next_verdict",
+        ),
+    ),
+    Mutant(
         name="journal-conflict-unnoticed",
         breaks="settlement 9",
         what="a step whose journal key is taken by another is told that it was recorded",
         file="store/sqlite/commit.py",
-        old="        return self._connection.changes() == 1\n",
-        new="        return True\n",
+        old="        return _applied(inbox) if self._connection.changes() == 1 else None\n",
+        new="        return _applied(inbox)\n",
         noticed_by=(f"{SETTLEMENT}09_the_journal_is_insert_only_by_its_whole_key",),
     ),
     Mutant(

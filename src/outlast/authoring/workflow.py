@@ -143,8 +143,7 @@ class Workflow(Generic[P, R]):
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Accepted when this returns: from then on it will run, whatever happens to this process."""
         _refuse_inside(self.name)
-        [handle] = await self.app.opened().start_many([Bound(self, args, kwargs)])
-        return handle
+        return await self.app.opened().start(Bound(self, args, kwargs))
 
     def execution(self, execution_id: str) -> Handle[R]:
         """A handle on an execution that was started before."""
@@ -155,8 +154,22 @@ class Workflow(Generic[P, R]):
     def sync(self) -> SyncFace[P, R]:
         return SyncFace(self)
 
-    def fact(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, namespace: str) -> facts.Start:
-        """The start of one execution; complains about arguments before anything is written."""
+    @property
+    def placement(self) -> tuple[str, frozenset[str]]:
+        """The lane of its next start, and what a worker must offer."""
+        given, own = self._start_options, self._options
+        requires = own.requires if given.requires is None else given.requires
+        return given.lane or own.lane, frozenset(requires)
+
+    @property
+    def starts_at_once(self) -> bool:
+        return not self._start_options.delay_ms
+
+    def fact(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, namespace: str, worker: str | None = None
+    ) -> facts.Start:
+        """The start of one execution, by a worker that has room for it or for whoever claims it; complains about
+        arguments before anything is written."""
         values, entropy = self.app.values, self.app.entropy
         data, digest = self.arguments.encode(values, args, kwargs)
         given, own = self._start_options, self._options
@@ -180,6 +193,7 @@ class Workflow(Generic[P, R]):
             retention_ms=own.retention_ms if given.retention_ms is None else given.retention_ms,
             tags=given.tags,
             if_exists=given.if_exists,
+            worker=worker,
         )
 
     def __repr__(self) -> str:

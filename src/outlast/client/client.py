@@ -37,12 +37,13 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
+from outlast.runtime.fast_path import FastPath
 from outlast.runtime.operation import CANCEL, CANCELLED, OperationKey
 from outlast.store.port import Filter, Query
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
-    from outlast.authoring.workflow import Bound
+    from outlast.authoring.workflow import Bound, Workflow
 
 R = TypeVar("R")
 
@@ -60,6 +61,7 @@ class Client:
         namespace: str,
         owner: Host,
         started: Callable[[], None],
+        fast_path: FastPath | None = None,
     ) -> None:
         self.namespace = namespace
         self._engine = engine
@@ -67,26 +69,46 @@ class Client:
         self._waiters = waiters
         self._owner = owner
         self._started = started
+        self._fast_path = fast_path
 
     # ---- starting -------------------------------------------------------------------------------------------------
+
+    async def start(self, one: Bound[R]) -> Handle[R]:
+        """Accepted once this returns. Where there is room in this process, it begins here at once."""
+        workflow, path = self._own(one), self._fast_path
+        worker = None if path is None else path.room(*workflow.placement) if workflow.starts_at_once else None
+        try:
+            fact = workflow.fact(one.args, one.kwargs, namespace=self.namespace, worker=worker)
+        except BaseException:
+            if path is not None and worker is not None:
+                path.leave()
+            raise
+        if path is not None and worker is not None:
+            await self._settle(fact, await path.begin(fact))
+        else:
+            await self._settle(fact, await self._engine.begin(fact))
+            self._started()
+        return Handle(self._owner, fact.id, workflow.arguments.result)
 
     async def start_many(self, bound: Sequence[Bound[R]]) -> list[Handle[R]]:
         """All checked before any is started; those with an id that exists are the same execution."""
         starts: list[tuple[facts.Start, Any]] = []
         for one in bound:
-            if one.workflow.app is not self._owner:
-                raise InvalidInput(f"workflow {one.workflow.name!r} belongs to another app: start it with that app")
-            fact = one.workflow.fact(one.args, one.kwargs, namespace=self.namespace)
-            starts.append((fact, one.workflow.arguments.result))
-        if len(starts) == 1:
-            await self._start(starts[0][0])
-        else:
-            await asyncio.gather(*(self._start(fact) for fact, _ in starts))
+            workflow = self._own(one)
+            fact = workflow.fact(one.args, one.kwargs, namespace=self.namespace)
+            starts.append((fact, workflow.arguments.result))
+        told = await asyncio.gather(*(self._engine.begin(fact) for fact, _ in starts))
         self._started()
+        for (fact, _), one_told in zip(starts, told, strict=True):
+            await self._settle(fact, one_told)
         return [Handle(self._owner, fact.id, result) for fact, result in starts]
 
-    async def _start(self, fact: facts.Start) -> None:
-        told = await self._engine.begin(fact)
+    def _own(self, one: Bound[R]) -> Workflow[Any, R]:
+        if one.workflow.app is not self._owner:
+            raise InvalidInput(f"workflow {one.workflow.name!r} belongs to another app: start it with that app")
+        return one.workflow
+
+    async def _settle(self, fact: facts.Start, told: Told) -> None:
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
         if told.applied:

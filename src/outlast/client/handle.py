@@ -37,7 +37,9 @@ class Handle(Generic[R]):
 
         `TimeoutError` after `timeout`: the execution goes on.
         """
-        seconds = None if timeout is None else to_ms(timeout, what="timeout") / 1_000
+        if timeout is None:
+            return await self._client.result(self.id, self._annotation)
+        seconds = to_ms(timeout, what="timeout") / 1_000
         limit = asyncio.timeout(seconds)
         try:
             async with limit:

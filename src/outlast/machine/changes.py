@@ -163,19 +163,29 @@ def inserted(record: Record, now: int) -> Record:
 
 def execution_after(view: View, changes: Changes, now: int) -> Execution | None:
     """What the view's execution is once `changes` are committed at `now`."""
+    execution = outline_after(view, changes)
+    return None if execution is None else _execution(inserted(execution, now))
+
+
+def outline_after(view: View, changes: Changes) -> Execution | None:
+    """… but for its times, which may still be relative to the commit."""
     execution = view.execution
     for write in changes.writes:
-        match write:
-            case Insert() if isinstance(write.record, Execution):
-                execution = _execution(inserted(write.record, now))
-            case Patch() if write.key.kind == _EXECUTION and execution is not None:
-                execution = _execution(patched(execution, write.fields, now))
-            case Add() if write.key.kind == _EXECUTION and execution is not None:
-                count = getattr(execution, write.field) + write.amount
-                execution = _execution(patched(execution, {write.field: count}, now))
-            case _:
-                pass
+        if type(write) is Insert:
+            if isinstance(write.record, Execution):
+                execution = write.record
+        elif execution is None:
+            continue
+        elif type(write) is Patch and write.key.kind == _EXECUTION:
+            execution = _replaced(execution, write.fields)
+        elif type(write) is Add and write.key.kind == _EXECUTION:
+            count = getattr(execution, write.field) + write.amount
+            execution = _replaced(execution, {write.field: count})
     return execution
+
+
+def _replaced(execution: Execution, fields: dict[str, Any]) -> Execution:
+    return msgspec.structs.replace(execution, **fields)
 
 
 def _execution(record: Record) -> Execution:

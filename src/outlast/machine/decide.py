@@ -10,7 +10,7 @@ from typing import assert_never
 
 from outlast.errors import CorruptState
 from outlast.machine import decide_clock, decide_holder, decide_outside, decide_start, facts
-from outlast.machine.changes import Changes, Code, Refusal, View, execution_after
+from outlast.machine.changes import Changes, Code, Refusal, View, outline_after
 from outlast.machine.invariants import check
 from outlast.machine.transitions import allowed
 from outlast.model.execution import Execution
@@ -32,7 +32,12 @@ _ENDS: dict[type[facts.Fact], Status] = {
 def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     """The changes to commit, or why there are none."""
     execution = view.execution
-    if type(fact) is facts.StepRecorded and execution is not None and _holds(execution, fact):
+    if (
+        type(fact) is facts.StepRecorded
+        and execution is not None
+        and execution.status is Status.ACTIVE
+        and execution.epoch == fact.epoch
+    ):
         # The commonest fact of all, and the one that changes no status: nothing else to look up or check.
         return decide_holder.step_recorded(view, execution, fact)
     if isinstance(fact, facts.Start):
@@ -42,12 +47,8 @@ def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     else:
         answer = _refused(execution, fact) or _decide(view, execution, fact, now)
     if isinstance(answer, Changes):
-        _check_answer(view, fact, answer, now)
+        _check_answer(view, fact, answer)
     return answer
-
-
-def _holds(execution: Execution, fact: facts.HolderFact) -> bool:
-    return execution.status is Status.ACTIVE and execution.epoch == fact.epoch
 
 
 def _refused(execution: Execution, fact: facts.AnyFact) -> Refusal | None:
@@ -111,9 +112,9 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
             assert_never(fact)
 
 
-def _check_answer(view: View, fact: facts.AnyFact, changes: Changes, now: int) -> None:
+def _check_answer(view: View, fact: facts.AnyFact, changes: Changes) -> None:
     """Both sides of the boundary: the move is in the table, and what would be stored keeps the invariants."""
-    after = execution_after(view, changes, now)
+    after = outline_after(view, changes)
     assert after is not None
     before = None if view.execution is None else view.execution.status
     if after.status not in allowed(type(fact), before):

@@ -48,12 +48,21 @@ from outlast.model.status import Reason, Status
 
 def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
     """The specification of the stores' native claim: they must write exactly this."""
-    epoch = execution.epoch + 1
+    writes: list[Write] = [
+        Patch(key_of(execution), claim_fields(execution, fact)),
+        attempt_begun(execution, fact),
+    ]
+    if execution.quota is not None:
+        writes.append(Add(quota_key(view.partition, execution.namespace, execution.quota), "free", -1))
+    return changes(view, execution, fact, [as_seen(execution)], writes)
+
+
+def claim_fields(execution: Execution, fact: facts.Claim) -> Fields:
     left_ms = None if execution.timeout_ms is None else max(0, execution.timeout_ms - execution.ran_ms)
-    fields: Fields = {
+    return {
         "status": Status.ACTIVE,
         "reason": None,
-        "epoch": epoch,
+        "epoch": execution.epoch + 1,
         "worker": fact.worker,
         "claim_id": fact.change_id,
         "claimed_at": Now(),
@@ -62,14 +71,11 @@ def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
         "attempt_open": True,
         "change_id": fact.change_id,
     }
-    writes: list[Write] = [Patch(key_of(execution), fields), _attempt_begun(execution, fact, epoch)]
-    if execution.quota is not None:
-        writes.append(Add(quota_key(view.partition, execution.namespace, execution.quota), "free", -1))
-    return changes(view, execution, fact, [as_seen(execution)], writes)
 
 
-def _attempt_begun(execution: Execution, fact: facts.Claim, epoch: int) -> Write:
+def attempt_begun(execution: Execution, fact: facts.Claim) -> Write:
     """A new attempt's record; a resumed one goes on under its new holder."""
+    epoch = execution.epoch + 1
     if execution.attempt_open:
         key = attempt_key(execution.namespace, execution.id, execution.generation, execution.attempt)
         return Patch(key, {"epoch": epoch, "worker": fact.worker, "change_id": fact.change_id})
@@ -110,6 +116,20 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
         recorded_at=Now(),
         change_id=fact.change_id,
     )
+    if fact.consumes is None and not fact.unwinds:
+        key = key_of(execution)
+        return Changes(
+            id=fact.change_id,
+            partition=view.partition,
+            anchors=(key,),
+            guards=(Matches(key, {"status": Status.ACTIVE, "epoch": fact.epoch}),),  # `held_by`, in short
+            writes=(Insert(entry),),
+        )
+    return _step_and_more(view, execution, fact, entry)
+
+
+def _step_and_more(view: View, execution: Execution, fact: facts.StepRecorded, entry: JournalEntry) -> Changes:
+    """… with the event that it received, or the undo that it registers."""
     guards: list[Guard] = [held_by(execution)]
     writes: list[Write] = [Insert(entry)]
     if fact.consumes is not None:

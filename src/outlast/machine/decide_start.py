@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Code, Delete, Insert, Patch, Put, Refusal, View, Write, lane_channel
+from outlast.machine.changes import (
+    Absent,
+    Ahead,
+    Changes,
+    Code,
+    Delete,
+    Guard,
+    Insert,
+    Patch,
+    Put,
+    Refusal,
+    View,
+    Write,
+    lane_channel,
+)
+from outlast.machine.decide_holder import attempt_begun, claim_fields
 from outlast.machine.parts import Fields, as_seen, changes, inbox_record
 from outlast.model import event
 from outlast.model.execution import Execution, route_of
+from outlast.model.lane import lane_key
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
+from outlast.model.retry import RetryPolicy
+from outlast.model.session import session_key
 from outlast.model.status import Reason, Status
 from outlast.model.tag import Tag, tag_key
 
 _encoder = msgspec.json.Encoder(order="sorted")
+# The same few of every workflow, asked for with each of its starts.
+_route = lru_cache(maxsize=10_000)(route_of)
+_encoded = lru_cache(maxsize=10_000)(RetryPolicy.encode)
 
 RESTARTED = (
     "workflow",
@@ -75,8 +98,22 @@ def start(view: View, fact: facts.Start) -> Changes | Refusal:
 def _new(view: View, fact: facts.Start) -> Changes:
     execution = _execution(fact)
     writes: list[Write] = [Insert(execution), Insert(_input(fact, generation=1)), *_tags(fact)]
+    if fact.worker is not None:
+        return _claimed(view, execution, fact, fact.worker, writes)
     rings = (lane_channel(fact.namespace, fact.lane),) if execution.status is Status.READY else ()
     return changes(view, execution, fact, [], writes, *rings)
+
+
+def _claimed(view: View, execution: Execution, fact: facts.Start, worker: str, writes: list[Write]) -> Changes:
+    """Start and claim in one: the records of both, and the gates that a claim would ask, as guards. If one of them is
+    shut, the start is made anew without the claim."""
+    claim = facts.Claim(change_id=fact.change_id, worker=worker)
+    held = msgspec.structs.replace(execution, **claim_fields(execution, claim))
+    gates: list[Guard] = [
+        Ahead(session_key(view.partition, worker), "expires_at"),
+        Absent(lane_key(view.partition, fact.namespace, fact.lane)),
+    ]
+    return changes(view, execution, fact, gates, [Insert(held), *writes[1:], attempt_begun(execution, claim)])
 
 
 def _restart(view: View, existing: Execution, fact: facts.Start) -> Changes:
@@ -114,11 +151,11 @@ def _execution(fact: facts.Start) -> Execution:
         version=fact.version,
         signature=fact.signature,
         lane=fact.lane,
-        route=route_of(fact.workflow, fact.version, fact.requires, fact.quota),
+        route=_route(fact.workflow, fact.version, fact.requires, fact.quota),
         parent=fact.parent,
         flow=fact.flow,
         quota=fact.quota,
-        tags=_encoder.encode(fact.tags).decode(),
+        tags=_encoder.encode(fact.tags).decode() if fact.tags else "{}",
         input_digest=fact.input_digest,
         status=Status.BLOCKED if blocked_on else Status.READY,
         reason=blocked_on,
@@ -129,7 +166,7 @@ def _execution(fact: facts.Start) -> Execution:
         deadline_at=None if fact.deadline_ms is None else Now(fact.deadline_ms),
         timeout_ms=fact.timeout_ms,
         deadline_ms=fact.deadline_ms,
-        retry=fact.retry.encode(),
+        retry=_encoded(fact.retry),
         crash_cap=fact.crash_cap,
         retention_ms=fact.retention_ms,
         created_at=Now(),

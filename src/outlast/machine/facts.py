@@ -14,7 +14,7 @@ from msgspec import Struct
 from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded
 from outlast.model.deferred import Resolution
-from outlast.model.names import check_id, check_name, check_user_name, check_word
+from outlast.model.names import check_id, check_name, check_recurring_name, check_user_name, check_word
 from outlast.model.retry import NO_RETRY, RetryPolicy
 from outlast.model.status import TIMED_REASONS, Status, is_reason
 
@@ -35,7 +35,11 @@ class HolderFact(Fact, frozen=True, kw_only=True):
 
 
 class Start(Fact, frozen=True, kw_only=True):
-    """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit."""
+    """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit.
+
+    `worker` starts it where it was asked for: that worker has room, and holds it from the start. One commit instead of
+    two; the fact's `change_id` is then its claim id as well.
+    """
 
     namespace: str
     id: str
@@ -59,6 +63,7 @@ class Start(Fact, frozen=True, kw_only=True):
     quota: str | None = None
     after_dependencies: bool = False
     if_exists: str = "same"
+    worker: str | None = None
 
     def __post_init__(self) -> None:
         check_name("namespace", self.namespace)
@@ -88,6 +93,8 @@ class Start(Fact, frozen=True, kw_only=True):
             raise InvalidInput(f"crash_cap must be between 1 and {limits.CRASHES_MAX}, not {self.crash_cap}")
         if self.if_exists not in ("same", "error", "restart"):
             raise InvalidInput(f'if_exists must be "same", "error" or "restart", not {self.if_exists!r}')
+        if self.worker is not None and (self.delay_ms or self.after_dependencies or self.flow or self.quota):
+            raise InvalidInput("what waits for a time, an upstream or a permit cannot be claimed by its start")
 
 
 class CancelRequested(Fact, frozen=True, kw_only=True):
@@ -188,9 +195,10 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     unwinds: bool = False
 
     def __post_init__(self) -> None:
-        check_name("step", self.name)
-        _at_most("scope", len(self.scope), limits.SCOPE_MAX_CHARS, "characters")
-        if self.value is not None:
+        check_recurring_name("step", self.name)
+        if len(self.scope) > limits.SCOPE_MAX_CHARS:
+            _at_most("scope", len(self.scope), limits.SCOPE_MAX_CHARS, "characters")
+        if self.value is not None and len(self.value) > limits.PAYLOAD_MAX_BYTES:
             check_payload("step result", self.value)
 
 

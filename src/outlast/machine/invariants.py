@@ -16,73 +16,94 @@ def check(execution: Execution) -> Execution:
 
 
 def violations(execution: Execution) -> list[str]:
-    """The invariants that do not hold."""
-    rules = [*_always(execution), *_BY_STATUS[execution.status](execution)]
-    return [text for holds, text in rules if not holds]
+    """The invariants that do not hold. Asked with every decision, so it builds nothing unless one is broken."""
+    broken: list[str] = []
+    _always(execution, broken)
+    _BY_STATUS[execution.status](execution, broken)
+    return broken
 
 
-Rules = list[tuple[bool, str]]
+def _always(e: Execution, broken: list[str]) -> None:
+    _held_or_not(e, broken)
+    terminal = e.status.terminal
+    if (e.ready_at is not None) != (e.status is Status.READY):
+        broken.append("exactly the ready are in the order of claims")
+    if (e.finished_at is not None) != terminal:
+        broken.append("exactly the ended have an end")
+    if not terminal and e.purge_at is not None:
+        broken.append("retention counts from the end")
+    if not terminal and e.attempt != e.failures + e.crashes + 1:
+        broken.append("attempts are failures and crashes, plus one")
+    if e.failures < 0 or e.crashes < 0 or e.ran_ms < 0:
+        broken.append("counters do not go below zero")
+    if not 1 <= e.journal_generation <= e.generation:
+        broken.append("a journal is of this generation or an earlier one")
+    if e.reason is not None and not is_reason(e.reason):
+        broken.append(f"a reason of the vocabulary, not {e.reason!r}")
 
 
-def _always(e: Execution) -> Rules:
-    leased, terminal = e.status is Status.ACTIVE, e.status.terminal
-    return [
-        ((e.worker is not None) == leased, "exactly the active hold a lease: worker"),
-        ((e.claim_id is not None) == leased, "exactly the active hold a lease: claim_id"),
-        ((e.claimed_at is not None) == leased, "exactly the active hold a lease: claimed_at"),
-        (leased or e.attempt_deadline_at is None, "only an active attempt can time out"),
-        ((e.ready_at is not None) == (e.status is Status.READY), "exactly the ready are in the order of claims"),
-        ((e.finished_at is not None) == terminal, "exactly the ended have an end"),
-        (terminal or e.purge_at is None, "retention counts from the end"),
-        (terminal or e.attempt == e.failures + e.crashes + 1, "attempts are failures and crashes, plus one"),
-        (e.failures >= 0 and e.crashes >= 0 and e.ran_ms >= 0, "counters do not go below zero"),
-        (1 <= e.journal_generation <= e.generation, "a journal is of this generation or an earlier one"),
-        (e.reason is None or is_reason(e.reason), f"a reason of the vocabulary, not {e.reason!r}"),
-    ]
+def _held_or_not(e: Execution, broken: list[str]) -> None:
+    leased = e.status is Status.ACTIVE
+    if (e.worker is not None) != leased:
+        broken.append("exactly the active hold a lease: worker")
+    if (e.claim_id is not None) != leased:
+        broken.append("exactly the active hold a lease: claim_id")
+    if (e.claimed_at is not None) != leased:
+        broken.append("exactly the active hold a lease: claimed_at")
+    if not leased and e.attempt_deadline_at is not None:
+        broken.append("only an active attempt can time out")
 
 
-def _blocked(e: Execution) -> Rules:
+def _blocked(e: Execution, broken: list[str]) -> None:
     timed = e.waits in (Reason.DELAY, Reason.RETRY)
-    return [
-        (bool(e.waits) or e.held, "a blocked execution waits for something or is held"),
-        (e.waits in ("", Reason.DEPENDENCIES, Reason.DELAY, Reason.RETRY), f"cannot be blocked on {e.waits!r}"),
-        (e.reason == (Reason.OPERATOR if e.held else e.waits), "the reason says what it is blocked on"),
-        ((e.wake_at is not None) == timed, "exactly a delay and a backoff have a wake time"),
-    ]
+    if not e.waits and not e.held:
+        broken.append("a blocked execution waits for something or is held")
+    if e.waits not in ("", Reason.DEPENDENCIES, Reason.DELAY, Reason.RETRY):
+        broken.append(f"cannot be blocked on {e.waits!r}")
+    if e.reason != (Reason.OPERATOR if e.held else e.waits):
+        broken.append("the reason says what it is blocked on")
+    if (e.wake_at is not None) != timed:
+        broken.append("exactly a delay and a backoff have a wake time")
 
 
-def _ready(e: Execution) -> Rules:
-    return [
-        (e.reason is None and not e.waits, "a ready execution waits for nothing but a worker"),
-        (e.wake_at is None, "a ready execution has no timer"),
-        (not e.held, "a held execution is not ready"),
-    ]
+def _ready(e: Execution, broken: list[str]) -> None:
+    if e.reason is not None or e.waits:
+        broken.append("a ready execution waits for nothing but a worker")
+    if e.wake_at is not None:
+        broken.append("a ready execution has no timer")
+    if e.held:
+        broken.append("a held execution is not ready")
 
 
-def _active(e: Execution) -> Rules:
-    return [
-        (e.reason is None and not e.waits, "an active execution waits for nothing"),
-        (e.wake_at is None, "an active execution has no timer"),
-        (e.epoch >= 1, "a lease has an epoch"),
-        (e.attempt_open, "an active execution has an open attempt"),
-    ]
+def _active(e: Execution, broken: list[str]) -> None:
+    if e.reason is not None or e.waits:
+        broken.append("an active execution waits for nothing")
+    if e.wake_at is not None:
+        broken.append("an active execution has no timer")
+    if e.epoch < 1:
+        broken.append("a lease has an epoch")
+    if not e.attempt_open:
+        broken.append("an active execution has an open attempt")
 
 
-def _suspended(e: Execution) -> Rules:
-    return [
-        (e.wake_at is not None or bool(e.waits), "a suspended execution has something that can wake it"),
-        (e.reason is not None, "a suspended execution says why"),
-        (e.attempt_open, "a suspension is part of an attempt"),
-    ]
+def _suspended(e: Execution, broken: list[str]) -> None:
+    if e.wake_at is None and not e.waits:
+        broken.append("a suspended execution has something that can wake it")
+    if e.reason is None:
+        broken.append("a suspended execution says why")
+    if not e.attempt_open:
+        broken.append("a suspension is part of an attempt")
 
 
-def _terminal(e: Execution) -> Rules:
-    return [
-        (e.wake_at is None and e.deadline_at is None, "an ended execution has no timer"),
-        (e.reason is None and not e.waits, "an ended execution waits for nothing"),
-        (not e.attempt_open, "an ended execution has no open attempt"),
-        (not e.held, "an ended execution is not held"),
-    ]
+def _terminal(e: Execution, broken: list[str]) -> None:
+    if e.wake_at is not None or e.deadline_at is not None:
+        broken.append("an ended execution has no timer")
+    if e.reason is not None or e.waits:
+        broken.append("an ended execution waits for nothing")
+    if e.attempt_open:
+        broken.append("an ended execution has no open attempt")
+    if e.held:
+        broken.append("an ended execution is not held")
 
 
 _BY_STATUS = {

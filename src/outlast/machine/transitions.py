@@ -5,7 +5,7 @@ This is the theory of the engine in one place. `decide` refuses what is not here
 
 An execution waits in one of two ways: `blocked` (something must happen before code may run: a delay, a backoff,
 dependencies, an operator's hold) or `suspended` (its own code waits for a timer, an event, a deferred, a child).
-Both become `ready`, and only a claim makes a ready one `active`.
+Both become `ready`, and only a claim makes a ready one `active`; a worker with room may claim by starting.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MESSAGE: Moves = {
 
 TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Start: {
-        None: frozenset({READY, BLOCKED}),
+        None: frozenset({READY, BLOCKED, ACTIVE}),  # active: a worker with room started it itself
         **{status: frozenset({READY, BLOCKED}) for status in TERMINAL},  # if_exists="restart"
     },
     facts.Claim: _moves(ready={ACTIVE}),

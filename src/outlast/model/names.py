@@ -11,6 +11,12 @@ from outlast.errors import InvalidName, LimitExceeded
 RESERVED_PREFIX = "outlast:"
 
 
+_KNOWN_MAX = 10_000
+_known_names: set[str] = set()
+_known_words: set[str] = set()
+"""What was found good: the same few come with every start and every step."""
+
+
 def check_name(what: str, name: object, *, max_chars: int = limits.NAME_MAX_CHARS) -> str:
     """`name` itself if it is a usable name: a non-empty string, not too long, printable."""
     if not isinstance(name, str):
@@ -26,6 +32,15 @@ def check_name(what: str, name: object, *, max_chars: int = limits.NAME_MAX_CHAR
     return name
 
 
+def check_recurring_name(what: str, name: str) -> str:
+    """The same for names of which there are few, and which come again and again."""
+    if name not in _known_names:
+        check_name(what, name)
+        if len(_known_names) < _KNOWN_MAX:
+            _known_names.add(name)
+    return name
+
+
 def check_id(execution_id: object) -> str:
     """An id as a caller may give it."""
     checked = check_name("id", execution_id, max_chars=limits.ID_MAX_CHARS)
@@ -36,10 +51,14 @@ def check_id(execution_id: object) -> str:
 
 def check_word(what: str, word: object) -> str:
     """A lane, capability, version, workflow or tag key: also free of the separators that routes use."""
+    if type(word) is str and word in _known_words:
+        return word
     checked = check_name(what, word)
     for separator in (",", "|", " "):
         if separator in checked:
             raise InvalidName(what, word, f"must not contain {separator!r}")
+    if len(_known_words) < _KNOWN_MAX:
+        _known_words.add(checked)
     return checked
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 Plain: TypeAlias = str | int | bytes | bool | None
 
 
-class Now(Struct, frozen=True):
+class Now(Struct, frozen=True, gc=False):
     """A time relative to the commit that writes it: `Now(5_000)` is five seconds after, by the store's clock."""
 
     plus_ms: int = 0
@@ -36,7 +36,7 @@ class Key(NamedTuple):
         return f"{self.kind}({', '.join(map(str, self.values))})"
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class Record(Struct, frozen=True, kw_only=True, gc=False):
     """The base of all kinds."""
 
     KIND: ClassVar[str]

@@ -8,10 +8,23 @@ from __future__ import annotations
 
 import asyncio
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast.errors import StoreUnavailable
-from outlast.machine.changes import Absent, Ahead, Changes, Code, Delete, Lapsed, Matches, Patch, Reached, Refusal, View
+from outlast.machine.changes import (
+    Absent,
+    Ahead,
+    Changes,
+    Code,
+    Delete,
+    Lapsed,
+    Matches,
+    Patch,
+    Reached,
+    Refusal,
+    View,
+    execution_after,
+)
 from outlast.machine.decide import decide
 from outlast.machine.facts import AnyFact, Start, decode_fact
 from outlast.model.execution import Execution, execution_key
@@ -30,13 +43,14 @@ class Told(Struct, frozen=True):
     """What became of a fact.
 
     `refusal` is the machine's; `instead` is the record that was there first (an event or a deferred with that key).
-    Neither: it is applied.
+    Neither: it is applied. `claimed` is what a start by a worker holds from then on.
     """
 
     before: Execution | None
     refusal: Refusal | None = None
     instead: Record | None = None
     verdict: Verdict | None = None
+    claimed: Execution | None = None
 
     @property
     def applied(self) -> bool:
@@ -99,13 +113,20 @@ class Engine:
         raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")
 
     async def begin(self, fact: Start) -> Told:
-        """Start an execution: without a look first, because most ids are new."""
-        answer = decide(self.view(fact.namespace, fact.id, None), fact, self.group.now)
+        """Start an execution: without a look first, because most ids are new.
+
+        If the fact names a worker, `Told.claimed` is the execution that it holds now. It is None where the id was known
+        already, or a gate was shut: then a start is made without the claim.
+        """
+        view = self.view(fact.namespace, fact.id, None)
+        answer = decide(view, fact, self.group.now)
         assert isinstance(answer, Changes)
         verdict = await self.group.commit(answer)
-        if verdict.applied:
-            return Told(None, verdict=verdict)
-        return await self.tell(fact.namespace, fact.id, fact)
+        if not verdict.applied:
+            apart = fact if fact.worker is None else structs.replace(fact, worker=None)
+            return await self.tell(fact.namespace, fact.id, apart)
+        claimed = None if fact.worker is None else execution_after(view, answer, self.group.now)
+        return Told(None, verdict=verdict, claimed=claimed)
 
     async def deliver(self, delivery: Delivery) -> Told:
         """Carry an outbox record to its target, then strike it off. Repeating it is harmless."""

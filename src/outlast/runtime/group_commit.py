@@ -43,8 +43,9 @@ class GroupCommit:
         self.now = 0
         """The store's time as last heard."""
 
-    async def commit(self, changes: Changes) -> Verdict:
-        """The verdict on `changes`, once they are durable or refused."""
+    def commit(self, changes: Changes) -> asyncio.Future[Verdict]:
+        """The verdict on `changes`, once they are durable or refused. A future and no coroutine: this is called with
+        every step, and awaited at once."""
         if self._closed:
             raise StoreClosed("the engine is closed")
         if self._pump is None:
@@ -54,7 +55,7 @@ class GroupCommit:
         self._waiting.append((changes, future))
         if self._pump is None:
             self._pump = self._loop.create_task(self._drain(), name="outlast group commit")
-        return await future
+        return future
 
     async def close(self) -> None:
         """Take nothing more, and let what was taken be answered."""

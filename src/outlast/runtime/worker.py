@@ -67,6 +67,10 @@ class Worker:
         self._rung = asyncio.Event()
         self._draining = False
         self._claiming = False
+        self._promised = 0
+        """Room that is kept for what is being started here."""
+        self._lanes_empty = False
+        """The last look took all that was ready."""
         self._unknown: set[tuple[Name, int]] = set()
         self._errands: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
@@ -101,6 +105,7 @@ class Worker:
         claim, *others = self._duties or [None]
         if claim is not None:
             await asyncio.gather(claim, return_exceptions=True)
+        await self._until_promises_are_kept()
         if self._running:
             await asyncio.wait(self._running, timeout=self._options.drain_ms / 1_000)
         await self.stop()
@@ -111,6 +116,14 @@ class Worker:
         await asyncio.gather(*(duty for duty in others if duty is not None), return_exceptions=True)
         self._duties = []
         await self._end_sessions()
+
+    async def _until_promises_are_kept(self) -> None:
+        """Starts under way are answered soon, and handed back then; nobody waits for ever for a store that is gone."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._options.drain_ms / 1_000):
+                while self._promised:
+                    self._freed.clear()
+                    await self._freed.wait()
 
     async def abandon(self) -> None:
         """Stop without a word, as a killed process does; its leases run out."""
@@ -158,14 +171,13 @@ class Worker:
             if self._draining:
                 break
             self._freed.clear()
-            free = self._options.concurrency - len(self._running)
+            free = self._free()
             if free > 0:
                 self._kick.clear()
-                taken = await self._claim(min(free, limits.CLAIM_MAX))
-                if taken == free and taken:
+                if await self._claim(min(free, limits.CLAIM_MAX)):
                     self._kick.set()  # there may be more: look again as soon as capacity frees
                     await asyncio.sleep(0)
-                    if self._options.concurrency > len(self._running):
+                    if self._free() > 0:
                         continue
             with suppress(TimeoutError):  # the net: look anyway
                 await asyncio.wait_for(self._wait(free > 0), self._options.poll_ms / 1_000)
@@ -174,10 +186,14 @@ class Worker:
         """Until somebody kicks; without room, until an attempt ends."""
         await (self._kick if has_room else self._freed).wait()
 
-    async def _claim(self, limit: int) -> int:
+    def _free(self) -> int:
+        return self._options.concurrency - len(self._running) - self._promised
+
+    async def _claim(self, limit: int) -> bool:
+        """Take up to so many; whether there may be more to take."""
         serves = self._serves()
         if not serves:
-            return 0
+            return False
         options = self._options
         request = ClaimRequest(
             namespace=options.namespace,
@@ -190,17 +206,19 @@ class Worker:
             lease_ttl_ms=options.lease_ttl_ms,
             suspects=0 if any(is_suspect(attempt) for attempt in self._attempts.values()) else 1,
         )
-        self._claiming = True
+        self._claiming, self._lanes_empty = True, False
         try:
             claimed = await self._claim_until_answered(request)
             for one in claimed.executions:
                 self._begin(one)
         except Exception as error:  # whatever it is: a worker that claims no more must not live on
             _log.warning("claiming failed, and is tried again: %s", error, exc_info=not isinstance(error, OutlastError))
-            return 0
+            return False
         finally:
             self._claiming = False
-        return len(claimed.executions)
+        more = claimed.more and len(claimed.executions) == limit
+        self._lanes_empty = not more
+        return more
 
     async def _claim_until_answered(self, request: ClaimRequest) -> Claimed:
         """A claim whose reply was lost is asked again under the same id, and finds what it took."""
@@ -210,6 +228,36 @@ class Worker:
             except StoreUnavailable:
                 await asyncio.sleep(delay_s)
         return await self._parts.engine.store.claim(request)
+
+    # ---- what is started here -------------------------------------------------------------------------------------
+
+    def promise(self, lane: str, requires: frozenset[str]) -> str | None:
+        """The name to claim under, if what is started now may begin here at once: there is room for it, and nothing
+        that waits is overtaken. The room is kept until `keep` or `release`."""
+        options = self._options
+        waiting = not self._lanes_empty or self._claiming or self._kick.is_set()
+        if waiting or self._draining or self._free() <= 0:
+            return None
+        if lane not in options.lanes or not requires <= options.capabilities:
+            return None
+        self._promised += 1
+        return options.name
+
+    def keep(self, execution: Execution, data: bytes) -> None:
+        """What was started under this worker's name begins; a draining worker hands it back."""
+        self._promised -= 1
+        if self._draining:
+            self._freed.set()
+            self.errand(self._hand_back(execution.namespace, execution.id, execution.epoch))
+        else:
+            self._begin(ClaimedExecution(execution, data))
+
+    def release(self) -> None:
+        """The room is not needed."""
+        self._promised -= 1
+        self._freed.set()
+
+    # ---- running --------------------------------------------------------------------------------------------------
 
     def _begin(self, claimed: ClaimedExecution) -> None:
         execution = claimed.execution
@@ -273,7 +321,7 @@ class Worker:
             if after is None:
                 return
 
-    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+    def errand(self, work: Coroutine[Any, Any, None]) -> None:
         errand = asyncio.create_task(work)
         self._errands.add(errand)
         errand.add_done_callback(self._errands.discard)
@@ -339,7 +387,7 @@ class Worker:
         self._unknown = unknown
         for (namespace, execution_id), epoch in lost:
             _log.warning("execution %s is held and does not run here: handed back", execution_id)
-            self._errand(self._hand_back(namespace, execution_id, epoch))
+            self.errand(self._hand_back(namespace, execution_id, epoch))
 
     async def _hand_back(self, namespace: str, execution_id: str, epoch: int) -> None:
         engine = self._parts.engine

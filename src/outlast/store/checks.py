@@ -20,7 +20,8 @@ def check_batch(batch: Sequence[Changes]) -> None:
     _at_most("batch", len(batch), limits.BATCH_MAX_CHANGES, "changes")
     for changes in batch:
         size = len(changes.guards) + len(changes.writes)
-        _at_most("one change", size, limits.CHANGES_MAX_WRITES, "guards and writes")
+        if size > limits.CHANGES_MAX_WRITES:
+            raise LimitExceeded("one change", actual=size, limit=limits.CHANGES_MAX_WRITES, unit="guards and writes")
 
 
 def check_claim(request: ClaimRequest) -> None:

@@ -52,7 +52,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 # ---- commit -------------------------------------------------------------------------------------------------------
 
 
-class Verdict(Struct, frozen=True):
+class Verdict(Struct, frozen=True, gc=False):
     """What became of one change.
 
     `inbox` is that of the anchored execution after the change, so that a holder sees a cancel without asking.
@@ -91,14 +91,18 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     suspects: int | None = None
 
 
-class ClaimedExecution(Struct, frozen=True):
+class ClaimedExecution(Struct, frozen=True, gc=False):
     execution: Execution
     input: bytes
 
 
 class Claimed(Struct, frozen=True):
+    """`more` is false only if this claim left nothing that it could have taken: then the worker need not look again
+    until somebody rings. A store that does not know says true."""
+
     now: int
     executions: list[ClaimedExecution]
+    more: bool = True
 
 
 class Held(Struct, frozen=True):

@@ -23,6 +23,7 @@ POLICIES: tuple[dict[str, Any], ...] = (
 SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     *((facts.Start, {"if_exists": word}) for word in ("same", "error", "restart")),
     (facts.Start, {"input_digest": "of something else"}),
+    (facts.Start, {"worker": "worker-1", "quota": None}),
     (facts.Start, {"if_exists": "restart", "delay_ms": 500}),
     (facts.Start, {"if_exists": "restart", "after_dependencies": True}),
     (facts.Claim, {}),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from outlast.errors import InvalidInput
 from outlast.machine import facts
-from outlast.machine.changes import Code, Insert, Put
+from outlast.machine.changes import Absent, Ahead, Code, Insert, Put
 from outlast.model import event
+from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution
+from outlast.model.lane import lane_key
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
+from outlast.model.session import session_key
 from outlast.model.status import Status
 from outlast.model.tag import Tag, tag_key
 from tests.unit.machine.build import (
@@ -19,6 +25,7 @@ from tests.unit.machine.build import (
     KEY,
     NOW,
     OPEN_ONES,
+    PARTITION,
     RETRIES,
     active,
     additions_of,
@@ -230,3 +237,35 @@ def test_a_restart_drops_the_tags_that_are_not_said_again():
 
 def test_a_delayed_execution_can_be_started_only_once():
     assert refusal_of(delayed(), facts.Start).code is Code.ALREADY
+
+
+# ---- started and claimed at once ----------------------------------------------------------------------------------
+
+
+def test_a_start_by_a_worker_with_room_writes_what_a_start_and_a_claim_would():
+    apart = after(after(None, facts.Start, timeout_ms=5_000), facts.Claim, change_id="a-Start")
+    at_once = after(None, facts.Start, timeout_ms=5_000, worker="worker-1")
+    assert at_once == apart
+    claim = changes_of(after(None, facts.Start), facts.Claim, change_id="a-Start")
+    assert insert_of(changes_of(None, facts.Start, worker="worker-1"), Attempt) == insert_of(claim, Attempt)
+
+
+def test_a_start_that_claims_asks_the_gates_of_a_claim():
+    changes = changes_of(None, facts.Start, worker="worker-1", lane="gpu")
+    assert changes.guards == (
+        Ahead(session_key(PARTITION, "worker-1"), "expires_at"),
+        Absent(lane_key(PARTITION, "shop", "gpu")),
+    )
+    assert changes.rings == (), "nobody else need look for it"
+
+
+def test_a_restart_is_left_to_whoever_claims_it():
+    assert after(succeeded(), facts.Start, if_exists="restart", worker="worker-1").status is Status.READY
+
+
+@pytest.mark.parametrize(
+    "waits", [{"delay_ms": 1}, {"after_dependencies": True}, {"flow": "nightly"}, {"quota": "api"}]
+)
+def test_what_must_wait_cannot_be_claimed_by_its_start(waits: dict[str, Any]):
+    with pytest.raises(InvalidInput, match="cannot be claimed by its start"):
+        changes_of(None, facts.Start, worker="worker-1", **waits)

@@ -91,6 +91,9 @@ class Walk:
             usual |= {name: 0 for name in ("epoch", "inbox") if name in kind.__struct_fields__}
         if kind is facts.Start:
             usual |= {**self.policy, "delay_ms": 0 if given.get("after_dependencies") else self.policy["delay_ms"]}
+        if kind is facts.Start and given.get("worker"):
+            usual |= {"delay_ms": 0, "quota": None}
+            self.renew(given["worker"])
         if kind is facts.Claim:
             usual["worker"] = worker
             self.renew(worker)

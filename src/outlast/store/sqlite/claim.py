@@ -20,9 +20,11 @@ def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     """The same claim id finds what it took before; otherwise take anew, in the order of claims."""
     tx.rows(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
     taken = [_execution(row) for row in tx.rows(_AGAIN, (request.worker, request.claim_id))]
+    more = True
     if not taken:
-        taken = [_take(tx, request, execution) for execution in _choose(tx, request)]
-    return Claimed(tx.now, [ClaimedExecution(execution, _input(tx, execution)) for execution in taken])
+        chosen, more = _choose(tx, request)
+        taken = [_take(tx, request, execution) for execution in chosen]
+    return Claimed(tx.now, [ClaimedExecution(execution, _input(tx, execution)) for execution in taken], more)
 
 
 def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
@@ -31,8 +33,8 @@ def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
     return Renewed(tx.now, [Held(*row) for row in held])
 
 
-def _choose(tx: Transaction, request: ClaimRequest) -> list[Execution]:
-    """The first `limit` of all routes that the worker serves and whose gates are open."""
+def _choose(tx: Transaction, request: ClaimRequest) -> tuple[list[Execution], bool]:
+    """The first `limit` of all routes that the worker serves and whose gates are open; and whether more is left."""
     permits: dict[str, int] = {}
     ordered = heapq.merge(
         *(
@@ -46,7 +48,7 @@ def _choose(tx: Transaction, request: ClaimRequest) -> list[Execution]:
     suspects = request.limit if request.suspects is None else request.suspects
     for execution in ordered:
         if len(chosen) == request.limit:
-            break
+            return chosen, True
         if parse_route(execution.route).suspect:
             if suspects == 0:
                 continue
@@ -59,7 +61,7 @@ def _choose(tx: Transaction, request: ClaimRequest) -> list[Execution]:
                 continue
             permits[execution.quota] = free - 1
         chosen.append(execution)
-    return chosen
+    return chosen, False
 
 
 def _claim_order(execution: Execution) -> tuple[int, bool, object, str]:
@@ -99,7 +101,7 @@ def _free_permits(tx: Transaction, namespace: str, quota: str) -> int:
 
 
 def _of_route(tx: Transaction, request: ClaimRequest, lane: str, route: str) -> list[Execution]:
-    rows = tx.rows(_READY, (request.namespace, lane, route, request.limit))
+    rows = tx.rows(_READY, (request.namespace, lane, route, request.limit + 1))  # one more: is there more?
     return [_execution(row) for row in rows]
 
 

@@ -11,6 +11,7 @@ so a refusal needs no rollback.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias, assert_never, cast
 
 import apsw
@@ -34,11 +35,16 @@ from outlast.machine.changes import (
     partition_channel,
 )
 from outlast.model.execution import Execution
+from outlast.model.lane import Lane
 from outlast.model.record import Key, Now, Record
+from outlast.model.session import Session
 from outlast.store.port import Points, Verdict
+from outlast.store.sqlite.fences import FIELDS, Fences
 from outlast.store.sqlite.statements import TABLES
 
 _EXECUTION = Execution.KIND
+_GATES = frozenset({Lane.KIND, Session.KIND})
+"""Gates that many starts of one batch ask: looked at once, and again when one of them is written."""
 _HOME = partition_channel(0)
 
 Execute: TypeAlias = Callable[[str, Sequence[Any]], apsw.Cursor]
@@ -47,55 +53,72 @@ Execute: TypeAlias = Callable[[str, Sequence[Any]], apsw.Cursor]
 class Commit:
     """The commit of one transaction: verdicts, and the doorbells to ring once it is durable."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences) -> None:
         execute = cast("Execute", cursor.execute)
         self._execute = execute if points is None else _watched(execute, points)
         self._connection = cursor.connection
         self._now = now
+        self._fences = fences
+        self._gates: dict[Guard, bool] = {}
         self.rings: set[str] = set()
 
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
-        return [self._apply(changes) for changes in batch]
+        return [self._step(changes) or self._apply(changes) for changes in batch]
+
+    def _step(self, changes: Changes) -> Verdict | None:
+        """A step, the commonest change of all: its fence, which is often known, and its insert. None if it is not one,
+        or if either says no: then nothing is written, and it goes the long way."""
+        if len(changes.writes) != 1 or len(changes.guards) != 1 or changes.rings:
+            return None
+        write, guard = changes.writes[0], changes.guards[0]
+        if type(write) is not Insert or type(guard) is not Matches or changes.anchors != (guard.key,):
+            return None
+        table = TABLES[write.record.KIND]
+        holds, inbox = self._matches(guard)
+        if not holds or inbox is None or table.has_inbox:
+            return None
+        try:
+            self._execute(table.insert, table.row(write.record, self._now))
+        except (TypeError, OverflowError) as error:
+            raise _impossible(error) from error
+        return _applied(inbox) if self._connection.changes() == 1 else None
 
     def _apply(self, changes: Changes) -> Verdict:
-        inbox: int | None = None
+        guards, writes = changes.guards, changes.writes
         anchor = _anchored(changes)
-        for guard in changes.guards:
+        inbox: int | None = None
+        for guard in guards:
             holds, seen = self._holds(guard)
             if not holds:
                 return self._refused(changes, guard)
             if seen is not None and guard.key == anchor:
                 inbox = seen
-        taken = self._write_all(changes.writes)
+        taken = self._write_all(writes)
         if taken is not None:
             return self._refused(changes, Absent(taken))
-        for write in changes.writes:
-            if type(write) is Insert and write.record.KIND == _EXECUTION and write.record.key == anchor:
-                inbox = cast("Execution", write.record).inbox
-            elif type(write) is Add and write.field == "inbox" and write.key == anchor and inbox is not None:
-                inbox += write.amount
+        inbox = _inbox_after(writes, anchor, inbox)
         for ring in changes.rings:
             self.rings.add(_HOME if ring == HOME else ring)
         if inbox is None:
             inbox = self._inbox(changes)
-        return Verdict(True, inbox)
+        return _applied(inbox)
 
     def _write_all(self, writes: tuple[Write, ...]) -> Key | None:
         """Every write, or none: the key that an insert found taken.
 
-        The first insert is its own guard: it goes first, and nothing is written yet if it meets a record. So a step,
-        the commonest change of all, is two statements: its guard, and its insert.
+        Inserts are their own guards. They go first, and if one meets a record, those before it are taken back: nobody
+        has seen them, and nothing else is written yet.
         """
-        if len(writes) == 1 and type(writes[0]) is Insert:
-            record = writes[0].record
-            return None if self._insert(record) else record.key
-        inserts = [write for write in writes if type(write) is Insert]
-        if any(self._taken(other.record) for other in inserts[1:]):
-            return next(write.record.key for write in inserts if self._taken(write.record))
-        if inserts and not self._insert(inserts[0].record):
-            return inserts[0].record.key
+        inserted: list[Record] = []
         for write in writes:
-            if not inserts or write is not inserts[0]:
+            if type(write) is Insert:
+                if not self._insert(write.record):
+                    for record in reversed(inserted):
+                        self._write(Delete(record.key))
+                    return write.record.key
+                inserted.append(write.record)
+        for write in writes:
+            if not isinstance(write, Insert):
                 self._write(write)
         return None
 
@@ -103,25 +126,43 @@ class Commit:
 
     def _holds(self, guard: Guard) -> tuple[bool, int | None]:
         """Whether the guard holds, and the inbox of the execution that it read, if it read one."""
-        if isinstance(guard, Matches):
-            expected = guard.fields
-            table = TABLES[guard.key.kind]
-            row = self._row(table.guard(tuple(expected)), guard.key.values)
-            if row is None or row[: len(expected)] != tuple(expected.values()):
+        if type(guard) is Matches:
+            return self._matches(guard)
+        if guard.key.kind in _GATES:
+            known = self._gates.get(guard)
+            if known is None:
+                known = self._gates[guard] = self._is_open(guard)
+            return known, None
+        return self._is_open(guard), None
+
+    def _matches(self, guard: Matches) -> tuple[bool, int | None]:
+        (kind, key), expected = guard.key, guard.fields
+        table, fields = TABLES[kind], (*expected,)
+        fence = table.has_inbox and fields == FIELDS
+        row = self._fences.get(key) if fence else None
+        if row is None:
+            row = self._row(table.guard(fields), key)
+            if row is None:
                 return False, None
-            return True, row[-1] if table.has_inbox else None
-        if isinstance(guard, Absent):
-            return not self._exists(guard.key), None
+            if fence:
+                self._fences.keep(key, row)
+        return row[: len(fields)] == (*expected.values(),), row[-1] if table.has_inbox else None
+
+    def _is_open(self, guard: Guard) -> bool:
         match guard:
+            case Matches():
+                return self._holds(guard)[0]
+            case Absent(key):
+                return not self._exists(key)
             case Reached(key, field):
                 time = self._time(key, field)
-                return time is not None and time <= self._now, None
+                return time is not None and time <= self._now
             case Ahead(key, field):
                 time = self._time(key, field)
-                return time is not None and time > self._now, None
+                return time is not None and time > self._now
             case Lapsed(key, field):
                 time = self._time(key, field)
-                return time is None or time <= self._now, None
+                return time is None or time <= self._now
             case _:
                 assert_never(guard)
 
@@ -131,10 +172,6 @@ class Commit:
 
     def _exists(self, key: Key) -> bool:
         return self._row(TABLES[key.kind].exists, key.values) is not None
-
-    def _taken(self, record: Record) -> bool:
-        table = TABLES[record.KIND]
-        return self._row(table.exists, table.key_values(record)) is not None
 
     def _row(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return self._execute(sql, values).fetchone()
@@ -178,20 +215,25 @@ class Commit:
     # ---- writes ---------------------------------------------------------------------------------------------------
 
     def _insert(self, record: Record) -> bool:
+        """False if there is a record with its key, and nothing is written."""
         table = TABLES[record.KIND]
         self._run(table.insert, table.row(record, self._now))
-        return self._connection.changes() == 1
+        if record.KIND in _GATES:
+            self._gates.clear()
+        if self._connection.changes() != 1:
+            return False
+        if record.KIND == _EXECUTION:
+            self._fences.keep_new(cast("Execution", record))
+        return True
 
-    def _write(self, write: Write) -> None:
+    def _write(self, write: Patch | Put | Delete | Add) -> None:
         match write:
-            case Insert(record):
-                self._insert(record)
             case Patch(key, fields):
                 now = self._now
                 values = [now + v.plus_ms if type(v) is Now else v for v in fields.values()]
                 self._run(TABLES[key.kind].patch(tuple(fields)), (*values, *key.values))
             case Put(record):
-                table = TABLES[record.KIND]
+                key, table = record.key, TABLES[record.KIND]
                 self._run(table.put, table.row(record, self._now))
             case Delete(key):
                 self._run(TABLES[key.kind].delete, key.values)
@@ -199,12 +241,35 @@ class Commit:
                 self._run(TABLES[key.kind].add(field), (amount, *key.values))
             case _:
                 assert_never(write)
+        self._fences.drop(key)
+        if key.kind in _GATES:
+            self._gates.clear()
 
     def _run(self, sql: str, values: Sequence[Any]) -> None:
         try:
             self._execute(sql, values)
         except (TypeError, OverflowError) as error:
-            raise InvalidInput(f"a value that a record cannot have: {error}") from error
+            raise _impossible(error) from error
+
+
+def _impossible(error: Exception) -> InvalidInput:
+    return InvalidInput(f"a value that a record cannot have: {error}")
+
+
+@lru_cache(maxsize=1_000)
+def _applied(inbox: int | None) -> Verdict:
+    """Most inboxes are empty, and verdicts do not change."""
+    return Verdict(True, inbox)
+
+
+def _inbox_after(writes: tuple[Write, ...], anchor: Key | None, inbox: int | None) -> int | None:
+    """The anchor's inbox once these are written, if that is known."""
+    for write in writes:
+        if type(write) is Insert and write.record.KIND == _EXECUTION and write.record.key == anchor:
+            inbox = cast("Execution", write.record).inbox
+        elif type(write) is Add and write.field == "inbox" and write.key == anchor and inbox is not None:
+            inbox += write.amount
+    return inbox
 
 
 def _watched(execute: Execute, points: Points) -> Execute:

@@ -26,6 +26,7 @@ import apsw
 from outlast.errors import ReplyLost, StoreClosed
 from outlast.store.port import Clock, Points
 from outlast.store.sqlite.errors import translated
+from outlast.store.sqlite.fences import Fences
 from outlast.store.sqlite.statements import statement
 
 T = TypeVar("T")
@@ -42,14 +43,16 @@ def rows_of(cursor: apsw.Cursor, sql: str, values: Any = ()) -> list[tuple[Any, 
 class Transaction:
     """What an operation gets: a cursor, the time of the commit, and the crash points."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None) -> None:
+    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences) -> None:
         self.cursor = cursor
         self.now = now
         self.points = points
+        self.fences = fences
         self.rings: set[str] = set()
 
     def rows(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
-        """Run one statement between its two crash points."""
+        """Run one statement between its two crash points. Whatever it writes, nothing is known of fences afterwards."""
+        self.fences.clear()
         if self.points is None:
             return rows_of(self.cursor, sql, values)
         self.points("statement")
@@ -59,6 +62,7 @@ class Transaction:
 
     def many(self, sql: str, values: list[Any]) -> None:
         """Run one statement for many sets of values."""
+        self.fences.clear()
         if self.points is not None:
             self.points("statement")
         self.cursor.executemany(sql, values)
@@ -108,6 +112,7 @@ class Connection:
         self._closed = False
         self._dead: BaseException | None = None
         self._guard = threading.Lock()
+        self._fences = Fences()
         self._thread = threading.Thread(target=self._serve, name=f"outlast-sqlite {begin}", daemon=True)
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
 
@@ -222,10 +227,12 @@ class Connection:
             self._pass(names, "begin")
             cursor.execute(self._begin)
             try:
+                if self._writes:
+                    self._fences.begin(cursor)
                 stored = rows_of(cursor, statement("clock_read"))[0][0] if self._has_clock(cursor) else 0
                 now = max(self._clock.now_ms(), stored)
                 for call in calls:
-                    transaction = Transaction(cursor, now, self._named_points(call.name))
+                    transaction = Transaction(cursor, now, self._named_points(call.name), self._fences)
                     call.result = call.operation(transaction)
                     rings |= transaction.rings
                 has_clock = self._has_clock(cursor)
@@ -234,6 +241,7 @@ class Connection:
                 self._pass(names, "commit")
                 cursor.execute("COMMIT")
             except BaseException:
+                self._fences.clear()
                 if not cursor.connection.get_autocommit():
                     cursor.execute("ROLLBACK")
                 raise

@@ -276,7 +276,7 @@ class SqliteStore:
         check_batch(batch)
 
         def operation(tx: Transaction) -> Committed:
-            commit = Commit(tx.cursor, tx.now, tx.points)
+            commit = Commit(tx.cursor, tx.now, tx.points, tx.fences)
             verdicts = commit.apply(batch)
             tx.rings |= commit.rings
             return Committed(tx.now, verdicts)

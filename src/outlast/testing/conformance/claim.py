@@ -11,14 +11,15 @@ import pytest
 from outlast import limits
 from outlast.errors import InvalidInput
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Insert, Patch, execution_after, inserted, patched
+from outlast.machine.changes import Changes, Insert, Patch, Put, execution_after, inserted, patched
 from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt
-from outlast.model.execution import Execution
+from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import Flow, FlowState
+from outlast.model.lane import Lane
 from outlast.model.retry import RetryPolicy
 from outlast.model.status import Status
-from outlast.store.port import Query, Store
+from outlast.store.port import Query, Store, Verdict
 from outlast.testing.conformance.actors import (
     LANE,
     NAMESPACE,
@@ -30,6 +31,7 @@ from outlast.testing.conformance.actors import (
     claim_one,
     claim_request,
     claimed_ids,
+    commit,
     commit_one,
     completes,
     decided,
@@ -48,6 +50,7 @@ from outlast.testing.conformance.actors import (
     sends,
     session,
     start,
+    start_changes,
     start_fact,
     start_many,
     suspended,
@@ -246,6 +249,54 @@ class ClaimGateConformance(Conformance):
         await start(store, "a", namespace="elsewhere")
         await pause(store)
         assert await claimed_ids(store, namespace="elsewhere") == ["a"]
+
+    async def test_a_start_that_claims_writes_what_a_start_and_a_claim_would(self, store: Store) -> None:
+        apart = start_fact("a", timeout_ms=5_000)
+        await start_many(store, [apart])
+        [taken] = (await claim(store, "w1", claim_id="both")).executions
+        await store.renew("w1", lease_ttl_ms=TTL_MS)
+        at_once = start_fact("b", timeout_ms=5_000, worker="w1", change_id="both")
+        assert await commit_one(store, start_changes(store, at_once)) == Verdict(True, 0)
+        assert msgspec.structs.replace(await look(store, "b"), id="a") == taken.execution
+        [attempt], [other] = await records(store, Attempt, "a"), await records(store, Attempt, "b")
+        assert msgspec.structs.replace(other, execution="a") == attempt
+        assert await claimed_ids(store) == [], "it is taken"
+        assert {one.id for one in (await store.renew("w1", lease_ttl_ms=TTL_MS)).held} == {"a", "b"}
+
+    async def test_a_start_that_claims_finds_a_paused_lane_shut(self, store: Store) -> None:
+        await store.renew("w1", lease_ttl_ms=TTL_MS)
+        await pause(store)
+        changes = start_changes(store, start_fact("a", worker="w1"))
+        assert not (await commit_one(store, changes)).applied
+        assert await store.load([execution_key(NAMESPACE, "a")]) == [None]
+
+    async def test_a_start_that_claims_needs_a_live_session(self, store: Store, world: World) -> None:
+        changes = start_changes(store, start_fact("a", worker="w1"))
+        assert not (await commit_one(store, changes)).applied
+        await store.renew("w1", lease_ttl_ms=TTL_MS)
+        world.clock.advance("11s")
+        assert not (await commit_one(store, changes)).applied
+        assert await store.load([execution_key(NAMESPACE, "a")]) == [None]
+        await store.renew("w1", lease_ttl_ms=TTL_MS)
+        assert (await commit_one(store, changes)).applied
+
+    async def test_a_gate_that_is_shut_in_a_batch_is_shut_for_what_comes_behind_it(self, store: Store) -> None:
+        await store.renew("w1", lease_ttl_ms=TTL_MS)
+        before = start_changes(store, start_fact(**member(1), worker="w1"))
+        behind = start_changes(store, start_fact(**member(2), worker="w1"))
+        home = partition(store, ROOT)
+        lane = Lane(partition=home, namespace=NAMESPACE, lane=LANE, paused=True)
+        shut = Changes(id="shut", partition=home, anchors=(lane.key,), writes=(Put(lane),))
+        verdicts = await commit(store, before, shut, behind)
+        assert [verdict.applied for verdict in verdicts] == [True, True, False]
+
+    async def test_what_a_claim_says_is_all_was_all(self, store: Store) -> None:
+        for number in range(3):
+            await start(store, **member(number))
+        assert (await claim(store, limit=2)).more
+        rest = await claim(store, limit=2)
+        assert len(rest.executions) == 1
+        assert rest.more or await claimed_ids(store) == []
 
     @pytest.mark.parametrize("closed", [FlowState.STAGING, FlowState.STOPPED])
     async def test_members_of_a_flow_are_taken_only_while_it_is_open(self, store: Store, closed: FlowState) -> None:

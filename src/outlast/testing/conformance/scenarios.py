@@ -10,7 +10,7 @@ import msgspec
 from outlast.machine import facts
 from outlast.machine.changes import Changes
 from outlast.model.retry import RetryPolicy
-from outlast.store.port import Committed, Store
+from outlast.store.port import Claimed, Committed, Store
 from outlast.testing.conformance.actors import (
     NAMESPACE,
     ROOT,
@@ -186,6 +186,8 @@ def answer_of(result: object) -> object:
     match result:
         case Committed():
             return [msgspec.structs.replace(verdict, again=False) for verdict in result.verdicts]
+        case Claimed():
+            return result.executions
         case int():
             return None
         case _:

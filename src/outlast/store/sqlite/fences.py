@@ -1,0 +1,59 @@
+"""What the writer knows of the executions that it writes for, so that a step need not read its fence again.
+
+The file has one writer at a time. What this connection read or wrote stays true until somebody else commits, which
+SQLite tells (`data_version`), or until this connection writes the row itself, which `Commit` tells. Everything that is
+not a commit of changes (claim, purge, …) makes the writer forget all of it. So a zombie is found out as ever: whoever
+took over wrote the row, here or elsewhere.
+"""
+
+# apsw's stubs name a type that Python 3.11 does not have yet.
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import apsw
+
+from outlast.model.execution import Execution
+from outlast.model.record import Key
+from outlast.store.sqlite.statements import statement
+
+KNOWN_MAX = 20_000
+FIELDS = ("status", "epoch")
+"""The fields of the fence that every write of a holder has."""
+
+Known = tuple[str, int, int]
+"""(status, epoch, inbox)."""
+
+
+class Fences:
+    """Of one connection that writes."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str | int, ...], Known] = {}
+        self._version: int | None = None
+
+    def begin(self, cursor: apsw.Cursor) -> None:
+        """At the beginning of each transaction: has anybody else written since the last one?"""
+        version: Any = cursor.execute(statement("data_version")).fetchone()
+        if version != self._version or len(self._known) > KNOWN_MAX:
+            self._version = version
+            self._known.clear()
+
+    def clear(self) -> None:
+        self._known.clear()
+
+    def get(self, key: tuple[str | int, ...]) -> Known | None:
+        return self._known.get(key)
+
+    def keep(self, key: tuple[str | int, ...], known: Known) -> None:
+        self._known[key] = known
+
+    def keep_new(self, execution: Execution) -> None:
+        self._known[execution.namespace, execution.id] = (execution.status, execution.epoch, execution.inbox)
+
+    def drop(self, key: Key) -> None:
+        """Its row is written."""
+        if key.kind == Execution.KIND:
+            self._known.pop(key.values, None)
