@@ -206,7 +206,7 @@ class Client:
         cursor = after
         while True:
             feed = await self._engine.store.completions(after=cursor, filter=filter)
-            for completion in feed.completions:
+            for number, completion in enumerate(feed.completions):
                 yield CompletionInfo(
                     execution_id=completion.execution,
                     namespace=completion.namespace,
@@ -215,7 +215,7 @@ class Client:
                     workflow=completion.workflow,
                     tags=completion.tag_map,
                     finished_at=moment(settled(completion.finished_at)),
-                    cursor=str(completion.seq),
+                    cursor=str(completion.seq) if feed.cursors is None else feed.cursors[number],
                 )
             if cursor == feed.cursor:
                 await asyncio.sleep(POLL_S / 10)

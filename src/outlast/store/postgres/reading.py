@@ -275,19 +275,19 @@ async def completions(session: Session, after: str | None, limit: int, filter: F
     start = {"after_tx": str(_number(tx, "completions")), "after_seq": _number(seq, "completions")}
     text, values = filtered(filter, "execution")
     sql = statement("completions:page").format(columns=table.select, filter=text)
+    before = after or "0:0"
     for _ in range(FEED_LOOKS):
         [(horizon, more)] = await session.rows(statement("completions:horizon"))
         rows = await session.rows(sql, {**start, "horizon": horizon, "limit": limit, **values})
         if rows or not more:
             break
         await asyncio.sleep(FEED_PAUSE_S)
-    else:
-        rows, horizon = [], start["after_tx"]
-        return Feed([], after or "0:0")
     found = [record for row in rows if isinstance(record := table.record(row[1:]), Completion)]
+    cursors = [f"{row['tx']}:{completion.seq}" for row, completion in zip(rows, found, strict=True)]
     if len(found) == limit:
-        return Feed(found, f"{rows[-1]['tx']}:{found[-1].seq}")
-    return Feed(found, max([f"{horizon}:0", after or "0:0"], key=_place))
+        return Feed(found, cursors[-1], cursors)
+    # Below the horizon nothing is left, and nothing will come.
+    return Feed(found, max([f"{horizon}:0", before], key=_place), cursors)
 
 
 def _place(cursor: str) -> tuple[int, int]:
