@@ -38,8 +38,6 @@ from outlast.testing.conformance.reading import LoadConformance, ScanConformance
 from outlast.testing.conformance.reconcilers import ReconcilerConformance
 from outlast.testing.conformance.streams import CompletionConformance, FrameConformance
 from outlast.testing.conformance.timekeeping import ClockConformance, TimeConformance
-
-
 from tests.conformance.postgres_harness import PostgresHarness, QuickHarness
 from tests.postgres import server
 

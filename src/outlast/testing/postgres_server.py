@@ -155,7 +155,7 @@ def _as_user() -> dict[str, Any]:
 class _Keeper:
     def __init__(self, binaries: Path, folder: Path, options: list[str]) -> None:
         self._binaries, self._folder, self._options = binaries, folder, options
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[Any] | None = None
 
     def create(self) -> None:
         if os.getuid() == 0:
@@ -173,12 +173,13 @@ class _Keeper:
             command += ["-c", option]
         log = (self._folder / "log").open("ab")
         with log:
-            self._server = subprocess.Popen(
+            server: subprocess.Popen[Any] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", **_as_user()
             )
+        self._server = server
         deadline = time.monotonic() + READY_S
         while not self._is_ready():
-            if self._server.poll() is not None or time.monotonic() > deadline:
+            if server.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self._folder / "log").read_text()[-2_000:])
             time.sleep(0.02)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from outlast.model.execution import Execution
-from outlast.model.partition import partition_of
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.functions import CALLS
@@ -37,17 +36,18 @@ async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequ
         taken: list[ClaimedExecution] = []
         for row in rows:
             if row["input"] is not None:
-                execution = _TABLE.record(row[3:])
+                execution = _TABLE.record(row[4:])
                 assert isinstance(execution, Execution)
                 taken.append(ClaimedExecution(execution, row["input"]))
-        return Claimed(now, taken), bool(rows[0]["passed_over"])
+        return Claimed(now, taken, rows[0]["more"]), bool(rows[0]["passed_over"])
 
-    for _ in range(LOOKS):
+    looks = 0
+    while True:
         claimed, passed_over = await pool.call("claim", call)
-        if claimed.executions or not passed_over:
-            break
+        looks += 1
+        if claimed.executions or not passed_over or looks == LOOKS:
+            return claimed
         await asyncio.sleep(PAUSE_S)
-    return claimed  # pyright: ignore[reportPossiblyUnboundVariable]: it looks at least once
 
 
 async def renew(pool: Pool, time: StoreTime, partitions: int, worker: str, lease_ttl_ms: int) -> Renewed:
@@ -55,7 +55,7 @@ async def renew(pool: Pool, time: StoreTime, partitions: int, worker: str, lease
         values = {
             "worker": worker,
             "ttl_ms": lease_ttl_ms,
-            "home": partition_of("", worker, partitions),
+            "partitions": partitions,
             **time.values(),
         }
         rows = await session.rows(CALLS["renew"], values)

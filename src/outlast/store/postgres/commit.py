@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias, assert_never
 
-import asyncpg
 import msgspec
 
 from outlast.errors import InvalidInput, StoreUnavailable
@@ -35,10 +34,10 @@ from outlast.machine.changes import (
 )
 from outlast.model.execution import Execution
 from outlast.model.kinds import OF_EXECUTION
-from outlast.model.record import Key, Record, settled
+from outlast.model.record import Key, Plain, Record, settled
 from outlast.store.port import Committed, Verdict
 from outlast.store.postgres.connection import Pool, Session
-from outlast.store.postgres.errors import TAKEN, sqlstate
+from outlast.store.postgres.errors import KeyTaken
 from outlast.store.postgres.functions import CALLS, LOOSE, SLOTS, numbers_of
 from outlast.store.postgres.reading import load
 from outlast.store.postgres.statements import TABLES
@@ -80,9 +79,7 @@ async def _apply(
     for chance in range(_CAREFUL_MAX):
         try:
             row = await pool.call("commit", lambda session: call.made(session, time, careful=chance > 0))  # noqa: B023
-        except asyncpg.PostgresError as error:
-            if sqlstate(error) != TAKEN:
-                raise
+        except KeyTaken:
             continue
         time.saw(row["now_ms"])
         refused = {int(number) for number in row["refused_list"].split(",") if number}
@@ -163,7 +160,9 @@ def _depends(
         if before and not (_are_additions(fields) or _are_additions(before)):
             # One statement patches a record once.
             return True
-        if before and any(field.lstrip("+") in before or (field[0] != "+" and f"+{field}" in before) for field in fields):
+        if before and any(
+            field.lstrip("+") in before or (field[0] != "+" and f"+{field}" in before) for field in fields
+        ):
             return True
         seen = read.get(key)
         if seen is not None and any(field == _WHOLE or field.lstrip("+") in seen for field in fields):
@@ -272,7 +271,7 @@ class Call:
             case Insert(record):
                 table = TABLES[record.KIND]
                 if record.KIND in _BELONGS:
-                    self._execution(expected, number, partition, (record.namespace, record.execution))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
+                    self._execution(expected, number, partition, table.key_values(record)[:2])
                 self._row("insert", record.KIND, table.row(record, number, partition))
             case Put(record):
                 table = TABLES[record.KIND]
@@ -368,13 +367,13 @@ def _lock_order(row: Row) -> tuple[int, str, str]:
     return (row["partition"], row["namespace"], row["id"])
 
 
-def _expect(row: Row, fields: dict[str, Any]) -> None:
+def _expect(row: Row, fields: dict[str, Plain]) -> None:
     """What a guard expects of the execution: the usual three as columns, the rest as a document."""
     row["must"] = True
     table = TABLES[_EXECUTION]
     for name, value in fields.items():
         plain = name in ("epoch", "status", "inbox") and value is not None and name not in row
-        if plain and table.columns[name].takes(type(value)):
+        if plain and table.columns[name].takes(value):
             row[name] = value
             continue
         more = row.setdefault("more", {})

@@ -6,6 +6,10 @@ Whatever ends an operation in the middle (an error, a cancelled caller) ends its
 pool in an unknown state.
 """
 
+# asyncpg has no stubs: its connections are Any here, and nowhere else.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportArgumentType=false
+
 from __future__ import annotations
 
 import asyncio
@@ -16,11 +20,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import asyncpg
-import asyncpg.connect_utils
 
 from outlast.errors import ReplyLost, StoreClosed
 from outlast.store.port import Points
-from outlast.store.postgres.errors import TAKEN, is_away, sqlstate, translated, was_undone
+from outlast.store.postgres.errors import TAKEN, KeyTaken, is_away, sqlstate, translated, was_undone
 from outlast.store.postgres.statements import bound
 from outlast.store.postgres.url import Address
 
@@ -115,9 +118,7 @@ class Pool:
             self._on_crash(crash)
             raise
 
-    async def _until_answered(
-        self, name: str, operation: Operation[T], transaction: bool, points: Points | None
-    ) -> T:
+    async def _until_answered(self, name: str, operation: Operation[T], transaction: bool, points: Points | None) -> T:
         began, pause_s = time.monotonic(), PAUSE_MIN_S
         while True:
             try:
@@ -126,7 +127,7 @@ class Pool:
                 raise
             except Exception as error:
                 if sqlstate(error) == TAKEN:
-                    raise
+                    raise KeyTaken from error
                 again = was_undone(error) or is_away(error)
                 if not again or self._closed or time.monotonic() - began > self._address.patience_s:
                     ours = translated(self._address.shown, error)

@@ -105,7 +105,7 @@ class Doorbell:
             connection = None
             try:
                 connection = await connect(self._address)
-                connection.add_termination_listener(lambda _: lost.set())  # noqa: B023
+                connection.add_termination_listener(_setting(lost))
                 await connection.add_listener(BELL, self._heard)
                 self._connected = True
                 pause_s = RECONNECT_MIN_S
@@ -157,6 +157,10 @@ class Doorbell:
         for background in (self._sending, self._listening):
             if background is not None:
                 background.cancel()
+
+
+def _setting(event: asyncio.Event) -> Callable[[Any], None]:
+    return lambda _: event.set()
 
 
 class Listener:

@@ -1,5 +1,8 @@
 """What PostgreSQL says, in Outlast's words; and which of it passes if one tries again."""
 
+# asyncpg has no stubs; what is used of it here are its errors.
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 import asyncpg
@@ -16,6 +19,11 @@ from outlast.errors import (
 
 TAKEN = "OL001"
 """Our own: an insert met a record, and nothing was written."""
+
+
+class KeyTaken(Exception):
+    """`TAKEN`, inside of the store: the commit is asked again, carefully."""
+
 
 _UNDONE = {"40001", "40P01"}
 """The server undid the transaction for another's sake: the same one works if it is done again."""

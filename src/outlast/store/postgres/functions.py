@@ -18,7 +18,11 @@ OPERATIONS = ("guard", "delete", "insert", "put", "patch", "add")
 
 SLOTS: dict[tuple[str, str], int] = {}
 """Where the rows of an operation on a kind stand in a commit's `docs`, counted from 1 as the server does."""
-for _operation, _kinds in [("lock", LOOSE), ("share", LOOSE), *((operation, tuple(TABLES)) for operation in OPERATIONS)]:
+for _operation, _kinds in [
+    ("lock", LOOSE),
+    ("share", LOOSE),
+    *((operation, tuple(TABLES)) for operation in OPERATIONS),
+]:
     for _kind in _kinds:
         SLOTS[_operation, _kind] = len(SLOTS) + 1
 

@@ -36,9 +36,7 @@ async def now(session: Session, time: StoreTime) -> int:
     return time.saw(rows[0]["now_ms"])
 
 
-async def load(
-    session: Session, partitions: int, keys: Sequence[Key], *, checked: bool = True
-) -> list[Record | None]:
+async def load(session: Session, partitions: int, keys: Sequence[Key], *, checked: bool = True) -> list[Record | None]:
     """In the order of the keys, one statement per kind."""
     found: list[Record | None] = [None] * len(keys)
     places: dict[str, list[int]] = {}
@@ -86,7 +84,9 @@ async def scan(
         table.check_key(after)
         at = await _position(session, table, after, partitions)
         values |= {f"at_{n}": value for n, value in enumerate(at)}
-        going_on = f"AND ({', '.join(f'x.{name}' for name in order)}) > ({', '.join(f':at_{n}' for n in range(len(at)))})"
+        going_on = (
+            f"AND ({', '.join(f'x.{name}' for name in order)}) > ({', '.join(f':at_{n}' for n in range(len(at)))})"
+        )
     sql = statement("scan").format(
         kind=kind,
         columns=table.select,
@@ -276,10 +276,12 @@ async def completions(session: Session, after: str | None, limit: int, filter: F
     text, values = filtered(filter, "execution")
     sql = statement("completions:page").format(columns=table.select, filter=text)
     before = after or "0:0"
-    for _ in range(FEED_LOOKS):
+    looks = 0
+    while True:
         [(horizon, more)] = await session.rows(statement("completions:horizon"))
         rows = await session.rows(sql, {**start, "horizon": horizon, "limit": limit, **values})
-        if rows or not more:
+        looks += 1
+        if rows or not more or looks == FEED_LOOKS:
             break
         await asyncio.sleep(FEED_PAUSE_S)
     found = [record for row in rows if isinstance(record := table.record(row[1:]), Completion)]

@@ -76,7 +76,8 @@ class Column:
         self.python: type = next(base for base in (bool, int, str, bytes) if issubclass(plain, base))
         self.type = {bool: "boolean", int: "bigint", str: "text", bytes: "bytea"}[self.python]
 
-    def takes(self, value_type: type) -> bool:
+    def takes(self, value: object) -> bool:
+        value_type = type(value)
         if value_type is Now:
             return self.is_time
         if value_type is type(None):
@@ -146,7 +147,7 @@ class Table:
         column = self.columns.get(name)
         if column is None:
             raise InvalidInput(f"{self.name} has no field {name!r}")
-        if not column.takes(type(value)):
+        if not column.takes(value):
             raise InvalidInput(f"{self.name}.{name} cannot be {value!r}: it is {column.type}")
 
     def plain(self, name: str, value: Any) -> Any:

@@ -4,14 +4,14 @@
 -- First it looks, without locks, at the heads of the routes that the worker serves (index execution_ready, one short
 -- scan each). Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
 -- themselves, passing over those that somebody else has locked. If too many were passed over it looks further.
--- result: a row per execution with its input; or one row without any, which tells the time and whether work was passed
+-- result: a row per execution with its input, and whether there was more that it could have taken; or one row without any, which tells the time and whether work was passed
 -- over because it was locked (a moment later it may be free).
 
 -- part: function
 CREATE FUNCTION outlast.{name}(
   _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _most int,
   _ttl_ms bigint, _suspects int, _partitions int, clock_ms bigint, floor_ms bigint
-) RETURNS TABLE (now_ms bigint, passed_over boolean, input bytea, {types})
+) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, {types})
 LANGUAGE plpgsql
 SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
 AS $function$
@@ -19,7 +19,7 @@ AS $function$
 DECLARE
   v_now bigint;
   v_lanes text[]; v_routes text[]; v_suspect boolean[];
-  v_depth int := _most;
+  v_depth int := _most + 1;
   v_seen int;
   c_partition int[]; c_id text[]; c_flow text[]; c_quota text[]; c_suspect boolean[]; c_lane text[]; c_route text[];
   k_partition int[]; k_id text[]; k_lane text[]; k_route text[];
@@ -163,6 +163,7 @@ BEGIN
   IF t_id IS NULL THEN
     now_ms := v_now;
     passed_over := coalesce(cardinality(k_id), 0) > 0;
+    more := passed_over;
     RETURN NEXT;
     RETURN;
   END IF;
@@ -213,7 +214,7 @@ BEGIN
   PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;
 
   RETURN QUERY
-  SELECT v_now, false, p.value, {columns}
+  SELECT v_now, false, coalesce(v_seen > cardinality(t_id), true), p.value, {columns}
   FROM unnest(t_partition, t_id) WITH ORDINALITY AS q(partition, id, n)
   CROSS JOIN LATERAL (
     SELECT * FROM outlast.execution AS x

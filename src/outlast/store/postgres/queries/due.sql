@@ -51,7 +51,7 @@ WHERE x.due_at <= :now {filter} ORDER BY x.due_at LIMIT :limit
 SELECT x.expires_at AS due_at, {columns} FROM outlast.session AS x
 WHERE x.expires_at <= :now AND NOT EXISTS (
   SELECT 1 FROM outlast.execution AS e WHERE e.worker = x.worker AND e.partition = x.partition
-) ORDER BY x.expires_at LIMIT :limit
+) ORDER BY x.expires_at, x.worker, x.partition LIMIT :limit
 
 -- part: depth
 -- How much is due in all, up to a bound that keeps the look cheap.
