@@ -2,7 +2,8 @@
 -- `decide(view, Claim)` gives.
 --
 -- First it looks, without locks, at the heads of the routes that the worker serves (index execution_ready, one short
--- scan each). Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
+-- scan each). Rows that it knows are looked up by key and then by status: a condition on ready_at would let a plan take
+-- the index of ready work instead of the key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
 -- themselves, passing over those that somebody else has locked. If too many were passed over it looks further.
 -- result: a row per execution with its input, and whether there was more that it could have taken; or one row without any, which tells the time and whether work was passed
 -- over because it was locked (a moment later it may be free).
@@ -74,15 +75,15 @@ BEGIN
           SELECT x.partition, x.id, x.flow, x.quota, x.lane, x.route, x.priority, x.resumed, x.ready_at
           FROM outlast.execution AS x
           WHERE x.ready_at IS NOT NULL AND x.namespace = _namespace AND x.lane = r.lane AND x.route = r.route
-            AND (x.flow IS NULL OR NOT EXISTS (
-              SELECT 1 FROM outlast.flow AS f
-              WHERE f.partition = x.partition AND f.namespace = x.namespace AND f.id = x.flow AND f.state <> 'open'))
-            AND NOT EXISTS (
-              SELECT 1 FROM outlast.lane AS p
-              WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.lane = x.lane AND p.paused)
-            AND (x.quota IS NULL OR EXISTS (
-              SELECT 1 FROM outlast.quota AS u
-              WHERE u.partition = x.partition AND u.namespace = x.namespace AND u.name = x.quota AND u.free > 0))
+            AND (x.flow IS NULL OR coalesce((
+              SELECT f.state FROM outlast.flow AS f
+              WHERE f.partition = x.partition AND f.namespace = x.namespace AND f.id = x.flow), 'open') = 'open')
+            AND coalesce((
+              SELECT NOT p.paused FROM outlast.lane AS p
+              WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.lane = x.lane), true)
+            AND (x.quota IS NULL OR coalesce((
+              SELECT u.free > 0 FROM outlast.quota AS u
+              WHERE u.partition = x.partition AND u.namespace = x.namespace AND u.name = x.quota), false))
           ORDER BY x.priority DESC, x.resumed DESC, x.ready_at, x.id
           LIMIT CASE WHEN r.suspect AND _suspects IS NOT NULL THEN least(v_depth, _suspects * 8) ELSE v_depth END
         ) AS h
@@ -105,9 +106,9 @@ BEGIN
           INTO c_partition, c_id, c_flow, c_quota, c_suspect, c_lane, c_route
         FROM unnest(c_partition, c_id, c_flow, c_quota, c_suspect, c_lane, c_route) WITH ORDINALITY
           AS q(partition, id, flow, quota, suspect, lane, route, n)
-        WHERE q.flow IS NULL OR NOT EXISTS (
-          SELECT 1 FROM outlast.flow AS f
-          WHERE f.partition = q.partition AND f.namespace = _namespace AND f.id = q.flow AND f.state <> 'open');
+        WHERE q.flow IS NULL OR coalesce((
+          SELECT f.state FROM outlast.flow AS f
+          WHERE f.partition = q.partition AND f.namespace = _namespace AND f.id = q.flow), 'open') = 'open';
       END IF;
 
       -- Permits, and suspects: counted in the order of claims.
@@ -147,7 +148,7 @@ BEGIN
         SELECT q.partition, q.id FROM unnest(k_partition, k_id, k_lane, k_route) AS q(partition, id, lane, route)
         CROSS JOIN LATERAL (
           SELECT 1 FROM outlast.execution AS x
-          WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.ready_at IS NOT NULL
+          WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready'
             AND x.lane = q.lane AND x.route = q.route
           FOR UPDATE SKIP LOCKED
         ) AS l LIMIT _most
@@ -175,13 +176,13 @@ BEGIN
   CROSS JOIN LATERAL (
     SELECT * FROM outlast.execution AS x
     WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS x
-  WHERE x.ready_at IS NOT NULL AND NOT x.attempt_open;
+  WHERE x.status = 'ready' AND NOT x.attempt_open;
   UPDATE outlast.attempt AS a SET epoch = o.epoch + 1, worker = _worker, change_id = _claim
   FROM unnest(t_partition, t_id) AS q(partition, id)
   CROSS JOIN LATERAL (
     SELECT * FROM outlast.execution AS x
     WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.attempt_open
-      AND x.ready_at IS NOT NULL OFFSET 0) AS o
+      AND x.status = 'ready' OFFSET 0) AS o
   CROSS JOIN LATERAL (
     SELECT b.ctid AS place FROM outlast.attempt AS b
     WHERE b.partition = o.partition AND b.namespace = o.namespace AND b.execution = o.id
@@ -193,7 +194,7 @@ BEGIN
     CROSS JOIN LATERAL (
       SELECT x.partition, x.quota FROM outlast.execution AS x
       WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.quota IS NOT NULL
-        AND x.ready_at IS NOT NULL OFFSET 0) AS x
+        AND x.status = 'ready' OFFSET 0) AS x
     GROUP BY x.partition, x.quota
   ) AS q
   WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.quota;
@@ -208,7 +209,7 @@ BEGIN
   FROM unnest(t_partition, t_id) AS q(partition, id)
   CROSS JOIN LATERAL (
     SELECT x.ctid AS place FROM outlast.execution AS x
-    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.ready_at IS NOT NULL OFFSET 0
+    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready' OFFSET 0
   ) AS o
   WHERE t.ctid = o.place;
   PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;

@@ -13,5 +13,5 @@ AND EXISTS (
 -- part: tag_elsewhere
 AND EXISTS (
   SELECT 1 FROM outlast.tag AS t
-  WHERE t.namespace = x.namespace AND t.execution = x.{id} AND t.tag = :tag AND t.value = :value
+  WHERE t.namespace COLLATE "POSIX" = x.namespace AND t.execution COLLATE "POSIX" = x.{id} AND t.tag COLLATE "POSIX" = :tag AND t.value COLLATE "POSIX" = :value
 )

@@ -1,13 +1,13 @@
 -- find: executions of a namespace, newest first, by the conditions asked for. One index does the order: by status if
 -- one is asked for, else by workflow, else by time. A tag that few have comes first instead: then only those few are
--- read, and sorted. {source} is one of the two.
+-- read, and sorted. {source} is one of the two. (Why COLLATE "POSIX": see the indexes in migrations/.)
 
 -- part: select
-SELECT {columns} FROM {source} WHERE x.namespace = :namespace {conditions}
-ORDER BY x.created_at DESC, x.id DESC LIMIT :limit
+SELECT {columns} FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions}
+ORDER BY x.created_at DESC, x.id COLLATE "POSIX" DESC LIMIT :limit
 
 -- part: count
-SELECT count(*) AS n FROM {source} WHERE x.namespace = :namespace {conditions}
+SELECT count(*) AS n FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions}
 
 -- part: in_order
 outlast.execution AS x
@@ -19,21 +19,21 @@ outlast.tag AS few CROSS JOIN LATERAL (
 ) AS x
 
 -- part: by_tag_condition
-AND few.namespace = :namespace AND few.tag = :tag_{n} AND few.value = :value_{n}
+AND few.namespace COLLATE "POSIX" = :namespace AND few.tag COLLATE "POSIX" = :tag_{n} AND few.value COLLATE "POSIX" = :value_{n}
 
 -- part: tagged
 SELECT count(*) AS n FROM (
-  SELECT 1 FROM outlast.tag WHERE namespace = :namespace AND tag = :tag AND value = :value LIMIT :limit
+  SELECT 1 FROM outlast.tag WHERE namespace COLLATE "POSIX" = :namespace AND tag COLLATE "POSIX" = :tag AND value COLLATE "POSIX" = :value LIMIT :limit
 ) AS t
 
 -- part: status_one
-AND x.status = :status
+AND x.status COLLATE "POSIX" = :status
 
 -- part: status_any
 AND x.status = ANY (:status)
 
 -- part: workflow
-AND x.workflow = :workflow
+AND x.workflow COLLATE "POSIX" = :workflow
 
 -- part: lane
 AND x.lane = :lane
@@ -55,4 +55,4 @@ AND x.created_at >= :created_from
 AND x.created_at < :created_before
 
 -- part: after
-AND (x.created_at, x.id) < (:after_created_at, :after_id)
+AND (x.created_at, x.id COLLATE "POSIX") < (:after_created_at, :after_id)
