@@ -24,10 +24,7 @@ from tests.integration.postgres.proxy import Proxy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
-CUT_ALL = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
+CUT_ALL = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{postgres.RECYCLED}'"
 
 
 @pytest_asyncio.fixture
@@ -43,8 +40,8 @@ async def store(url: str) -> AsyncIterator[PostgresStore]:
     await store.close()
 
 
-async def admin(url: str, sql: str) -> None:
-    connection = await asyncpg.connect(url)
+async def admin(sql: str) -> None:
+    connection = await asyncpg.connect(postgres.server().url)
     try:
         await connection.execute(sql)
     finally:
@@ -67,12 +64,12 @@ async def assert_all_arrived_once(store: PostgresStore, senders: int, each: int)
     assert (await actors.look(store, "a")).inbox == senders * each
 
 
-async def test_backends_cut_at_random_lose_nothing_and_double_nothing(store: PostgresStore, url: str):
+async def test_backends_cut_at_random_lose_nothing_and_double_nothing(store: PostgresStore):
     await actors.running(store)
     sending = asyncio.gather(*[send_all(store, number, 20) for number in range(5)])
     cuts = 0
     while not sending.done():
-        await admin(url, CUT_ALL)
+        await admin(CUT_ALL)
         cuts += 1
         # Long enough, now and then, for a new connection to get something done.
         await asyncio.sleep(random.random() * 0.5)
@@ -161,19 +158,19 @@ async def test_a_read_only_server_is_a_clear_error_and_work_goes_on_when_it_may_
 
     async with app:
         assert await note(1) == 1
-        await admin(url, f"ALTER DATABASE {postgres.RECYCLED} SET default_transaction_read_only = on")
-        await admin(url, CUT_ALL)
+        await admin(f"ALTER DATABASE {postgres.RECYCLED} SET default_transaction_read_only = on")
+        await admin(CUT_ALL)
         with pytest.raises(StoreReadOnly, match="read but not written"):
             await note.options(id="refused").start(2)
-        await admin(url, f"ALTER DATABASE {postgres.RECYCLED} RESET default_transaction_read_only")
-        await admin(url, CUT_ALL)
+        await admin(f"ALTER DATABASE {postgres.RECYCLED} RESET default_transaction_read_only")
+        await admin(CUT_ALL)
         async with asyncio.timeout(30):
             assert await note(3) == 3
     assert ran == [1, 3]
 
 
 async def test_a_statement_timeout_ends_in_an_error_or_in_success_never_in_a_hang(url: str):
-    await admin(url, f"ALTER DATABASE {postgres.RECYCLED} SET statement_timeout = '300ms'")
+    await admin(f"ALTER DATABASE {postgres.RECYCLED} SET statement_timeout = '300ms'")
     try:
         store = PostgresStore(f"{url}&patience=1")
         await store.open()
@@ -187,7 +184,7 @@ async def test_a_statement_timeout_ends_in_an_error_or_in_success_never_in_a_han
         assert (await actors.start(store, "b")).id == "b"
         await store.close()
     finally:
-        await admin(url, f"ALTER DATABASE {postgres.RECYCLED} RESET statement_timeout")
+        await admin(f"ALTER DATABASE {postgres.RECYCLED} RESET statement_timeout")
 
 
 async def test_where_connections_are_few_operations_wait_in_line(url: str):
@@ -206,8 +203,10 @@ async def test_where_connections_are_few_operations_wait_in_line(url: str):
             assert all(verdict.applied for verdict in await asyncio.gather(*starts))
         await store.close()
     finally:
-        await admin(url, f"ALTER DATABASE {postgres.RECYCLED} CONNECTION LIMIT -1")
-        await admin(url, "DROP OWNED BY modest; DROP ROLE modest")
+        await admin(f"ALTER DATABASE {postgres.RECYCLED} CONNECTION LIMIT -1")
+        connection = await asyncpg.connect(url)
+        await connection.execute("DROP OWNED BY modest; DROP ROLE modest")
+        await connection.close()
 
 
 @pytest.mark.parametrize("latency_ms", [1, 20])
