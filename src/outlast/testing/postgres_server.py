@@ -81,6 +81,7 @@ class PostgresServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         server = cls(f"postgresql://postgres@/postgres?host={quote(str(folder), safe='')}", keeper, folder)
         server._await("started")
@@ -215,7 +216,8 @@ class _Keeper:
 
 def _keep(binaries: str, folder: str, *options: str) -> None:
     # What ends the test ends the server by closing stdin, not by a signal to the whole group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     keeper = _Keeper(Path(binaries), Path(folder), list(options))
     try:
         keeper.serve()
