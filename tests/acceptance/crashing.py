@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from outlast.app import App
+from outlast.app import App, store_for
 from outlast.model.journal import JournalEntry
-from outlast.store.sqlite import SqliteStore
 from outlast.testing import Crash, CrashPoints, ManualClock
 
 Build = Callable[[App, list[str]], Any]
@@ -40,12 +38,12 @@ class Performed(logging.Handler):
 
 
 class Process:
-    """An app on a file, in this process, that can die."""
+    """An app on a store, in this process, that can die."""
 
-    def __init__(self, path: Path, build: Build, clock: ManualClock, points: CrashPoints | None = None) -> None:
+    def __init__(self, url: str, build: Build, clock: ManualClock, points: CrashPoints | None = None) -> None:
         self.ledger: list[str] = []
         self._watch = Performed()
-        self.store = SqliteStore(str(path), clock=clock, points=points)
+        self.store = store_for(url, clock=clock, points=points)
         self.app = App(store=lambda: self.store)
         self.workflow = build(self.app, self.ledger)
 
@@ -85,10 +83,10 @@ async def outcome(handle: Any) -> Any:
         return (type(error).__name__, str(error).partition("\n")[0])
 
 
-async def recorded(path: Path, clock: ManualClock, *, failures: bool) -> set[str]:
+async def recorded(url: str, clock: ManualClock, *, failures: bool) -> set[str]:
     """The steps in the journal, as the next process finds them; with those that failed, or without."""
     kept = {"succeeded", "failed"} if failures else {"succeeded"}
-    store = SqliteStore(str(path), clock=clock)
+    store = store_for(url, clock=clock)
     await store.open()
     entries = await store.scan(JournalEntry.KIND, ("default", "it"))
     await store.close()
@@ -99,8 +97,8 @@ async def recorded(path: Path, clock: ManualClock, *, failures: bool) -> set[str
     }
 
 
-async def exists(path: Path, clock: ManualClock) -> bool:
-    store = SqliteStore(str(path), clock=clock)
+async def exists(url: str, clock: ManualClock) -> bool:
+    store = store_for(url, clock=clock)
     await store.migrate()
     await store.open()
     found = await store.scan("execution", ("default", "it"))

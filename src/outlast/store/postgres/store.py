@@ -198,7 +198,10 @@ class PostgresStore:
         return await pool.call("completions", lambda s: reading.completions(s, after, limit, filter), writes=False)
 
     async def health(self, *, deep: bool = False) -> Health:
-        return await self._opened()[0].call("health", lambda s: health.health(s, deep=deep), writes=False)
+        partitions, doorbell = self._partitions, self._address.doorbell
+        return await self._opened()[0].call(
+            "health", lambda s: health.health(s, partitions=partitions, doorbell=doorbell, deep=deep), writes=False
+        )
 
     # ---- doorbell -------------------------------------------------------------------------------------------------
 
