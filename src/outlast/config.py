@@ -56,6 +56,9 @@ class Config(Struct, frozen=True, kw_only=True):
     doorbell: bool = True
     """Listen for rings; off, polling alone finds work and ends."""
 
+    allow_pickle: bool = False
+    """Pickle values that typed JSON does not keep, and read such values, which runs whatever their writer wanted."""
+
     @staticmethod
     def load(env: Mapping[str, str], **options: Any) -> Config:
         """From the environment and the caller's arguments, which win."""
@@ -131,6 +134,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "reconcile_shared": ("reconcile_shared", flag),
     "fast_path": ("fast_path", flag),
     "doorbell": ("doorbell", flag),
+    "allow_pickle": ("allow_pickle", flag),
 }
 
 _PREFIX = "OUTLAST_RECONCILER_"

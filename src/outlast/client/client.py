@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlast.client.handle import Handle
@@ -12,11 +12,12 @@ from outlast.client.info import (
     CompletionInfo,
     Info,
     JournalInfo,
+    completion_of,
     info_of,
     moment,
     moment_or_none,
 )
-from outlast.client.waiters import POLL_S, Waiters
+from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
 from outlast.errors import (
@@ -25,9 +26,10 @@ from outlast.errors import (
     ExecutionExpired,
     ExecutionNotFound,
     ExecutionRefused,
+    ExecutionSkipped,
     InvalidInput,
 )
-from outlast.machine import facts
+from outlast.machine import facts, superseding
 from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
 from outlast.model.duration import Duration, to_ms
@@ -38,7 +40,7 @@ from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
-from outlast.runtime.operation import CANCEL, CANCELLED, OperationKey
+from outlast.runtime.journal import journal_of
 from outlast.store.port import Filter, Query
 
 if TYPE_CHECKING:
@@ -120,10 +122,10 @@ class Client:
         assert existing is not None
         key = payload_key(existing.namespace, existing.id, existing.journal_generation, Role.INPUT)
         [stored] = await self._engine.store.load([key])
-        was = stored.value if isinstance(stored, Payload) else b""
+        was = self._shown(stored.value) if isinstance(stored, Payload) else "(purged since)"
         return ExecutionConflict(
             fact.id,
-            existing=f"{existing.workflow} {self._shown(was)} ({existing.status})",
+            existing=f"{existing.workflow} {was} ({existing.status})",
             given=f"{fact.workflow} {self._shown(fact.input)}",
         )
 
@@ -142,13 +144,17 @@ class Client:
             raise ExecutionNotFound(self.namespace, execution_id)
         match end.status:
             case Status.SUCCEEDED:
-                return self._values.decode(end.value or b"null", annotation, f"result of {execution_id!r}")
+                assert end.value is not None
+                return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
                 raise ExecutionCancelled(f"execution {execution_id!r} was cancelled")
-            case Status.EXPIRED | Status.SKIPPED:
+            case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
+            case Status.SKIPPED:
+                raise ExecutionSkipped(f"execution {execution_id!r} was skipped: {end.cause}")
             case _:
-                failure = decode_failure(self._values.unseal(end.value or b"{}"))
+                assert end.value is not None
+                failure = decode_failure(self._values.unseal(end.value))
                 raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
 
     # ---- looking --------------------------------------------------------------------------------------------------
@@ -159,9 +165,7 @@ class Client:
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
         execution = await self._look(execution_id)
-        prefix = (self.namespace, execution_id, execution.journal_generation)
-        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
-        entries.sort(key=lambda entry: entry.position)
+        entries = await journal_of(self._engine.store, execution)
         return [
             JournalInfo(
                 scope=entry.scope,
@@ -201,24 +205,23 @@ class Client:
     async def count(self, query: Query) -> int:
         return await self._engine.store.count(query)
 
-    async def completions(self, *, after: str | None, filter: Filter) -> AsyncIterator[CompletionInfo]:
-        """Every end, in commit order, for ever; go on from a `cursor` after a restart."""
+    async def completions(
+        self, *, after: str | None, filter: Filter, tags: Mapping[str, str]
+    ) -> AsyncIterator[CompletionInfo]:
+        """Every end, in commit order, for ever; go on from a `cursor` after a restart. All of `tags` must fit."""
         cursor = after
+        loop = asyncio.get_running_loop()
         while True:
+            rings, began_s = self._waiters.rings, loop.time()
             feed = await self._engine.store.completions(after=cursor, filter=filter)
+            look_at_s = loop.time() + (loop.time() - began_s) * DISTANCE
             for number, completion in enumerate(feed.completions):
-                yield CompletionInfo(
-                    execution_id=completion.execution,
-                    namespace=completion.namespace,
-                    status=completion.status,
-                    cause=completion.cause,
-                    workflow=completion.workflow,
-                    tags=completion.tag_map,
-                    finished_at=moment(settled(completion.finished_at)),
-                    cursor=str(completion.seq) if feed.cursors is None else feed.cursors[number],
-                )
+                if tags.items() <= completion.tag_map.items():
+                    yield completion_of(completion, None if feed.cursors is None else feed.cursors[number])
             if cursor == feed.cursor:
-                await asyncio.sleep(POLL_S / 10)
+                await self._waiters.rung(rings)
+                # As in `Waiters`: a busy store rings all the time, mostly for others.
+                await asyncio.sleep(max(0.0, look_at_s - loop.time()))
             cursor = feed.cursor
 
     # ---- telling --------------------------------------------------------------------------------------------------
@@ -237,17 +240,38 @@ class Client:
 
         What waits for its version is tried again as it is: the code that runs now may fit.
         """
-        execution = await self._look(execution_id)
-        if execution.reason == Reason.VERSION:
-            await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
-            return
-        supersedes: tuple[OperationKey, ...] = ()
-        if execution.status is Status.FAILED:
-            data = await self._payload(execution, Role.FAILURE)
-            supersedes = tuple(decode_failure(self._values.unseal(data or b"{}")).again)
-        elif execution.status is Status.CANCELLED:
-            supersedes = _given_up_by_cancel(await self.journal(execution_id))
-        await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+        self._waiters.touched(self.namespace, execution_id)
+        while True:
+            execution = await self._look(execution_id)
+            if execution.reason == Reason.VERSION:
+                fact: facts.AnyFact = facts.Wake(change_id=self._new_id(), cause=Reason.VERSION)
+            else:
+                fact = await self._retry_of(execution)
+            told = await self._engine.tell(self.namespace, execution_id, fact)
+            if told.refusal is None or told.refusal.code is not Code.CONFLICT:
+                break  # else somebody else has retried it, and it has ended anew
+        self._told(execution_id, told)
+
+    async def _retry_of(self, execution: Execution) -> facts.Retry:
+        """The retry, once all but so much as it can take has left the journal."""
+        ahead, last = superseding.parts(await self._superseded_by_retry(execution))
+        for entries in ahead:
+            fact = facts.Supersede(change_id=self._new_id(), epoch=execution.epoch, entries=entries)
+            told = await self._engine.tell(self.namespace, execution.id, fact)
+            if told.refusal is not None:
+                break  # it is not what it was: so says the answer to the retry
+        return facts.Retry(change_id=self._new_id(), supersedes=last, seen_epoch=execution.epoch)
+
+    async def _superseded_by_retry(self, execution: Execution) -> list[JournalEntry]:
+        if execution.status is Status.CANCELLED:
+            return superseding.cut_short(await journal_of(self._engine.store, execution))
+        if execution.status is not Status.FAILED:
+            return []
+        data = await self._payload(execution, Role.FAILURE)
+        if data is None:
+            raise ExecutionNotFound(execution.namespace, execution.id)  # purged meanwhile
+        places = superseding.places_in(decode_failure(self._values.unseal(data)).again)
+        return superseding.at_places(await journal_of(self._engine.store, execution), places) if places else []
 
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many."""
@@ -259,7 +283,9 @@ class Client:
 
     async def _tell(self, execution_id: str, fact: facts.AnyFact) -> None:
         self._waiters.touched(self.namespace, execution_id)
-        told = await self._engine.tell(self.namespace, execution_id, fact)
+        self._told(execution_id, await self._engine.tell(self.namespace, execution_id, fact))
+
+    def _told(self, execution_id: str, told: Told) -> None:
         refusal = told.refusal
         if refusal is None or refusal.code is Code.ALREADY:
             self._started()
@@ -291,10 +317,3 @@ class Client:
 
     def _new_id(self) -> str:
         return self._engine.entropy.new_id()
-
-
-def _given_up_by_cancel(journal: list[JournalInfo]) -> tuple[OperationKey, ...]:
-    """The cancel itself, and what it cut short. What the code recorded while it unwound stays."""
-    places = [place for place, entry in enumerate(journal) if entry.op == CANCEL]
-    cut = journal[places[0] :] if places else []
-    return tuple(entry.key for entry in cut if entry.op == CANCEL or entry.outcome == CANCELLED)

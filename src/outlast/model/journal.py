@@ -11,6 +11,11 @@ from typing import ClassVar
 
 from outlast.model.record import Key, Record, Time
 
+STEP, RETRY, CANCEL = "step", "retry", "cancel"
+"""What an entry is of (`op`): a step's outcome, a failed try before another one, the cancel that code heard."""
+SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
+"""How an operation ended (`outcome`); cancelled is what the code gave up."""
+
 
 class JournalEntry(Record, frozen=True, kw_only=True):
     KIND: ClassVar[str] = "journal"

@@ -16,11 +16,10 @@ from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
 from outlast.model.partition import partition_of
 from outlast.model.status import Status
+from outlast.runtime.journal import journal_of
 from outlast.runtime.operation import RETRY
 from outlast.runtime.parts import Parts
 from outlast.store.port import Verdict
-
-PAGE = 10_000
 
 
 class Lease:
@@ -38,19 +37,15 @@ class Lease:
     async def journal(self) -> list[JournalEntry]:
         """What is recorded so far, in the order in which it was."""
         e = self.execution
-        if e.epoch == 1 and e.generation == 1:
+        if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
-        prefix = (e.namespace, e.id, e.journal_generation)
-        entries: list[JournalEntry] = []
-        while True:
-            after = entries[-1].key if entries else None
-            page = await self._parts.engine.store.scan(JournalEntry.KIND, prefix, after=after, limit=PAGE)
-            entries += [entry for entry in page if isinstance(entry, JournalEntry)]
-            if len(page) < PAGE:
-                break
-        entries.sort(key=lambda entry: entry.position)
+        entries = await self.recorded()
         self._entries = entries[-1].position + 1 if entries else 0
         return entries
+
+    async def recorded(self) -> list[JournalEntry]:
+        """As `journal`, looked up whatever is known."""
+        return await journal_of(self._parts.engine.store, self.execution)
 
     async def record(
         self, scope: str, name: str, occurrence: int, op: str, outcome: str, value: bytes | None, tries: int = 1

@@ -18,7 +18,7 @@ def marked(error: Exception, key: OperationKey) -> Exception:
 
 def marks_of(error: BaseException) -> tuple[OperationKey, ...]:
     """The marks of an error, of what it was raised from, and of the members of a group."""
-    found: list[OperationKey] = []
+    found: dict[OperationKey, None] = {}
     seen: set[int] = set()
 
     def walk(raised: BaseException | None) -> None:
@@ -27,8 +27,7 @@ def marks_of(error: BaseException) -> tuple[OperationKey, ...]:
         seen.add(id(raised))
         mark = getattr(raised, _MARK, None)
         if mark is not None:
-            if mark not in found:
-                found.append(mark)
+            found[mark] = None
             return
         if isinstance(raised, BaseExceptionGroup):
             for member in cast("BaseExceptionGroup[BaseException]", raised).exceptions:

@@ -100,7 +100,8 @@ def judge(plans: list[dict[str, Any]], *, most: int = LOOKED_AT_MAX) -> None:
     assert plans, "nothing was explained"
     for plan in plans:
         for node in nodes(plan["Plan"]):
-            what = f"{node['Node Type']} of {node.get('Relation Name')} by {node.get('Index Name')} in\n{plan['Query Text']}"
+            where = f"{node.get('Relation Name')} by {node.get('Index Name')}"
+            what = f"{node['Node Type']} of {where} in\n{plan['Query Text']}"
             if node["Node Type"] == "Seq Scan":
                 small = node["Relation Name"] in ("session", "clock", "meta", "lane", "quota", "flow")
                 assert small, what
@@ -178,10 +179,10 @@ async def fill(connection: Any) -> None:
             "finished_at": "1700000000001 + n" if prefix == "old" else "NULL",
             "ready_at": "NULL" if prefix == "old" else "1700000000000 + n",
         }
+        values = ", ".join((*(_literal(columns[name]) for name in names), *times.values()))
         await connection.execute(
-            f"INSERT INTO outlast.execution (partition, {', '.join(names)}, {', '.join(times)}) "
-            f"SELECT {HOME.format(prefix=prefix)}, {', '.join(_literal(columns[name]) for name in names)}, {', '.join(times.values())} "
-            f"FROM generate_series(1, {number}) AS n"
+            f"INSERT INTO outlast.execution (partition, {', '.join((*names, *times))}) "
+            f"SELECT {HOME.format(prefix=prefix)}, {values} FROM generate_series(1, {number}) AS n"
         )
     await connection.execute(
         "INSERT INTO outlast.payload SELECT partition, namespace, id, 1, 'input', 'x', 'c' FROM outlast.execution "

@@ -288,8 +288,9 @@ async def completions(session: Session, after: str | None, limit: int, filter: F
     cursors = [f"{row['tx']}:{completion.seq}" for row, completion in zip(rows, found, strict=True)]
     if len(found) == limit:
         return Feed(found, cursors[-1], cursors)
-    # Below the horizon nothing is left, and nothing will come.
-    return Feed(found, max([f"{horizon}:0", before], key=_place), cursors)
+    # Below the horizon nothing is left: go on behind the newest there, also if the filter does not show it.
+    newest = await session.rows(statement("completions:newest"), {"horizon": horizon})
+    return Feed(found, max([before, *(f"{tx}:{seq}" for tx, seq in newest)], key=_place), cursors)
 
 
 def _place(cursor: str) -> tuple[int, int]:

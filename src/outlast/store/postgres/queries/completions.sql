@@ -9,3 +9,7 @@ ORDER BY x.tx, x.seq LIMIT :limit
 -- part: horizon
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS horizon,
   (SELECT max(x.tx) >= pg_snapshot_xmin(pg_current_snapshot()) FROM outlast.completion AS x) AS more
+
+-- part: newest
+SELECT x.tx::text AS tx, x.seq FROM outlast.completion AS x WHERE x.tx < :horizon::text::xid8
+ORDER BY x.tx DESC, x.seq DESC LIMIT 1
