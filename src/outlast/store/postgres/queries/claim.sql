@@ -187,7 +187,8 @@ BEGIN
     SELECT b.ctid AS place FROM outlast.attempt AS b
     WHERE b.partition = o.partition AND b.namespace = o.namespace AND b.execution = o.id
       AND b.generation = o.generation AND b.number = o.attempt OFFSET 0) AS b
-  WHERE a.ctid = b.place;
+  WHERE a.ctid = b.place AND a.partition = o.partition AND a.namespace = o.namespace AND a.execution = o.id
+    AND a.generation = o.generation AND a.number = o.attempt;
   UPDATE outlast.quota AS u SET free = u.free - q.taken
   FROM (
     SELECT x.partition, x.quota, count(*) AS taken FROM unnest(t_partition, t_id) AS q(partition, id)
@@ -211,7 +212,7 @@ BEGIN
     SELECT x.ctid AS place FROM outlast.execution AS x
     WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready' OFFSET 0
   ) AS o
-  WHERE t.ctid = o.place;
+  WHERE t.ctid = o.place AND t.partition = q.partition AND t.namespace = _namespace AND t.id = q.id;
   PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;
 
   RETURN QUERY

@@ -6,6 +6,7 @@
 -- result: the commit's time; the changes that were refused, by their number; the inbox of each anchor. As text: asyncpg
 --   would look up every other type of array on each new connection, which takes longer than the commit.
 -- locks: anchors, then loose rows (flow, lane, outbox, quota, session), each in key order.
+-- A row is changed by its place, found by its key; the key again, because in a partitioned table places repeat.
 -- Plans are made for any value and never scan a table: what is prepared on an empty table serves a full one.
 
 -- part: function
@@ -125,7 +126,7 @@ $function$
   IF docs[{slot}] IS NOT NULL THEN
     DELETE FROM outlast.{kind} AS t USING json_to_recordset(docs[{slot}]::json) AS q(ix int, {key_types})
     CROSS JOIN LATERAL (SELECT x.ctid AS place FROM outlast.{kind} AS x WHERE {same_key_of_x} OFFSET 0) AS o
-    WHERE t.ctid = o.place AND q.ix <> ALL (refused);
+    WHERE t.ctid = o.place AND {same_key} AND q.ix <> ALL (refused);
   END IF;
 
 -- part: patch
@@ -136,7 +137,7 @@ $function$
       SELECT x.ctid AS place, x AS old FROM outlast.{kind} AS x WHERE {same_key_of_x} OFFSET 0
     ) AS o
     CROSS JOIN LATERAL jsonb_populate_record(o.old, q.fields) AS r
-    WHERE t.ctid = o.place AND q.ix <> ALL (refused);
+    WHERE t.ctid = o.place AND {same_key} AND q.ix <> ALL (refused);
   END IF;
 
 -- part: add
@@ -147,7 +148,7 @@ $function$
       WHERE q.ix <> ALL (refused) GROUP BY {key_of_q}
     ) AS q
     CROSS JOIN LATERAL (SELECT x.ctid AS place FROM outlast.{kind} AS x WHERE {same_key_of_x} OFFSET 0) AS o
-    WHERE t.ctid = o.place;
+    WHERE t.ctid = o.place AND {same_key};
   END IF;
 
 -- part: call
