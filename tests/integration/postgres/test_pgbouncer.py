@@ -53,7 +53,7 @@ def bouncer() -> Iterator[Path]:
         if other:
             os.chown(folder, NOBODY, NOBODY)
             os.chown(folder / "ini", NOBODY, NOBODY)
-        process = subprocess.Popen([program, "-q", folder / "ini"], cwd="/", **other)  # type: ignore[call-overload]
+        process = subprocess.Popen([program, "-q", folder / "ini"], cwd="/", **other)
         deadline = time.monotonic() + 20
         while not (folder / ".s.PGSQL.6432").exists():
             assert process.poll() is None, (folder / "log").read_text()

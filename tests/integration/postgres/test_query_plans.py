@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 
 from outlast.model.event import Event
+from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
 from outlast.store.port import DueKind, Filter, Query
 from outlast.store.postgres import PostgresStore
@@ -141,6 +142,9 @@ async def everything(store: PostgresStore, name: str) -> None:
     await store.frames(actors.NAMESPACE, name)
     await store.scan(JournalEntry.KIND, (actors.NAMESPACE, name))
     await store.scan(Event.KIND, (actors.NAMESPACE, name))
+    for prefix in ((), (actors.NAMESPACE,)):
+        [first, *_] = await store.scan(Execution.KIND, prefix, limit=10)
+        await store.scan(Execution.KIND, prefix, after=first.key, limit=10)
     held = await actors.look(store, name)
     suspending = actors.decided(store, held, actors.suspends(held, waits=("event:none",)))
     assert (await actors.commit_one(store, suspending)).applied

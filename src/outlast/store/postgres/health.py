@@ -14,7 +14,7 @@ OLD_WARNING_S, OLD_WRONG_S = 60.0, 3_600.0
 CONNECTIONS_WARNING = 0.8
 SKEW_MIN_READY = 10_000
 SKEW_FACTOR = 8
-_INDEX = re.compile(r"^CREATE INDEX (\w+)", re.MULTILINE)
+_INDEX = re.compile(r"^CREATE\sINDEX\s(\w+)", re.MULTILINE)
 
 INDEXES = tuple(_INDEX.findall("\n".join(migrations().values())))
 
@@ -95,7 +95,7 @@ async def _indexes(session: Session) -> Check:
         name="indexes",
         found=f"missing or invalid: {', '.join(gone)}",
         grade=Grade.WRONG,
-        advice="create them again as in migrations/0001_initial.sql (CREATE INDEX CONCURRENTLY while work goes on)",
+        advice="make them again as in migrations/0001_initial.sql (with CONCURRENTLY while work goes on)",
     )
 
 

@@ -87,7 +87,9 @@ async def scan(
         going_on = (
             f"AND ({', '.join(f'x.{name}' for name in order)}) > ({', '.join(f':at_{n}' for n in range(len(at)))})"
         )
-    sql = statement("scan").format(
+    everywhere = not table.by_partition and len(prefix) < 2 and not table.kind.SEQUENCED
+    values["partitions"] = partitions
+    sql = statement("scan:everywhere" if everywhere else "scan:here").format(
         kind=kind,
         columns=table.select,
         prefix=conditions,
