@@ -17,6 +17,8 @@ LOOKS, PAUSE_S = 5, 0.002
 
 
 async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequest) -> Claimed:
+    renew = not time.lives(request.worker, request.lease_ttl_ms)
+
     async def call(session: Session) -> tuple[Claimed, bool]:
         values = {
             "namespace": request.namespace,
@@ -29,10 +31,13 @@ async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequ
             "ttl_ms": request.lease_ttl_ms,
             "suspects": request.suspects,
             "partitions": partitions,
+            "renew": renew,
             **time.values(),
         }
         rows = await session.rows(CALLS["claim"], values)
         now = time.saw(rows[0]["now_ms"])
+        if renew:
+            time.renewed(request.worker, now + request.lease_ttl_ms)
         taken: list[ClaimedExecution] = []
         for row in rows:
             if row["input"] is not None:
@@ -60,6 +65,7 @@ async def renew(pool: Pool, time: StoreTime, partitions: int, worker: str, lease
         }
         rows = await session.rows(CALLS["renew"], values)
         now = time.saw(rows[0]["now_ms"])
+        time.renewed(worker, now + lease_ttl_ms)
         return Renewed(now, [Held(*row[1:]) for row in rows if row["id"] is not None])
 
     return await pool.call("renew", call)

@@ -5,13 +5,14 @@
 -- scan each). Rows that it knows are looked up by key and then by status: a condition on ready_at would let a plan take
 -- the index of ready work instead of the key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
 -- themselves, passing over those that somebody else has locked. If too many were passed over it looks further.
+-- Without work it writes nothing, unless the worker's sessions are to be renewed.
 -- result: a row per execution with its input, and whether there was more that it could have taken; or one row without any, which tells the time and whether work was passed
 -- over because it was locked (a moment later it may be free).
 
 -- part: function
 CREATE FUNCTION outlast.{name}(
   _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _most int,
-  _ttl_ms bigint, _suspects int, _partitions int, clock_ms bigint, floor_ms bigint
+  _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
 ) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, {types})
 LANGUAGE plpgsql
 SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
@@ -161,6 +162,13 @@ BEGIN
   SELECT greatest(
       coalesce(clock_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), floor_ms, c.last_value)
     INTO v_now FROM outlast.clock AS c;
+  IF _renew THEN
+    -- The worker lives in every partition: a start that claims needs a session where it is placed.
+    INSERT INTO outlast.session AS s (partition, worker, expires_at, started_at)
+    SELECT q.partition, _worker, v_now + _ttl_ms, v_now FROM generate_series(0, _partitions - 1) AS q(partition)
+    ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
+    PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;
+  END IF;
   IF t_id IS NULL THEN
     now_ms := v_now;
     passed_over := coalesce(cardinality(k_id), 0) > 0;
@@ -231,5 +239,5 @@ $function$
 
 -- part: call
 SELECT * FROM outlast.{name}(
-  :namespace, :lanes, :serves, :offers, :worker, :claim, :most, :ttl_ms, :suspects, :partitions, :clock_ms, :floor_ms
+  :namespace, :lanes, :serves, :offers, :worker, :claim, :most, :ttl_ms, :suspects, :partitions, :renew, :clock_ms, :floor_ms
 )
