@@ -1,13 +1,16 @@
 """Outlast: durable execution for Python. Public names only; `App` is where to begin."""
 
+from outlast import sync
 from outlast.app import App
 from outlast.authoring.retry import Retry
+from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
 from outlast.client.handle import Handle, SyncHandle
 from outlast.client.info import AttemptInfo, CompletionInfo, Info, JournalInfo
 from outlast.codec.values import CodecHook
 from outlast.errors import (
     CodecError,
     CorruptState,
+    DeferredRejected,
     DuplicateRegistration,
     ExecutionCancelled,
     ExecutionConflict,
@@ -21,12 +24,14 @@ from outlast.errors import (
     InvalidDuration,
     InvalidInput,
     InvalidName,
+    InvalidToken,
     LeaseLost,
     LimitExceeded,
     NonDeterminism,
     OutlastError,
     StoreError,
     StoreUnavailable,
+    TokenExpired,
     UnknownWorkflow,
     WrongPlace,
 )
@@ -41,6 +46,15 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
+    # waiting, in workflows
+    "Deferred",
+    "deferred",
+    "interrupted",
+    "race",
+    "receive",
+    "sleep",
+    "sleep_until",
+    "sync",
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
@@ -52,6 +66,7 @@ __all__ = [
     # errors
     "CodecError",
     "CorruptState",
+    "DeferredRejected",
     "DuplicateRegistration",
     "ExecutionCancelled",
     "ExecutionConflict",
@@ -65,12 +80,14 @@ __all__ = [
     "InvalidDuration",
     "InvalidInput",
     "InvalidName",
+    "InvalidToken",
     "LeaseLost",
     "LimitExceeded",
     "NonDeterminism",
     "OutlastError",
     "StoreError",
     "StoreUnavailable",
+    "TokenExpired",
     "UnknownWorkflow",
     "WrongPlace",
 ]

@@ -54,6 +54,7 @@ from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
+from outlast.tokens import Tokens
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -338,6 +339,14 @@ class App:
             after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag), tags=tags or {}
         )
 
+    async def resolve_token(self, token: str, value: Any = None) -> None:
+        """Resolve the deferred that a token names: for callers that have nothing else. `InvalidToken` if it is not
+        ours; that it is, is checked before anything else."""
+        await self.opened().resolve_token(Tokens(self.config.token_keys), token, value)
+
+    async def reject_token(self, token: str, why: str | Exception = "rejected") -> None:
+        await self.opened().reject_token(Tokens(self.config.token_keys), token, why)
+
     async def purge(self, older_than: Duration) -> int:
         return await self.opened().purge(older_than)
 
@@ -416,7 +425,7 @@ class Opened:
         self._subscription: Subscription | None = None
         self._listening: asyncio.Task[None] | None = None
         self._comparing: asyncio.Task[None] | None = None
-        self._parts: Parts | None = None
+        self.parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
         self.for_portal = for_portal
@@ -436,7 +445,15 @@ class Opened:
 
     def _new_worker(self, settings: WorkerSettings) -> Worker:
         app, config = self._app, self._app.config
-        self._parts = Parts(self._engine, app.values, threads=settings.concurrency, committed=self._waiters.committed)
+        self.parts = Parts(
+            self._engine,
+            app.values,
+            threads=settings.concurrency,
+            committed=self._waiters.committed,
+            resident_ms=config.resident_ms,
+            tokens=Tokens(config.token_keys),
+            token_ttl_ms=config.token_ttl_ms,
+        )
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         options = WorkerOptions(
@@ -454,7 +471,7 @@ class Opened:
             sharing = Sharing(self._store, name) if config.reconcile_shared else None
             self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
         return Worker(
-            self._parts,
+            self.parts,
             options,
             serves=app.registry.served,
             definition=lambda workflow, version: app.registry.get(workflow, version).definition,
@@ -537,8 +554,8 @@ class Opened:
         async with AsyncExitStack() as last:
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
-            if self._parts is not None:
-                last.callback(self._parts.close)
+            if self.parts is not None:
+                last.push_async_callback(self.parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self._waiters.close)

@@ -15,6 +15,7 @@ from outlast import limits
 from outlast.errors import InvalidConfig, InvalidInput
 from outlast.model.duration import to_ms
 from outlast.model.names import check_name
+from outlast.tokens import Key, parse_keys
 
 RECONCILERS = (
     "lease_expiry",
@@ -55,6 +56,14 @@ class Config(Struct, frozen=True, kw_only=True):
     """What is started in a process with free capacity starts there at once; off, it waits for the doorbell."""
     doorbell: bool = True
     """Listen for rings; off, polling alone finds work and ends."""
+
+    resident_ms: int = 1_000
+    """An execution that waits for something durable is suspended, unless it will be woken within this time."""
+
+    token_keys: tuple[Key, ...] = ()
+    """Sign and check tokens of deferreds: `OUTLAST_TOKEN_KEYS=new:SECRET,old:SECRET@2026-12-01T00:00:00Z`."""
+    token_ttl_ms: int = 7 * 24 * 3_600 * 1_000
+    """How long a token is good for, if neither it nor its deferred says."""
 
     allow_pickle: bool = False
     """Pickle values that typed JSON does not keep, and read such values, which runs whatever their writer wanted."""
@@ -101,6 +110,17 @@ def _lease_ttl(value: object) -> int:
     return ms
 
 
+def _resident(value: object) -> int:
+    ms = to_ms(_seconds(value), what="resident")
+    if ms > limits.RESIDENT_MAX_MS:
+        raise InvalidConfig(f"resident must be at most 1m, not {value!r}")
+    return ms
+
+
+def _token_ttl(value: object) -> int:
+    return to_ms(_seconds(value), what="token_ttl")
+
+
 def _tag(value: object) -> tuple[str, str]:
     tag, equals, wanted = str(value).partition("=")
     if not tag or not equals or not wanted:
@@ -134,6 +154,9 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "reconcile_shared": ("reconcile_shared", flag),
     "fast_path": ("fast_path", flag),
     "doorbell": ("doorbell", flag),
+    "resident": ("resident_ms", _resident),
+    "token_keys": ("token_keys", parse_keys),
+    "token_ttl": ("token_ttl_ms", _token_ttl),
     "allow_pickle": ("allow_pickle", flag),
 }
 

@@ -10,13 +10,16 @@
     │   │   └── CodecHookFailed   … because the app's own codec failed: it may work later
     │   ├── UnknownWorkflow       no such workflow (or version) is registered in this app
     │   ├── DuplicateRegistration the name and version are taken by another function
-    │   └── InvalidConfig         an option or OUTLAST_… variable that cannot be used
+    │   ├── InvalidConfig         an option or OUTLAST_… variable that cannot be used
+    │   └── InvalidToken          not a token of ours, or not any more; it says nothing else
+    │       └── TokenExpired      … authentic, and too old
     ├── WrongPlace                called where it cannot work: a step's workflow, a loop's thread, a closed app
     ├── ExecutionNotFound
     ├── ExecutionFailed           the execution failed with an error that cannot be raised here as itself
     ├── ExecutionCancelled        … was cancelled
     ├── ExecutionExpired          … ran out of time, or crashed too often
     ├── ExecutionSkipped          … never ran: what it depends on did not succeed
+    ├── DeferredRejected          what a workflow waited for was rejected from outside
     ├── NonDeterminism            a replay met another operation than the recorded one
     ├── ExecutionConflict         the id exists with other arguments
     ├── ExecutionRefused          a legal call that this execution's state does not allow
@@ -92,6 +95,20 @@ class DuplicateRegistration(InvalidInput):
     """The name and version are taken by another function."""
 
 
+class InvalidToken(InvalidInput):
+    """Not a token of ours, or not any more. Nothing else is said: a wrong token learns nothing."""
+
+    def __init__(self, message: str = "this token is not valid") -> None:
+        super().__init__(message)
+
+
+class TokenExpired(InvalidToken):
+    """It was signed by us, and is too old."""
+
+    def __init__(self, message: str = "this token has expired") -> None:
+        super().__init__(message)
+
+
 class WrongPlace(OutlastError, RuntimeError):
     """Called where it cannot work; the message says where it can."""
 
@@ -115,6 +132,10 @@ class ExecutionExpired(OutlastError):
 
 class ExecutionSkipped(OutlastError):
     """The execution never ran: its dependencies can no longer be satisfied."""
+
+
+class DeferredRejected(OutlastError):
+    """What the workflow waited for was rejected; the message says why."""
 
 
 class NonDeterminism(OutlastError):

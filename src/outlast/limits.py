@@ -46,3 +46,4 @@ DURATION_MAX_MS: Final = 100 * 366 * 24 * 3_600 * 1_000  # a hundred years
 FIRST_EPOCHS: Final = 2**32
 LEASE_TTL_MIN_MS: Final = 100
 LEASE_TTL_MAX_MS: Final = 24 * 3_600 * 1_000
+RESIDENT_MAX_MS: Final = 60 * 1_000
