@@ -75,14 +75,24 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
         from outlast.store.sqlite import SqliteStore
 
         return SqliteStore(url, clock=clock, points=points)
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from outlast.store.postgres import PostgresStore
+        except ModuleNotFoundError as missing:
+            if missing.name != "asyncpg":
+                raise
+            raise InvalidConfig(f"{scheme}:// needs a driver: pip install 'outlast[postgres]'") from missing
+        return PostgresStore(url, clock=clock, points=points)
     if scheme.partition("+")[0] in ("valkey", "valkeys", "redis", "rediss"):
         try:
             from outlast.store.valkey import ValkeyStore
-        except ImportError as error:
-            raise InvalidConfig(f"{scheme}:// needs the extra: pip install outlast[valkey] ({error})") from error
+        except ModuleNotFoundError as missing:
+            if missing.name != "hiredis":
+                raise
+            raise InvalidConfig(f"{scheme}:// needs a driver: pip install 'outlast[valkey]'") from missing
         return ValkeyStore(url, clock=clock, points=points)
     raise InvalidConfig(
-        f"no store for {scheme}:// yet: use sqlite:///file.db or valkey://host:6379 (PostgreSQL comes later)"
+        f"no store for {scheme}://: use sqlite:///file.db, postgresql://user@host/database or valkey://host:6379"
     )
 
 

@@ -15,10 +15,12 @@ import pytest
 from outlast import App, Duration
 from outlast.app import store_for
 from outlast.testing import ManualClock
+from tests import postgres
 from tests.conformance.valkey_harness import check_leaks, valkey_url
 
 STORES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/acceptance.db",
+    "postgres": lambda _: asyncio.run(postgres.empty()),
     "valkey": valkey_url,
 }
 
