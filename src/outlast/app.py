@@ -408,7 +408,13 @@ class Opened:
 
     def _new_worker(self, settings: WorkerSettings) -> Worker:
         app, config = self._app, self._app.config
-        self._parts = Parts(self._engine, app.values, threads=settings.concurrency, committed=self._waiters.committed)
+        self._parts = Parts(
+            self._engine,
+            app.values,
+            threads=settings.concurrency,
+            committed=self._waiters.committed,
+            resident_ms=config.resident_ms,
+        )
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         options = WorkerOptions(
@@ -481,7 +487,7 @@ class Opened:
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
             if self._parts is not None:
-                last.callback(self._parts.close)
+                last.push_async_callback(self._parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self._waiters.close)

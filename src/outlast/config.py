@@ -56,6 +56,9 @@ class Config(Struct, frozen=True, kw_only=True):
     doorbell: bool = True
     """Listen for rings; off, polling alone finds work and ends."""
 
+    resident_ms: int = 1_000
+    """An execution that waits for something durable is suspended, unless it will be woken within this time."""
+
     @staticmethod
     def load(env: Mapping[str, str], **options: Any) -> Config:
         """From the environment and the caller's arguments, which win."""
@@ -98,6 +101,13 @@ def _lease_ttl(value: object) -> int:
     return ms
 
 
+def _resident(value: object) -> int:
+    ms = to_ms(_seconds(value), what="resident")
+    if ms > limits.RESIDENT_MAX_MS:
+        raise InvalidConfig(f"resident must be at most 1m, not {value!r}")
+    return ms
+
+
 def _tag(value: object) -> tuple[str, str]:
     tag, equals, wanted = str(value).partition("=")
     if not tag or not equals or not wanted:
@@ -131,6 +141,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "reconcile_shared": ("reconcile_shared", flag),
     "fast_path": ("fast_path", flag),
     "doorbell": ("doorbell", flag),
+    "resident": ("resident_ms", _resident),
 }
 
 _PREFIX = "OUTLAST_RECONCILER_"

@@ -27,7 +27,7 @@ class Performed(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.keys: set[str] = set()
-        log = logging.getLogger("outlast.runtime.attempt")
+        log = logging.getLogger("outlast.runtime.performing")
         log.setLevel(logging.DEBUG)
         for other in [handler for handler in log.handlers if isinstance(handler, Performed)]:
             log.removeHandler(other)

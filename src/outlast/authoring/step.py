@@ -25,7 +25,7 @@ from outlast.model.duration import Duration
 from outlast.model.names import check_user_name
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.current import attempt_var, step_var
-from outlast.runtime.operation import StepDefinition
+from outlast.runtime.operations.step import StepCall, StepDefinition
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -104,13 +104,13 @@ class Step(Generic[P, R]):
     def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         attempt = _recording()
         if attempt is not None:
-            return attempt.step(self._definition, args, kwargs)
+            return attempt.call(StepCall(self._definition, args, kwargs))
         return _plain_call(self.fn, args, kwargs)
 
     def _blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         attempt = _recording()
         if attempt is not None:
-            return attempt.step_from_thread(self._definition, args, kwargs)
+            return attempt.call_from_thread(StepCall(self._definition, args, kwargs))
         if self._definition.is_async:
             from outlast.client.portal import portal  # only here: most programs never need its thread
 

@@ -32,13 +32,12 @@ from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
-from outlast.model.journal import JournalEntry
+from outlast.model.journal import CANCEL, JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
-from outlast.runtime.operation import CANCEL, CANCELLED, OperationKey
 from outlast.store.port import Filter, Query
 
 if TYPE_CHECKING:
@@ -246,7 +245,7 @@ class Client:
             data = await self._payload(execution, Role.FAILURE)
             supersedes = tuple(decode_failure(self._values.unseal(data or b"{}")).again)
         elif execution.status is Status.CANCELLED:
-            supersedes = _given_up_by_cancel(await self.journal(execution_id))
+            supersedes = _cancels_in(await self.journal(execution_id))
         await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
 
     async def purge(self, older_than: Duration) -> int:
@@ -293,8 +292,6 @@ class Client:
         return self._engine.entropy.new_id()
 
 
-def _given_up_by_cancel(journal: list[JournalInfo]) -> tuple[OperationKey, ...]:
-    """The cancel itself, and what it cut short. What the code recorded while it unwound stays."""
-    places = [place for place, entry in enumerate(journal) if entry.op == CANCEL]
-    cut = journal[places[0] :] if places else []
-    return tuple(entry.key for entry in cut if entry.op == CANCEL or entry.outcome == CANCELLED)
+def _cancels_in(journal: list[JournalInfo]) -> tuple[OperationKey, ...]:
+    """The cancel itself. What the code recorded before it, and while it unwound, stays."""
+    return tuple(entry.key for entry in journal if entry.op == CANCEL)

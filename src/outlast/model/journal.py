@@ -7,9 +7,19 @@ depends on who was first takes the same way again.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from outlast.model.record import Key, Record, Time
+
+SUCCEEDED, FAILED, CANCELLED, BEGAN = "succeeded", "failed", "cancelled", "began"
+"""What became of an operation. `cancelled`: the code gave it up. `began`: it waits, at most until its value."""
+
+STEP, RETRY, CANCEL, WAIT = "step", "retry", "cancel", "wait"
+"""What an entry is about: an operation (each kind has its word, `step` is one), a failed try of a step, the cancel that
+the code observed, or how long a wait may last."""
+
+OperationKey: TypeAlias = tuple[str, str, int]
+"""(scope, name, occurrence): with the execution and its generation, the journal's key."""
 
 
 class JournalEntry(Record, frozen=True, kw_only=True):

@@ -83,7 +83,7 @@ class AsyncCode:
 
     @property
     def can_move(self) -> bool:
-        return self.loop.waits_for_time
+        return self.loop.spins
 
     def cancel(self) -> None:
         if self._main is not None and not self._main.done():

@@ -12,9 +12,9 @@ from outlast import limits
 from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
 from outlast.machine import facts
+from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.lease import Lease
-from outlast.runtime.operation import OperationKey
 from outlast.runtime.parts import Parts, WorkflowDefinition
 
 _log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:
         facts.Suspend(
             change_id=lease.new_id(),
             epoch=lease.execution.epoch,
-            inbox=lease.inbox,
+            inbox=lease.execution.inbox,
             reason=Reason.VERSION,
             waits=(Reason.VERSION,),
         )

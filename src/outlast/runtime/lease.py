@@ -13,10 +13,10 @@ from outlast.errors import CorruptState, LeaseLost, LimitExceeded
 from outlast.machine import Refusal, View, decide, facts
 from outlast.machine.changes import Code
 from outlast.model.execution import Execution
-from outlast.model.journal import JournalEntry
+from outlast.model.journal import RETRY, JournalEntry, OperationKey
 from outlast.model.partition import partition_of
+from outlast.model.record import settled
 from outlast.model.status import Status
-from outlast.runtime.operation import RETRY
 from outlast.runtime.parts import Parts
 from outlast.store.port import Verdict
 
@@ -26,11 +26,11 @@ PAGE = 10_000
 class Lease:
     def __init__(self, parts: Parts, execution: Execution, *, heard: Callable[[int], None]) -> None:
         self.execution = execution
-        self.inbox = execution.inbox
-        """The newest that was looked at."""
         self._parts = parts
         self._heard = heard
         self._entries = 0
+        self.began_at = settled(execution.claimed_at) or 0
+        """When the code began, as far as is known: a replay's clock begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
 
     # ---- the journal ----------------------------------------------------------------------------------------------
@@ -49,13 +49,23 @@ class Lease:
             if len(page) < PAGE:
                 break
         entries.sort(key=lambda entry: entry.position)
-        self._entries = entries[-1].position + 1 if entries else 0
+        if entries:
+            self._entries = entries[-1].position + 1
+            self.began_at = settled(entries[0].recorded_at) or 0
         return entries
 
     async def record(
-        self, scope: str, name: str, occurrence: int, op: str, outcome: str, value: bytes | None, tries: int = 1
+        self,
+        key: OperationKey,
+        op: str,
+        outcome: str,
+        value: bytes | None = None,
+        *,
+        tries: int = 1,
+        consumes: tuple[str, str] | None = None,
     ) -> JournalEntry:
         """One entry more. Its place is taken at once, so entries stand in the order of the calls."""
+        scope, name, occurrence = key
         position = self._entries
         fact = facts.StepRecorded(
             change_id=self.new_id(),
@@ -68,6 +78,7 @@ class Lease:
             value=value,
             tries=tries,
             entries=position,
+            consumes=consumes,
         )
         self._entries += 1
         await self.tell(fact)
@@ -84,7 +95,7 @@ class Lease:
             tries=tries,
             epoch=fact.epoch,
             position=position,
-            recorded_at=0,
+            recorded_at=self._parts.engine.group.now,
             change_id=fact.change_id,
         )
 
@@ -99,7 +110,7 @@ class Lease:
             if isinstance(answer, Refusal):
                 return self._refused(fact, answer)
             verdict = await engine.group.commit(answer)
-            if verdict.inbox is not None and verdict.inbox > self.inbox:
+            if verdict.inbox is not None:
                 self._heard(verdict.inbox)
             if verdict.applied:
                 self._parts.committed(view, answer)
@@ -123,7 +134,6 @@ class Lease:
             current = None if fresh is None else fresh.epoch
             raise LeaseLost(self.execution.id, held=self.execution.epoch, current=current)
         self.execution = fresh
-        self.inbox = max(self.inbox, fresh.inbox)
         return fresh
 
     def new_id(self) -> str:

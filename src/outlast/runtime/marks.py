@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import cast
 
-from outlast.runtime.operation import OperationKey
+from outlast.model.journal import OperationKey
 
 _MARK = "__outlast_operation__"
 

@@ -1,64 +1,79 @@
-"""A durable operation of workflow code: named when it is called, settled when its outcome is in the journal."""
+"""A durable operation of workflow code: named when it is called, settled when its outcome is in the journal.
+
+What it does is its kind's to say: each kind is a class of its own in `operations/`.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from outlast.model.retry import RetryPolicy
+from outlast.model.journal import OperationKey
 
 if TYPE_CHECKING:
     import asyncio
     import contextvars
 
+    from outlast.codec.values import Values
+
 _PACKAGE = str(Path(__file__).parent.parent)
+_LIBRARY = (_PACKAGE, str(Path(sys.modules["asyncio"].__file__ or "asyncio").parent))
 _OURS: set[CodeType] = set()
 """Code of Outlast that was seen below user code: found again faster than by its file's name."""
 
-SUCCEEDED, FAILED, CANCELLED = "succeeded", "failed", "cancelled"
-STEP, RETRY, CANCEL = "step", "retry", "cancel"
 
-OperationKey = tuple[str, str, int]
-"""(scope, name, occurrence): with the execution and its generation, the journal's key."""
+class Kind:
+    """What an operation does. `Performed` (operations/performed.py) does something, `Wait` (operations/wait.py) waits
+    for something durable."""
+
+    __slots__ = ()
+
+    OP: ClassVar[str]
+    """Its word in the journal."""
+    NOTED: ClassVar[bool] = True
+    """Whether it is worth a note in the journal that the code gave it up."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the journal."""
+        raise NotImplementedError
+
+    def decode(self, values: Values, data: bytes, what: str) -> Any:
+        """What a recorded success comes to, the same live and replayed."""
+        raise NotImplementedError
 
 
-class StepDefinition(Struct, frozen=True, kw_only=True):
-    """What the runtime must know of a step."""
+class Outcome(Struct, frozen=True):
+    """What the code will see, and its bytes for the journal."""
 
-    name: str
-    fn: Callable[..., Any]
-    is_async: bool
-    result: Any
-    retry: RetryPolicy
-    fatal: tuple[type[Exception], ...]
-    timeout_s: float | None
+    data: bytes | None
+    value: Any = None
+    error: Exception | None = None
+    tries: int = 1
+    consumes: tuple[str, str] | None = None
+    """The event (name, dedup) that is received by it, in the same commit."""
 
 
 class Operation:
-    """One call of a step, waiting for its outcome. `future` belongs to the code that called it."""
+    """One call, waiting for its outcome. `future` belongs to the code that called it."""
 
-    __slots__ = ("args", "context", "dropped", "future", "key", "kwargs", "place", "step")
+    __slots__ = ("context", "dropped", "future", "key", "kind", "place")
 
     def __init__(
         self,
         key: OperationKey,
-        step: StepDefinition,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kind: Kind,
         future: asyncio.Future[Any] | ThreadFuture[Any],
         context: contextvars.Context,
         place: tuple[CodeType, int],
     ) -> None:
         self.key = key
-        self.step = step
-        self.args = args
-        self.kwargs = kwargs
+        self.kind = kind
         self.future = future
         self.context = context
         self.place = place
@@ -71,7 +86,7 @@ class Operation:
         return f"{code.co_filename}:{number}"
 
     def __str__(self) -> str:
-        return described(STEP, self.key)
+        return described(self.kind.OP, self.key)
 
 
 def described(op: str, key: OperationKey) -> str:
@@ -82,9 +97,9 @@ def described(op: str, key: OperationKey) -> str:
 
 
 def calling_place() -> tuple[CodeType, int]:
-    """Where user code called: the nearest frame outside of Outlast."""
+    """Where user code called: the nearest frame outside of Outlast and asyncio."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while (code := frame.f_code) in _OURS or code.co_filename.startswith(_PACKAGE):
+    while (code := frame.f_code) in _OURS or code.co_filename.startswith(_LIBRARY):
         _OURS.add(code)
         if frame.f_back is None:
             break

@@ -12,6 +12,7 @@ from outlast.codec.values import Values
 from outlast.machine.changes import Changes, View
 from outlast.runtime.engine import Engine
 from outlast.runtime.threads import DaemonThreads
+from outlast.runtime.timers import Timers
 
 
 class WorkflowDefinition(Struct, frozen=True, kw_only=True):
@@ -24,15 +25,25 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
 
 
 class Parts:
-    """The engine, the codec, and threads for `def` steps."""
+    """The engine, the codec, the wake times that are waited for in memory, and threads for `def` steps."""
 
     def __init__(
-        self, engine: Engine, values: Values, *, threads: int, committed: Callable[[View, Changes], None]
+        self,
+        engine: Engine,
+        values: Values,
+        *,
+        threads: int,
+        committed: Callable[[View, Changes], None],
+        resident_ms: int = 1_000,
     ) -> None:
         self.engine = engine
         self.values = values
+        self.timers = Timers(engine)
+        self.resident_ms = resident_ms
+        """What will be woken so soon is not suspended."""
         self.threads = DaemonThreads(threads, name="outlast step")
         self.committed = committed
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        await self.timers.close()
         self.threads.shutdown(wait=False, cancel_futures=True)

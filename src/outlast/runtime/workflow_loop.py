@@ -1,4 +1,4 @@
-"""A small event loop in which one attempt's workflow code runs: deterministic, without I/O of its own.
+"""A small event loop in which one attempt's workflow code runs: deterministic, without I/O or a clock of its own.
 
 Workflow code must take the same way again when it is replayed, so it runs in a loop that only knows what is durable:
 callbacks in the order given, tasks whose scopes are numbered as they are created, and futures that durable operations
@@ -64,18 +64,21 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._on_idle = on_idle
         self._context = contextvars.copy_context()
         self._ready: deque[asyncio.Handle] = deque()
-        self._timers: dict[asyncio.TimerHandle, asyncio.TimerHandle] = {}
+        self._timers: dict[asyncio.TimerHandle, asyncio.Future[Any]] = {}
+        self._time_s = 0.0
         self._pump_due = False
         self._pumping = False
         self._closed = False
         self._branches = 0
         self._slices = 0
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.set_timer: Callable[[float, Callable[[], None]], asyncio.Future[Any]]
+        """Makes a durable timer; its future is cancelled with it."""
 
     @property
-    def waits_for_time(self) -> bool:
-        """Whether a plain timer (`asyncio.sleep`, `asyncio.timeout`) is set, or code spins: it holds the worker."""
-        return bool(self._timers or self._ready)
+    def spins(self) -> bool:
+        """Whether the code goes round in circles: it holds the worker."""
+        return bool(self._ready)
 
     # ---- running --------------------------------------------------------------------------------------------------
 
@@ -130,8 +133,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def close(self) -> None:
         self._closed = True
         self._ready.clear()
-        for real_timer in self._timers.values():
-            real_timer.cancel()
         self._timers.clear()
 
     # ---- what asyncio asks of a loop ------------------------------------------------------------------------------
@@ -164,20 +165,24 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timers[timer] = self._real.call_at(when, self._fire, timer)
+        self._timers[timer] = self.set_timer(when, lambda: self._fire(timer))
         return timer
 
     def _fire(self, timer: asyncio.TimerHandle) -> None:
-        del self._timers[timer]
-        self._take(timer)
+        if self._timers.pop(timer, None) is not None:
+            self._ready.append(timer)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        real_timer = self._timers.pop(handle, None)
-        if real_timer is not None:
-            real_timer.cancel()
+        durable = self._timers.pop(handle, None)
+        if durable is not None:
+            durable.cancel()
 
     def time(self) -> float:
-        return self._real.time()
+        """That of the last outcome which the code has seen, by the store's clock: a replay sees the same."""
+        return self._time_s
+
+    def show_time(self, now_s: float) -> None:
+        self._time_s = max(self._time_s, now_s)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -241,20 +246,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         )
 
 
-_as_completed = asyncio.as_completed
-
-
-def _as_completed_in_order(fs: Any, *, timeout: float | None = None) -> Any:
-    """`asyncio.as_completed` makes its tasks in the order of a set, which differs from run to run. In a workflow they
-    are made in the order given, so that each branch gets the same scope at replay."""
-    if isinstance(events._get_running_loop(), WorkflowLoop):
-        fs = [asyncio.ensure_future(awaitable) for awaitable in fs]
-    return _as_completed(fs, timeout=timeout)
-
-
-asyncio.as_completed = _as_completed_in_order
-
-
 class InOrder(set[T]):
     """A set of branches whose members come in the order of their creation."""
 
@@ -272,18 +263,15 @@ def _number(branch: object) -> int:
     return branch.number if isinstance(branch, Branch) else 0
 
 
-_wait = asyncio.wait
+def _set(*members: Iterable[Any]) -> Any:
+    """What asyncio means by `set`. The order of a set differs from run to run, and asyncio makes tasks, cancels them
+    and hands them out in that order (`as_completed`, `TaskGroup`, `wait`): a replay would call its operations in
+    another order. In a workflow it is the order given, or the order of creation."""
+    if not isinstance(events._get_running_loop(), WorkflowLoop):
+        return set[Any](*members)
+    return dict.fromkeys(members[0]) if members else InOrder[Any]()
 
 
-async def _wait_in_order(
-    fs: Iterable[Any], *, timeout: float | None = None, return_when: str = asyncio.ALL_COMPLETED
-) -> tuple[set[Any], set[Any]]:
-    """What `asyncio.wait` gives are sets, whose order differs from run to run. Code that goes through them would call
-    its next operations in another order at replay, and get another's outcomes."""
-    done, pending = await _wait(fs, timeout=timeout, return_when=return_when)
-    if isinstance(events._get_running_loop(), WorkflowLoop):
-        return InOrder(done), InOrder(pending)
-    return done, pending
-
-
-asyncio.wait = _wait_in_order
+# The name that their modules look up, not their functions: who imported those before has them in order, too.
+for _module in (asyncio.tasks, asyncio.taskgroups):
+    vars(_module)["set"] = _set

@@ -1,0 +1,156 @@
+"""The replay cursor: what the journal holds of an execution, and whose turn it is when its code is run again.
+
+Outcomes are delivered in the order in which they were recorded, each when the code is idle. So code takes the same way
+again, and what it does is compared with what it did: an outcome whose operation is not called is a divergence.
+
+After a retry the replay may become loose. A retry takes the failure that escaped out of the journal, and what was
+recorded behind it may belong to the way that the code took because of it (`except`, `finally`). So where a retried
+execution does not get on, an outcome is delivered when its operation is called, and one that is not called any more is
+no divergence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterable
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from outlast.model.journal import CANCEL, RETRY, WAIT, JournalEntry, OperationKey
+
+BESIDE = "~"
+"""What belongs to a call (its failed tries, how long it may wait) stands beside it: under its scope with this mark and
+the number of the call. A named timer stands under the mark alone: it is one for the whole execution."""
+GIVEN_UP = "!"
+"""That the code gave a call up is noted under its scope with this mark. If the call has an outcome too, that came too
+late: the code never saw it."""
+
+
+class Replay:
+    """True while something is left to deliver."""
+
+    def __init__(self) -> None:
+        self._left: deque[JournalEntry] = deque()
+        self._loose_left: dict[OperationKey, JournalEntry] = {}
+        self._called: list[tuple[int, OperationKey]] = []
+        self._gap: int | None = None
+        self._retried = False
+        self._passed: set[OperationKey] = set()
+        self.loose = False
+        """Order no longer binds."""
+        self.recorded: dict[OperationKey, JournalEntry] = {}
+        """The outcomes."""
+        self.tries: dict[OperationKey, list[JournalEntry]] = {}
+        self.wake_times: dict[OperationKey, int] = {}
+        """Until when what waits may wait, by the store's clock."""
+        self.given_up: set[OperationKey] = set()
+        """What is noted as given up."""
+        self.cancelled = False
+        """Whether the code has observed a cancel."""
+
+    def __bool__(self) -> bool:
+        return bool(self._left or self._loose_left)
+
+    @property
+    def head(self) -> JournalEntry:
+        return self._left[0]
+
+    def load(self, entries: Iterable[JournalEntry], *, retried: bool = False) -> None:
+        """The journal, by position. `retried`: an attempt has failed before, or an operator opened it again."""
+        self._retried = retried
+        for place, entry in enumerate(entries):
+            if self._gap is None and entry.position != place:
+                self._gap = place
+            scope, beside, call = entry.scope.rpartition(BESIDE)
+            if entry.op == RETRY:
+                self.tries.setdefault((scope, entry.name, int(call)), []).append(entry)
+            elif entry.op == WAIT:
+                key = (scope, entry.name, int(call)) if call else (beside, entry.name, 0)
+                self.wake_times[key] = msgspec.json.decode(entry.value or b"0", type=int)
+            elif entry.scope.endswith(GIVEN_UP):
+                self.given_up.add((entry.scope.removesuffix(GIVEN_UP), entry.name, entry.occurrence))
+            else:
+                self.append(entry)
+                if entry.op != CANCEL:
+                    self.recorded[key_of(entry)] = entry
+        if not retried:
+            self._left = deque(entry for entry in self._left if key_of(entry) not in self.given_up)
+
+    def append(self, entry: JournalEntry) -> None:
+        self._left.append(entry)
+        self.cancelled = self.cancelled or entry.op == CANCEL
+
+    def call(self, key: OperationKey) -> None:
+        """The code has called an operation that is recorded."""
+        if self.loose and key in self._loose_left:
+            heappush(self._called, (self.recorded[key].position, key))
+
+    def pass_over(self, key: OperationKey) -> None:
+        """The code has given up what is recorded: when that is next, nobody waits for it."""
+        self._passed.add(key)
+
+    def take(self, called: Container[OperationKey]) -> JournalEntry | None:
+        """Take the entry whose turn it is; None if the code has not called its operation yet."""
+        while self._called:
+            entry = self._loose_left.pop(heappop(self._called)[1], None)
+            if entry is not None and (entry.op == CANCEL or key_of(entry) in called):
+                return entry
+        while self._left:
+            entry = self._left[0]
+            passed = key_of(entry) in self._passed
+            if not passed and entry.op != CANCEL and key_of(entry) not in called:
+                return None
+            self._left.popleft()
+            if not passed:
+                return entry
+        return None
+
+    def loosens(self, called: Iterable[OperationKey], *, can_move: bool) -> bool:
+        """Whether the code may go on without the head, because a retry may have changed its way before it."""
+        past_gap = self._gap is not None and self.head.position >= self._gap
+        waits_for_new = any(key not in self.recorded for key in called)
+        if not (past_gap and waits_for_new) and not (self._retried and not can_move):
+            return False
+        self.loose = True
+        self._loose_left = {key_of(entry): entry for entry in self._left}
+        self._called = [
+            (entry.position, key) for key, entry in self._loose_left.items() if entry.op == CANCEL or key in set(called)
+        ]
+        heapify(self._called)
+        self._left.clear()
+        return True
+
+    def code_ended(self, called: Container[OperationKey]) -> None:
+        """What the code left behind, or would have asked for behind a gap, it need not call again; and it may end
+        before it observes a cancel.
+        """
+        if self.loose or all(self._may_be_left(entry, called) for entry in self._left):
+            self._left.clear()
+            self._loose_left.clear()
+
+    def _may_be_left(self, entry: JournalEntry, called: Container[OperationKey]) -> bool:
+        key = key_of(entry)
+        return entry.op == CANCEL or key in called or key in self._passed
+
+    def escaped(self, failed: Iterable[OperationKey]) -> tuple[OperationKey, ...]:
+        """What a retry takes out of the journal: these failures, and what stands beside them. What the code caught and
+        lived with replays as it was.
+        """
+        again: list[OperationKey] = []
+        for key in failed:
+            if key in self.recorded:
+                again += [key, *(key_of(entry) for entry in self.tries.get(key, ()))]
+                if key in self.wake_times:
+                    again.append(beside(key, 0))
+        return tuple(again)
+
+
+def key_of(entry: JournalEntry) -> OperationKey:
+    return (entry.scope, entry.name, entry.occurrence)
+
+
+def beside(key: OperationKey, number: int) -> OperationKey:
+    """The key of what stands beside a call: a failed try has its number, how long it may wait has none."""
+    scope, name, occurrence = key
+    return (f"{scope}{BESIDE}{occurrence}", name, number)

@@ -1,0 +1,67 @@
+"""What came for one execution from outside, as its holder reads it: events in the order of their sending, deferreds.
+
+Only the holder marks events as received, so what it has taken is known here. It reads; the commit is the caller's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from outlast.model.deferred import Deferred, deferred_key
+from outlast.model.event import Event, event_key
+from outlast.model.record import Key, settled
+
+if TYPE_CHECKING:
+    from outlast.codec.values import Values
+    from outlast.runtime.lease import Lease
+    from outlast.runtime.parts import Parts
+
+PAGE = 100
+
+
+class Mail:
+    def __init__(self, parts: Parts, lease: Lease) -> None:
+        self.values: Values = parts.values
+        self._store = parts.engine.store
+        self._lease = lease
+        self._read_to: dict[str, Key] = {}
+        """Up to here all events of a name are received: the next look goes on behind it."""
+        self._taken: set[Key] = set()
+
+    @property
+    def execution_id(self) -> str:
+        return self._lease.execution.id
+
+    async def event(self, name: str, until: int | None) -> Event | None:
+        """Take the oldest event of a name that is left, unless it was sent after `until`."""
+        prefix = (self._lease.execution.namespace, self.execution_id, name)
+        after = self._read_to.get(name)
+        while True:
+            page = await self._store.scan(Event.KIND, prefix, after=after, limit=PAGE)
+            for event in page:
+                assert isinstance(event, Event)
+                if not event.consumed and event.key not in self._taken:
+                    if until is not None and (settled(event.sent_at) or 0) > until:
+                        return None
+                    self._taken.add(event.key)
+                    return event
+                if event.consumed and self._read_to.get(name) == after:
+                    self._read_to[name] = event.key
+                    self._taken.discard(event.key)
+                after = event.key
+            if len(page) < PAGE:
+                return None
+
+    def put_back(self, name: str, dedup: str) -> None:
+        """It was taken, and nobody received it."""
+        execution = self._lease.execution
+        self._taken.discard(event_key(execution.namespace, execution.id, name, dedup))
+
+    async def deferred(self, name: str, until: int | None) -> Deferred | None:
+        """The resolution, if there is one; not if it came after `until`."""
+        execution = self._lease.execution
+        key = deferred_key(execution.namespace, execution.id, execution.journal_generation, name)
+        [found] = await self._store.load([key])
+        if not isinstance(found, Deferred) or (until is not None and (settled(found.resolved_at) or 0) > until):
+            return None
+        return found

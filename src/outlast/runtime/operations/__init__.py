@@ -1,0 +1,9 @@
+"""The kinds of durable operations, one file each.
+
+    Performed   does something, and its outcome is recorded: step, token
+    Wait        waits for something durable, so that the execution can be suspended meanwhile: sleep, receive, deferred,
+                and the timers that asyncio sets (`asyncio.sleep`, `asyncio.timeout`)
+
+A kind knows its name, how it is done or what it waits for, and how its outcome is read. It does not know of replay,
+delivery or suspension: those are the attempt's.
+"""

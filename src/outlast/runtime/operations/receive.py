@@ -1,0 +1,61 @@
+"""`receive`: the oldest event of a name that nobody received yet, or the next one, or a timeout.
+
+Receiving marks the event and records the outcome in one commit. What was sent up to the timeout's time is received,
+however late somebody looks; what is sent later stays for the next receive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from outlast.codec.failures import settle_failure
+from outlast.errors import CodecError, CodecHookFailed
+from outlast.model.status import Reason
+from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.wait import Limit, Wait, timed_out
+
+if TYPE_CHECKING:
+    from outlast.codec.values import Values
+    from outlast.runtime.mail import Mail
+    from outlast.runtime.parts import Parts
+
+
+class Receive(Wait):
+    __slots__ = ("annotation", "event", "limit")
+
+    OP: ClassVar = "receive"
+
+    def __init__(self, event: str, annotation: Any, limit: Limit | None) -> None:
+        self.event = event
+        self.annotation = annotation
+        self.limit = limit
+
+    @property
+    def name(self) -> str:
+        return self.event
+
+    @property
+    def reason(self) -> str:
+        return Reason.event(self.event)
+
+    async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
+        event = await mail.event(self.event, until)
+        if event is None:
+            return None
+        data, consumes = event.value or b"null", (event.name, event.dedup)
+        try:
+            value = self.decode(mail.values, data, f"event {self.event!r}")
+            return Outcome(data, value=value, consumes=consumes)
+        except CodecHookFailed:
+            mail.put_back(*consumes)
+            raise
+        except CodecError as error:
+            # It is received all the same: it would stand in the way of all that come after it.
+            failure, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
+            return Outcome(mail.values.seal(failure), error=settled, consumes=consumes)
+
+    def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
+        return timed_out(parts, operation, execution_id, f"no event {self.event!r} came in time")
+
+    def decode(self, values: Values, data: bytes, what: str) -> Any:
+        return values.decode(data, self.annotation, what)

@@ -1,0 +1,154 @@
+"""A step: call the user's function, with its timeout and its retries, and say what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from outlast.codec.failures import settle_failure
+from outlast.codec.values import Values
+from outlast.errors import FATAL, CodecHookFailed
+from outlast.machine.backoff import delay_ms
+from outlast.model.execution import Execution
+from outlast.model.journal import STEP
+from outlast.model.retry import RetryPolicy
+from outlast.runtime.current import step_var
+from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.performed import BackOff, Performed
+from outlast.runtime.parts import Parts
+
+HOLD_MAX_MS = 5_000
+"""A longer backoff suspends instead of holding the worker."""
+
+
+class StepDefinition(Struct, frozen=True, kw_only=True):
+    """What the runtime must know of a step."""
+
+    name: str
+    fn: Callable[..., Any]
+    is_async: bool
+    result: Any
+    retry: RetryPolicy
+    fatal: tuple[type[Exception], ...]
+    timeout_s: float | None
+
+
+class StepCall(Performed):
+    """One call of a step."""
+
+    __slots__ = ("args", "kwargs", "step")
+
+    OP: ClassVar = STEP
+
+    def __init__(self, step: StepDefinition, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.step = step
+        self.args = args
+        self.kwargs = kwargs
+
+    @property
+    def name(self) -> str:
+        return self.step.name
+
+    def decode(self, values: Values, data: bytes, what: str) -> Any:
+        return values.decode(data, self.step.result, what)
+
+    async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
+        """Try until it succeeds, may not be retried, or must wait for long."""
+        step = self.step
+        here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
+        while True:
+            tries += 1
+            try:
+                result = await (step.fn(*self.args, **self.kwargs) if here else self._invoke(parts, operation))
+                if operation.dropped:
+                    raise asyncio.CancelledError  # its own code caught the one that it was sent
+                data, value = parts.values.settle(result, step.result, f"result of {operation}")
+                return Outcome(data, value=value, tries=tries)
+            except CodecHookFailed:
+                raise  # no outcome can be written: the step runs again when the codec is back
+            except BaseException as raised:
+                error = _own_error(operation, raised)
+                here = False
+                if isinstance(error, (*step.fatal, *FATAL)) or tries >= step.retry.max_attempts:
+                    # The code sees what a replay would raise, live as well.
+                    data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
+                    return Outcome(parts.values.seal(data), error=settled, tries=tries)
+            wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
+            if wait_ms > HOLD_MAX_MS:
+                return BackOff(await parts.engine.store.now() + wait_ms, tries)
+            await asyncio.sleep(wait_ms / 1_000)
+
+    async def _invoke(self, parts: Parts, operation: Operation) -> Any:
+        step = self.step
+        context = operation.context.copy()
+        context.run(step_var.set, step.name)
+        loop = asyncio.get_running_loop()
+        limit: asyncio.Timeout | None = None
+
+        def begun() -> None:
+            """A step that waits for a thread does not run yet: its time counts from here."""
+            if limit is not None and step.timeout_s is not None and not body.done():
+                with suppress(RuntimeError):  # nobody waits any more
+                    limit.reschedule(loop.time() + step.timeout_s)
+
+        if step.is_async:
+            body = loop.create_task(self._awaited(), context=context, name=f"outlast {step.name}")
+        else:
+            body = loop.run_in_executor(parts.threads, lambda: context.run(self._called, loop, begun))
+        try:
+            async with asyncio.timeout(step.timeout_s if step.is_async else None) as limit:
+                return await body
+        except TimeoutError as error:
+            if body.cancelled() or not body.done():
+                raise TimeoutError(f"step {step.name!r} took longer than {step.timeout_s:g} s") from error
+            raise
+
+    async def _awaited(self) -> Any:
+        try:
+            return await self.step.fn(*self.args, **self.kwargs)
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as raised:  # a task that ends with SystemExit takes the loop along
+            raise _ended_with(self.step.name, raised) from raised
+
+    def _called(self, loop: asyncio.AbstractEventLoop, begun: Callable[[], None]) -> Any:
+        """In a thread. A future cannot carry StopIteration, and a loop ends with SystemExit."""
+        step = self.step
+        if step.timeout_s is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(begun)
+        try:
+            return step.fn(*self.args, **self.kwargs)
+        except BaseException as raised:
+            if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+                raise
+            raise _ended_with(step.name, raised) from raised
+
+
+def _own_error(operation: Operation, raised: BaseException) -> Exception:
+    """What the step failed with; what tells this task to stop is raised again."""
+    if isinstance(raised, KeyboardInterrupt | GeneratorExit):
+        raise raised
+    if operation.dropped:
+        raise asyncio.CancelledError from raised  # whatever its code made of that
+    if isinstance(raised, Exception):
+        return raised
+    if isinstance(raised, asyncio.CancelledError) and _stops_here():
+        raise raised
+    return _ended_with(operation.kind.name, raised)
+
+
+def _stops_here() -> bool:
+    """Whether somebody cancelled this task, and not only something that the step awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _ended_with(name: str, raised: BaseException) -> RuntimeError:
+    error = RuntimeError(f"step {name!r} ended with {type(raised).__name__}: {raised}")
+    error.__cause__ = raised
+    return error

@@ -1,0 +1,38 @@
+"""A timer that asyncio sets in workflow code: `asyncio.sleep`, `asyncio.timeout`, `asyncio.wait_for`, `call_later`.
+
+It is durable like a sleep: that it fired is journaled, so a replay takes the same way; its time is the store's. Most
+are cancelled before they fire (timeouts), so one that does not fire leaves no trace. The loop's time is that of the
+last outcome delivered, which a replay knows too; so a wake time need be written down only when nothing else keeps it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.wait import At, Limit, Wait
+
+if TYPE_CHECKING:
+    from outlast.codec.values import Values
+    from outlast.runtime.parts import Parts
+
+
+class Timer(Wait):
+    __slots__ = ("limit",)
+
+    OP: ClassVar = "timer"
+    NOTED: ClassVar = False
+    LAZY: ClassVar = True
+
+    def __init__(self, wake_at: int) -> None:
+        self.limit: Limit | None = At(wake_at)
+
+    @property
+    def name(self) -> str:
+        return "asyncio"
+
+    def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
+        return Outcome(None)
+
+    def decode(self, values: Values, data: bytes, what: str) -> None:
+        return None

@@ -1,0 +1,116 @@
+"""The operations of an attempt that are being performed: in tasks of the real loop, with their retries.
+
+An operation runs outside of the workflow's code. One that must wait long before its next try gives its place up, and
+the execution can be suspended if all else waits too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from outlast.errors import LeaseLost
+from outlast.machine.replay import beside
+from outlast.model.journal import FAILED, RETRY
+from outlast.runtime.current import step_var
+from outlast.runtime.operation import Operation
+from outlast.runtime.operations.performed import BackOff, Performed
+from outlast.runtime.timers import Alarm
+
+if TYPE_CHECKING:
+    from outlast.runtime.attempt import LiveAttempt
+
+_log = logging.getLogger(__name__)
+
+
+class Performing:
+    def __init__(self, attempt: LiveAttempt) -> None:
+        self._attempt = attempt
+        self._real = asyncio.get_running_loop()
+        self.live: dict[Operation, asyncio.Task[None]] = {}
+        self._backing_off: dict[Operation, Alarm] = {}
+
+    def begin(self, operation: Operation) -> None:
+        tries = self._attempt.replay.tries.get(operation.key, [])
+        if tries:
+            wake_at = msgspec.json.decode(tries[-1].value or b"0", type=int)
+            if wake_at > self._attempt.parts.engine.group.now:
+                self._back_off(operation, wake_at)
+                return
+        self._go(operation, len(tries))
+
+    def _go(self, operation: Operation, tries: int) -> None:
+        name = operation.kind.name
+        # The step's code runs in this task, in the context of its call; another try gets a task and a context anew.
+        context = operation.context.copy()
+        context.run(step_var.set, name)
+        self.live[operation] = self._real.create_task(
+            self._perform(operation, tries), name=f"outlast {name}", context=context
+        )
+
+    async def _perform(self, operation: Operation, tries: int) -> None:
+        attempt, kind = self._attempt, operation.kind
+        assert isinstance(kind, Performed)
+        _log.debug("performing %s of execution %s", operation.key, attempt.execution.id)
+        try:
+            outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)
+            if isinstance(outcome, BackOff):
+                await self._record_try(operation, outcome)
+                self._back_off(operation, outcome.wake_at)
+                return
+            await attempt.settle(operation, outcome)
+        except LeaseLost as lost:
+            attempt.lose(str(lost))
+        except asyncio.CancelledError:
+            if not operation.dropped:
+                attempt.lose(f"{operation} was cancelled from outside")
+            raise
+        except Exception as error:
+            # The store refuses for good: nothing of this attempt can be written.
+            _log.exception("execution %s: %s could not be recorded", attempt.execution.id, operation)
+            attempt.lose(f"{operation} could not be recorded: {error}")
+        finally:
+            self.live.pop(operation, None)
+            attempt.nudge()
+
+    async def _record_try(self, operation: Operation, back_off: BackOff) -> None:
+        value = msgspec.json.encode(back_off.wake_at)
+        entry = await self._attempt.lease.record(beside(operation.key, back_off.tries), RETRY, FAILED, value)
+        self._attempt.replay.tries.setdefault(operation.key, []).append(entry)
+
+    # ---- long backoffs --------------------------------------------------------------------------------------------
+
+    def _back_off(self, operation: Operation, wake_at: int) -> None:
+        """A long backoff holds nobody: if all else waits too, the execution is suspended until then."""
+        parts = self._attempt.parts
+        self._backing_off[operation] = parts.timers.at(
+            wake_at, lambda: self._back_on(operation), now=parts.engine.group.now
+        )
+
+    def _back_on(self, operation: Operation) -> None:
+        if self._backing_off.pop(operation, None) is None or self._attempt.over or operation.future.done():
+            return
+        self._attempt.begin_or_hold(operation)
+
+    @property
+    def next_try_at(self) -> int | None:
+        return min((alarm.wake_at for alarm in self._backing_off.values()), default=None)
+
+    # ---- the end --------------------------------------------------------------------------------------------------
+
+    def drop(self, operation: Operation) -> asyncio.Task[None] | None:
+        """The code gave it up; its task, if it runs, is the caller's to cancel."""
+        alarm = self._backing_off.pop(operation, None)
+        if alarm is not None:
+            alarm.cancel()
+        return self.live.pop(operation, None)
+
+    def close(self) -> None:
+        for operation, task in list(self.live.items()):
+            operation.dropped = True
+            task.cancel()
+        for alarm in self._backing_off.values():
+            alarm.cancel()

@@ -1,0 +1,113 @@
+"""The wake times that attempts of this process wait for in memory: one timer of the event loop for all of them.
+
+Time is the store's. The loop's own timer only says when to ask; what is due by the store's clock fires. A clock that a
+test turns is noticed by `look`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from outlast.errors import OutlastError
+from outlast.runtime.engine import Engine
+
+_log = logging.getLogger(__name__)
+
+SLACK_S = 0.001
+"""Asked at the very millisecond, the store may be one behind."""
+AGAIN_S = 1.0
+"""If the store does not answer."""
+ASK_MAX_S = 3_600.0
+
+
+class Alarm:
+    """One wake time. `cancel()` it when nobody waits any more."""
+
+    __slots__ = ("fire", "wake_at")
+
+    def __init__(self, wake_at: int, fire: Callable[[], None]) -> None:
+        self.wake_at = wake_at
+        self.fire: Callable[[], None] | None = fire
+
+    def cancel(self) -> None:
+        self.fire = None
+
+
+class Timers:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()  # the real one: timers are also set from within workflow code
+        self._heap: list[tuple[int, int, Alarm]] = []
+        self._numbers = count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for: int | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def at(self, wake_at: int, fire: Callable[[], None], *, now: int) -> Alarm:
+        """Call `fire` when the store's clock has reached `wake_at`; `now` is its time as last heard."""
+        alarm = Alarm(wake_at, fire)
+        heappush(self._heap, (wake_at, next(self._numbers), alarm))
+        if self._asking is None and (self._armed_for is None or wake_at < self._armed_for):
+            self._arm(now)
+        return alarm
+
+    def _arm(self, now: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._armed_for = None
+        while self._heap and self._heap[0][2].fire is None:
+            heappop(self._heap)
+        if self._heap and not self._closed:
+            self._armed_for = self._heap[0][0]
+            self._arm_in(max(0, self._armed_for - now) / 1_000 + SLACK_S)
+
+    def _arm_in(self, delay_s: float) -> None:
+        self._timer = self._loop.call_later(min(delay_s, ASK_MAX_S), self._ask)
+
+    def _ask(self) -> None:
+        self._timer = self._armed_for = None
+        if self._asking is None and not self._closed:
+            self._asking = self._loop.create_task(self._fire_due(), name="outlast timers")
+
+    async def _fire_due(self) -> None:
+        try:
+            now = await self._now()
+        except OutlastError as error:
+            _log.warning("the store's time could not be asked for, and is asked again: %s", error)
+            self._asking = None
+            if not self._closed:
+                self._arm_in(AGAIN_S)
+            return
+        self._asking = None
+        self._fire(now)
+        self._arm(now)
+
+    async def look(self) -> None:
+        """Ask now: the clock may have been turned."""
+        self._fire(await self._now())
+
+    async def _now(self) -> int:
+        now = await self._engine.store.now()
+        self._engine.group.now = max(self._engine.group.now, now)
+        return now
+
+    def _fire(self, now: int) -> None:
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].fire is None):
+            alarm = heappop(self._heap)[2]
+            if alarm.fire is not None:
+                fire, alarm.fire = alarm.fire, None
+                fire()
+
+    async def close(self) -> None:
+        self._closed = True
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)

@@ -1,0 +1,206 @@
+"""What an attempt waits for that is durable: wake times, events, deferreds. It can be suspended while it only waits.
+
+A wait begins by writing down how long it may last. Then it is looked for what came before; what comes later is noticed
+by the inbox, which grows with every word from outside. An event is received only when the code is idle and nothing
+else is on its way to it, one at a time: what the code does with one outcome may be to give another wait up, and an
+event that nobody waits for must stay for the next receive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from outlast.errors import LimitExceeded
+from outlast.machine.replay import BESIDE, beside
+from outlast.model.journal import BEGAN, WAIT, OperationKey
+from outlast.model.status import Reason
+from outlast.runtime.mail import Mail
+from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.wait import After, Wait
+from outlast.runtime.timers import Alarm
+
+if TYPE_CHECKING:
+    from outlast.runtime.attempt import LiveAttempt
+
+_log = logging.getLogger(__name__)
+
+
+class Waiting(Struct):
+    """`found` came from outside, and is not received yet."""
+
+    kind: Wait
+    wake_at: int | None = None
+    alarm: Alarm | None = None
+    found: Outcome | None = None
+
+
+class Pending(Struct, frozen=True):
+    """What a suspension must say: what can end it, and when it is over by itself."""
+
+    waits: tuple[str, ...]
+    wake_at: int | None
+
+
+class Waits:
+    def __init__(self, attempt: LiveAttempt) -> None:
+        self._attempt = attempt
+        self._waiting: dict[Operation, Waiting] = {}
+        """In the order of the calls: of two receives of one name, the first one called is served first."""
+        self._mail = Mail(attempt.parts, attempt.lease)
+        self._one_look = asyncio.Lock()
+        self._one_timer = asyncio.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def __contains__(self, operation: Operation) -> bool:
+        return operation in self._waiting
+
+    # ---- beginning ------------------------------------------------------------------------------------------------
+
+    def begin(self, operation: Operation) -> None:
+        kind = operation.kind
+        assert isinstance(kind, Wait)
+        waiting = self._waiting[operation] = Waiting(kind)
+        if kind.LAZY and kind.limit is not None:
+            waiting.wake_at = self._attempt.replay.wake_times.get(operation.key, kind.limit.ms)
+            self._arm(operation, waiting)
+        elif kind.limit is not None or self._may_have_mail(kind):
+            self._attempt.errand(self._begin(operation, waiting))
+
+    def _may_have_mail(self, kind: Wait) -> bool:
+        return kind.reason is not None and self._attempt.lease.execution.inbox > 0
+
+    async def _begin(self, operation: Operation, waiting: Waiting) -> None:
+        waiting.wake_at = await self._wake_time(operation, waiting.kind)
+        if self._may_have_mail(waiting.kind):
+            async with self._one_look:
+                await self._find(operation, waiting)
+        if waiting.found is None and not operation.dropped and operation in self._waiting:
+            self._arm(operation, waiting)
+
+    async def _wake_time(self, operation: Operation, kind: Wait) -> int | None:
+        """Absolute, by the store's clock, and written down before anybody relies on it: a restart does not change it.
+        Of a named timer the first one wins."""
+        if kind.limit is None:
+            return None
+        async with self._one_timer:
+            replay, timer = self._attempt.replay, kind.timer
+            known: OperationKey = operation.key if timer is None else (BESIDE, timer, 0)
+            wake_at = replay.wake_times.get(known)
+            if wake_at is None:
+                now = await self._attempt.parts.engine.store.now() if isinstance(kind.limit, After) else 0
+                wake_at = now + kind.limit.ms
+                await self._write_down(beside(known, 0) if timer is None else known, wake_at)
+                replay.wake_times[known] = wake_at
+            return wake_at
+
+    async def _write_down(self, key: OperationKey, wake_at: int) -> None:
+        await self._attempt.lease.record(key, WAIT, BEGAN, msgspec.json.encode(wake_at))
+
+    def _arm(self, operation: Operation, waiting: Waiting) -> None:
+        if waiting.wake_at is not None:
+            parts = self._attempt.parts
+            waiting.alarm = parts.timers.at(
+                waiting.wake_at, lambda: self._attempt.errand(self._over(operation)), now=parts.engine.group.now
+            )
+
+    # ---- ending ---------------------------------------------------------------------------------------------------
+
+    async def _over(self, operation: Operation) -> None:
+        """Its time has come. What was sent until then is looked for once more: it may have come while nobody looked."""
+        waiting = self._waiting.get(operation)
+        if waiting is None:
+            return
+        if waiting.kind.reason is not None:
+            async with self._one_look:
+                await self._find(operation, waiting)
+        if waiting.found is None and operation in self._waiting:
+            attempt = self._attempt
+            outcome = waiting.kind.over(attempt.parts, operation, attempt.execution.id)
+            await self._settle(operation, outcome)
+
+    async def look(self) -> None:
+        """Something came from outside: is it for one of these?"""
+        async with self._one_look:
+            for operation, waiting in list(self._waiting.items()):
+                if waiting.kind.reason is not None and operation in self._waiting:
+                    await self._find(operation, waiting)
+
+    async def _find(self, operation: Operation, waiting: Waiting) -> None:
+        if waiting.found is not None or operation.dropped:
+            return
+        found = await waiting.kind.look(self._mail, operation, waiting.wake_at)
+        if found is None:
+            return
+        if operation not in self._waiting:  # given up while we looked
+            self._put_back(found)
+            return
+        if waiting.alarm is not None:
+            waiting.alarm.cancel()
+        if found.consumes is None:
+            await self._settle(operation, found)
+        else:
+            waiting.found = found
+            self._attempt.nudge()
+
+    async def _settle(self, operation: Operation, outcome: Outcome) -> None:
+        del self._waiting[operation]
+        await self._attempt.settle(operation, outcome)
+
+    def receives(self) -> bool:
+        """Receive the event that was found for the first wait that has one, if any."""
+        for operation, waiting in self._waiting.items():
+            if waiting.found is not None:
+                del self._waiting[operation]
+                self._attempt.will_settle(operation, waiting.found)
+                return True
+        return False
+
+    def drop(self, operation: Operation) -> None:
+        """The code gave it up. What was found for it is still there for the next one."""
+        waiting = self._waiting.pop(operation, None)
+        if waiting is not None and waiting.alarm is not None:
+            waiting.alarm.cancel()
+        if waiting is not None and waiting.found is not None:
+            self._put_back(waiting.found)
+
+    def _put_back(self, found: Outcome) -> None:
+        if found.consumes is not None:
+            self._mail.put_back(*found.consumes)
+            if self._waiting:
+                self._attempt.errand(self.look())
+
+    def close(self) -> None:
+        for waiting in self._waiting.values():
+            if waiting.alarm is not None:
+                waiting.alarm.cancel()
+        self._waiting.clear()
+
+    # ---- suspending -----------------------------------------------------------------------------------------------
+
+    def pending(self) -> Pending:
+        waits = dict.fromkeys(waiting.kind.reason for waiting in self._waiting.values())
+        times = [waiting.wake_at for waiting in self._waiting.values() if waiting.wake_at is not None]
+        reasons = tuple(reason for reason in waits if reason is not None)
+        return Pending((*reasons, Reason.TIMER) if times else reasons, min(times, default=None))
+
+    async def write_down(self) -> None:
+        """Before a suspension: the wake times that only this process knows."""
+        replay = self._attempt.replay
+        unknown = [
+            (operation.key, waiting.wake_at)
+            for operation, waiting in self._waiting.items()
+            if waiting.wake_at is not None and waiting.kind.LAZY and operation.key not in replay.wake_times
+        ]
+        try:
+            await asyncio.gather(*(self._write_down(beside(key, 0), wake_at) for key, wake_at in unknown))
+        except LimitExceeded as error:
+            _log.warning("execution %s: %s", self._attempt.execution.id, error)
+            return  # the loop's time, which a replay knows, gives the same
+        replay.wake_times.update(unknown)
