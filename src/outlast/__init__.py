@@ -1,9 +1,10 @@
 """Outlast: durable execution for Python. Public names only; `App` is where to begin."""
 
 from outlast.app import App
+from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.retry import Retry
 from outlast.client.handle import Handle, SyncHandle
-from outlast.client.info import AttemptInfo, CompletionInfo, Info, JournalInfo
+from outlast.client.info import AttemptInfo, CompletionInfo, FrameInfo, Info, JournalInfo, ProgressInfo
 from outlast.codec.values import CodecHook
 from outlast.errors import (
     CodecError,
@@ -40,12 +41,22 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
+    # inside of workflows and steps
+    "Current",
+    "current",
+    "emit",
+    "now",
+    "progress",
+    "random",
+    "uuid4",
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
+    "FrameInfo",
     "Handle",
     "Info",
     "JournalInfo",
+    "ProgressInfo",
     "Status",
     "SyncHandle",
     # errors

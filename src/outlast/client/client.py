@@ -6,12 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import structs
+
 from outlast.client.handle import Handle
 from outlast.client.info import (
     AttemptInfo,
     CompletionInfo,
+    FrameInfo,
     Info,
     JournalInfo,
+    ProgressInfo,
     info_of,
     moment,
     moment_or_none,
@@ -38,6 +42,7 @@ from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
+from outlast.runtime.stream import envelope_of
 from outlast.store.port import Filter, Query
 
 if TYPE_CHECKING:
@@ -46,6 +51,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+FRAMES_POLL_S = (0.02, 0.5)
+"""Who tails a stream looks again so soon after a frame, and at least so often when nothing comes."""
 SHOWN_MAX_CHARS = 300
 """So much of arguments is shown in an error."""
 
@@ -153,7 +160,36 @@ class Client:
     # ---- looking --------------------------------------------------------------------------------------------------
 
     async def info(self, execution_id: str) -> Info:
-        return info_of(await self._look(execution_id))
+        execution = await self._look(execution_id)
+        data = await self._payload(execution, Role.PROGRESS)
+        info = info_of(execution)
+        if data is None:
+            return info
+        return structs.replace(info, progress=self._values.decode(data, ProgressInfo, "progress"))
+
+    async def frames(self, execution_id: str, after: int) -> AsyncIterator[FrameInfo]:
+        """Until the execution has ended and all its frames are read. Whoever emits them may die and be replaced."""
+        pause_s = FRAMES_POLL_S[0]
+        while True:
+            execution = await self._look(execution_id)  # first: what is emitted before the end is there at the end
+            page = await self._engine.store.frames(self.namespace, execution_id, after=after)
+            for frame in page:
+                envelope = envelope_of(self._values.unseal(frame.value, "frame"))
+                after = frame.seq
+                yield FrameInfo(
+                    offset=frame.seq,
+                    value=self._values.read(envelope.value, Any, "frame"),
+                    at=moment(frame.at),
+                    step=envelope.step or None,
+                    epoch=envelope.epoch,
+                )
+            if page:
+                pause_s = FRAMES_POLL_S[0]
+            elif execution.status.terminal:
+                return
+            else:
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, FRAMES_POLL_S[1])
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 from outlast import limits
@@ -54,6 +55,7 @@ from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
+from outlast.runtime.stream import Stream
 from outlast.runtime.waits import Waits
 from outlast.runtime.workflow_loop import scope_var
 from outlast.store.port import ClaimedExecution
@@ -92,6 +94,11 @@ class LiveAttempt:
         self._ended: asyncio.Future[Ending] = self._real.create_future()
         self._code: Code
         self._begun = False
+        self.now_ms = 0
+        """The code's time."""
+        self.stream = Stream(self)
+        self.random: dict[str, Random] = {}
+        """The random numbers of each branch of the code."""
 
     @property
     def execution(self) -> Execution:
@@ -136,6 +143,8 @@ class LiveAttempt:
         finally:
             if alarm is not None:
                 alarm.cancel()
+        if not isinstance(ending, Gone | Asleep):
+            await self.stream.flushed()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
@@ -257,6 +266,7 @@ class LiveAttempt:
                 self._cancel_code()
                 return True
             return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
+        self.stream.replayed()
         if self._held and not self._suspending:
             held, self._held = self._held, []
             for operation in held:
@@ -303,7 +313,7 @@ class LiveAttempt:
             self._cancel_code()
             return
         operation, outcome, entry = arrival
-        if entry is not None:
+        if entry is not None and not operation.future.done():  # what the code gave up, a replay does not show it
             self._show_time(settled(entry.recorded_at) or 0)
         self._deliver(operation, outcome)
 
@@ -319,7 +329,8 @@ class LiveAttempt:
             operation.future.set_result(outcome.value)
 
     def _show_time(self, now: int) -> None:
-        """The loop's time is that of the last outcome: the same when it is replayed."""
+        """The code's time is that of the last outcome that it saw: the same when it is replayed."""
+        self.now_ms = max(self.now_ms, now)
         if isinstance(self._code, AsyncCode):
             self._code.loop.show_time(now / 1_000)
 
@@ -377,6 +388,7 @@ class LiveAttempt:
             outcome.data,
             tries=max(outcome.tries, 1),
             consumes=outcome.consumes,
+            unwinds=outcome.unwinds,
         )
         self.replay.recorded[operation.key] = entry
         return entry
@@ -551,7 +563,10 @@ class LiveAttempt:
             self._real.call_later(pause_s, lambda: self.errand(self._time_out(asked + 1)))
 
     def errand(self, coro: Coroutine[Any, Any, Any]) -> None:
-        task = self._real.create_task(coro)
+        self.accompany(self._real.create_task(coro))
+
+    def accompany(self, task: asyncio.Task[Any]) -> None:
+        """The attempt waits for it before it waits for anything else; if it fails, the attempt is lost."""
         self._errands.add(task)
         task.add_done_callback(self._errand_done)
 

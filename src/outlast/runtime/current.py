@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.operation import Operation
 
 attempt_var: contextvars.ContextVar[LiveAttempt | None] = contextvars.ContextVar("outlast_attempt", default=None)
 step_var: contextvars.ContextVar[str | None] = contextvars.ContextVar("outlast_step", default=None)
 """The step whose body is running: a step inside a step is a plain call."""
+operation_var: contextvars.ContextVar[Operation | None] = contextvars.ContextVar("outlast_operation", default=None)
+"""The call that this step's body is run for."""

@@ -57,6 +57,8 @@ class Outcome(Struct, frozen=True):
     tries: int = 1
     consumes: tuple[str, str] | None = None
     """The event (name, dedup) that is received by it, in the same commit."""
+    unwinds: bool = False
+    """It registers an undo."""
 
 
 class Operation:

@@ -32,6 +32,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.StepRecorded, {"consumes": ("plan", "1")}),
     (facts.StepRecorded, {"consumes": ("plan", "1")}),
     (facts.StepRecorded, {"entries": 50_000}),
+    (facts.Progressed, {}),
     *((facts.Suspend, {"waits": (wait,), "reason": wait}) for wait in ("event:plan", "deferred:approval")),
     (facts.Suspend, {"waits": ("child:order-42/ship",), "reason": "child:order-42/ship"}),
     (facts.Suspend, {"waits": (), "reason": "timer", "wake_at": NOW + 1}),

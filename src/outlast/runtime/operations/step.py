@@ -16,7 +16,7 @@ from outlast.machine.backoff import delay_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
-from outlast.runtime.current import step_var
+from outlast.runtime.current import operation_var, step_var
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.parts import Parts
@@ -86,6 +86,7 @@ class StepCall(Performed):
         step = self.step
         context = operation.context.copy()
         context.run(step_var.set, step.name)
+        context.run(operation_var.set, operation)
         loop = asyncio.get_running_loop()
         limit: asyncio.Timeout | None = None
 
