@@ -1,6 +1,7 @@
 """Outlast: durable execution for Python. Public names only; `App` is where to begin."""
 
 from outlast.app import App
+from outlast.authoring.compensation import compensate
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.retry import Retry
 from outlast.client.handle import Handle, SyncHandle
@@ -43,6 +44,7 @@ __all__ = [
     "Retry",
     # inside of workflows and steps
     "Current",
+    "compensate",
     "current",
     "emit",
     "now",

@@ -36,7 +36,7 @@ from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, UNWIND, JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
@@ -276,6 +276,13 @@ class Client:
         if execution.reason == Reason.VERSION:
             await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
             return
+        journal = await self.journal(execution_id) if execution.unwinds and execution.status.terminal else []
+        if any(entry.op == UNWIND for entry in journal):
+            raise ExecutionRefused(
+                execution_id,
+                Code.NOT_ALLOWED,
+                "its undos have run, so what it did is taken back; start it anew, with if_exists='restart'",
+            )
         supersedes: tuple[OperationKey, ...] = ()
         if execution.status is Status.FAILED:
             data = await self._payload(execution, Role.FAILURE)

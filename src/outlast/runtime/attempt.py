@@ -46,6 +46,7 @@ from outlast.runtime.endings import (
     Raised,
     Unwound,
     commit_ending,
+    is_last,
 )
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, marks_of
@@ -56,6 +57,7 @@ from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
 from outlast.runtime.stream import Stream
+from outlast.runtime.unwinding import Unwinding
 from outlast.runtime.waits import Waits
 from outlast.runtime.workflow_loop import scope_var
 from outlast.store.port import ClaimedExecution
@@ -97,12 +99,17 @@ class LiveAttempt:
         self.now_ms = 0
         """The code's time."""
         self.stream = Stream(self)
+        self.unwinding = Unwinding(self)
         self.random: dict[str, Random] = {}
         """The random numbers of each branch of the code."""
 
     @property
     def execution(self) -> Execution:
         return self.lease.execution
+
+    @property
+    def is_async(self) -> bool:
+        return self._workflow.is_async
 
     @property
     def over(self) -> bool:
@@ -251,7 +258,7 @@ class LiveAttempt:
 
     def _idle(self) -> bool:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
-        if self._ended.done() or self._signal is not None:
+        if self._ended.done() or self._signal is not None or self.unwinding.begun:
             return False
         while self.replay:
             entry = self.replay.take(self._outstanding)
@@ -266,6 +273,8 @@ class LiveAttempt:
                 self._cancel_code()
                 return True
             return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
+        if self.replay.unwound is not None:
+            return self._stuck_replay(self.replay.unwound)  # the code has ended before; it must not go on now
         self.stream.replayed()
         if self._held and not self._suspending:
             held, self._held = self._held, []
@@ -367,7 +376,7 @@ class LiveAttempt:
         self._settling.add(operation)
         entry = None
         try:
-            entry = await self._record(operation, outcome)
+            entry = outcome.entry or await self._record(operation, outcome)
         except LimitExceeded as error:
             data = self.parts.values.seal(encode_failure(failure_of(error)))
             outcome = Outcome(data, error=error, tries=outcome.tries)
@@ -437,7 +446,7 @@ class LiveAttempt:
             self._suspending = True
             named = [wait for wait in pending.waits if wait != Reason.TIMER]
             reason = named[0] if named else Reason.TIMER if pending.wake_at is not None else Reason.RETRY
-            self.errand(self._suspend(reason, tuple(named), min(times, default=None)))
+            self.errand(self.suspend(reason, tuple(named), min(times, default=None)))
         elif not self._outstanding and not self._warned:
             self._warned = True
             _log.warning(
@@ -446,7 +455,7 @@ class LiveAttempt:
                 ", ".join(self._code.lines()) or "an unknown line",
             )
 
-    async def _suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
+    async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
         try:
             await self._waits.write_down()
             verdict = await self.lease.tell(
@@ -480,18 +489,49 @@ class LiveAttempt:
         if self._ended.done():
             return
         self.replay.code_ended(self._outstanding)
-        if self.replay and not isinstance(error, asyncio.CancelledError):
+        if self.replay.unwound is not None and not self.replay:
+            self._end_or_unwind(Unwound())  # how it ends is written down
+        elif self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, "nothing", "at its end")
         elif error is None:
-            self._end(Completed(value), Stopped)
+            self._complete(value)
         elif isinstance(error, asyncio.CancelledError) and self.replay.cancelled:
-            self._end(Unwound(), Stopped)
+            self._end_or_unwind(Unwound())
         elif isinstance(error, Exception):
-            self._end(Raised(error), Stopped)
+            self._end_or_unwind(Raised(error))
         else:
             wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
             wrapped.__cause__ = error
-            self._end(Raised(wrapped), Stopped)
+            self._end_or_unwind(Raised(wrapped))
+
+    def _complete(self, value: Any) -> None:
+        """A result that cannot be stored is a failure: it is found out before it is too late to undo anything."""
+        if self.unwinding:
+            arguments = self._workflow.arguments
+            try:
+                self.parts.values.settle(value, arguments.result, f"result of {self._workflow.name}")
+            except (CodecError, LimitExceeded) as error:
+                self._end_or_unwind(Raised(error))
+                return
+        self._end(Completed(value), Stopped)
+
+    async def quiet(self) -> None:
+        """The code has ended: give up what it left under way, and let what is on its way to the journal arrive."""
+        for operation in list(self._outstanding.values()):
+            self._give_up(operation)
+        await self._settle_errands()
+
+    def _end_or_unwind(self, ending: Raised | Unwound) -> None:
+        """What will not be tried again is undone first."""
+        last = isinstance(ending, Unwound) or is_last(self.lease, self._workflow, ending.error, self.escaped)
+        if self.replay.unwound is not None or (last and self.unwinding):
+            self.unwinding.begin(ending)
+        else:
+            self._end(ending, Stopped)
+
+    def unwound(self, ending: Ending) -> None:
+        """All undos have their outcome."""
+        self._end(ending, Stopped)
 
     def _end(self, ending: Ending, signal: type[Signal]) -> None:
         if self._ended.done():
@@ -500,17 +540,18 @@ class LiveAttempt:
         self._ended.set_result(ending)
         self._performing.close()
         self._waits.close()
+        self.unwinding.close()
         # Not from within the code's own callbacks.
         if self._begun:
             self._real.call_soon(self._code.close)
 
     async def _commit(self, ending: Ending) -> None:
         try:
-            await commit_ending(self.parts, self.lease, self._workflow, ending, escaped=self._escaped)
+            await commit_ending(self.parts, self.lease, self._workflow, ending, escaped=self.escaped)
         except LeaseLost as lost:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
-    def _escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
+    def escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
         return self.replay.escaped(marks_of(error))
 
     # ---- the outside ----------------------------------------------------------------------------------------------

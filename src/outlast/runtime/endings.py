@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
 from outlast import limits
-from outlast.codec.failures import encode_failure, failure_of
+from outlast.codec.failures import Failure, encode_failure, failure_of
 from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
 from outlast.machine import facts
 from outlast.model.journal import OperationKey
@@ -29,6 +29,8 @@ class Completed(Struct, frozen=True):
 
 class Raised(Struct, frozen=True):
     error: Exception
+    recorded: Failure | None = None
+    """The same as it was written down when the undos began."""
 
 
 class Unwound(Struct, frozen=True):
@@ -62,8 +64,8 @@ async def commit_ending(
     match ending:
         case Completed(value):
             await _complete(parts, lease, workflow, value, escaped)
-        case Raised(error):
-            await _fail(parts, lease, workflow, error, escaped)
+        case Raised(error, recorded):
+            await _fail(parts, lease, workflow, error, escaped, recorded)
         case Unwound():
             await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
         case Diverged(error):
@@ -82,19 +84,42 @@ async def _complete(parts: Parts, lease: Lease, workflow: WorkflowDefinition, va
     await lease.tell(fact)
 
 
-async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error: Exception, escaped: Escaped) -> None:
-    again = escaped(error)
-    failure = structs.replace(failure_of(error), again=list(again))
+async def _fail(
+    parts: Parts,
+    lease: Lease,
+    workflow: WorkflowDefinition,
+    error: Exception,
+    escaped: Escaped,
+    recorded: Failure | None = None,
+) -> None:
+    failure = recorded or failure_with(error, escaped)
+    again = tuple(failure.again)
     await lease.tell(
         facts.Fail(
             change_id=lease.new_id(),
             epoch=lease.execution.epoch,
             failure=parts.values.seal(encode_failure(failure)),
-            retryable=not isinstance(error, (*workflow.fatal, *FATAL)) and len(again) <= AGAIN_MAX,
+            retryable=recorded is None and is_retryable(workflow, error, again),
             supersedes=again if len(again) <= AGAIN_MAX else (),
             jitter=parts.engine.entropy.random(),
         )
     )
+
+
+def failure_with(error: Exception, escaped: Escaped) -> Failure:
+    """The failure, with what a retry must run again."""
+    return structs.replace(failure_of(error), again=list(escaped(error)))
+
+
+def is_retryable(workflow: WorkflowDefinition, error: Exception, again: Sequence[OperationKey]) -> bool:
+    return not isinstance(error, (*workflow.fatal, *FATAL)) and len(again) <= AGAIN_MAX
+
+
+def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception, escaped: Escaped) -> bool:
+    """Whether this failure ends the execution: nothing will be tried again, so all must be undone."""
+    e = lease.execution
+    more = e.failures + 1 < e.retry_policy.max_attempts and e.expires_for is None
+    return not (more and is_retryable(workflow, error, escaped(error)))
 
 
 async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:

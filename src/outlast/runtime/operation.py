@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from outlast.model.journal import OperationKey
+from outlast.model.journal import JournalEntry, OperationKey
 
 if TYPE_CHECKING:
     import asyncio
@@ -59,6 +59,8 @@ class Outcome(Struct, frozen=True):
     """The event (name, dedup) that is received by it, in the same commit."""
     unwinds: bool = False
     """It registers an undo."""
+    entry: JournalEntry | None = None
+    """Recorded already, with what it did."""
 
 
 class Operation:
