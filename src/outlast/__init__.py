@@ -4,6 +4,7 @@ from outlast.app import App
 from outlast.authoring.compensation import compensate
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.retry import Retry
+from outlast.authoring.transaction import connection
 from outlast.client.handle import Handle, SyncHandle
 from outlast.client.info import AttemptInfo, CompletionInfo, FrameInfo, Info, JournalInfo, ProgressInfo
 from outlast.codec.values import CodecHook
@@ -26,8 +27,10 @@ from outlast.errors import (
     LimitExceeded,
     NonDeterminism,
     OutlastError,
+    StatementRefused,
     StoreError,
     StoreUnavailable,
+    TransactionUnsupported,
     UnknownWorkflow,
     WrongPlace,
 )
@@ -45,6 +48,7 @@ __all__ = [
     # inside of workflows and steps
     "Current",
     "compensate",
+    "connection",
     "current",
     "emit",
     "now",
@@ -80,8 +84,10 @@ __all__ = [
     "LimitExceeded",
     "NonDeterminism",
     "OutlastError",
+    "StatementRefused",
     "StoreError",
     "StoreUnavailable",
+    "TransactionUnsupported",
     "UnknownWorkflow",
     "WrongPlace",
 ]

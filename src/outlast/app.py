@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overloa
 
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
+from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
 from outlast.authoring.workflow import (
     AsyncWorkflow,
     Bound,
@@ -43,6 +44,7 @@ from outlast.model.names import check_word
 from outlast.model.status import Status
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
+from outlast.runtime.current import connection_var
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
@@ -74,6 +76,15 @@ class _StepDecorator(Protocol):
     ) -> AsyncStep[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R]: ...
+
+
+class _TransactionDecorator(Protocol):
+    @overload
+    def __call__(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTransaction[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> SyncTransaction[P, R]: ...
 
 
 class _WorkflowDecorator(Protocol):
@@ -127,6 +138,23 @@ class App:
             return make_step(decorated, checked)
 
         return decorate
+
+    @overload
+    def transaction(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[StepOptions]
+    ) -> AsyncTransaction[P, R]: ...
+    @overload
+    def transaction(self, fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> SyncTransaction[P, R]: ...
+    @overload
+    def transaction(self, /, **options: Unpack[StepOptions]) -> _TransactionDecorator: ...
+    def transaction(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """`@app.transaction`: a step whose SQL (`outlast.connection()`) is committed with the journal, exactly once."""
+        checked = check_step_options(options)
+
+        def decorate(decorated: object) -> Any:
+            return make_transaction(decorated, checked)
+
+        return decorate if fn is None else decorate(fn)
 
     @overload
     def workflow(  # pyright: ignore[reportOverlappingOverload]
@@ -225,6 +253,8 @@ class App:
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run async work for code that has no event loop: in the loop where the app is open, else in the portal."""
         refuse_on_loop()
+        if connection_var.get() is not None:
+            raise WrongPlace("a transaction holds the store that this call would wait for: do it before or after")
         if self._opened is not None and self._opened.here:
             return call_in(self._opened.loop, work)
 

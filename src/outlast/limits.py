@@ -45,6 +45,9 @@ PURGE_MAX: Final = 1_000
 LANES_MAX: Final = 100
 ROUTES_MAX: Final = 1_000
 
+# Time.
+TRANSACTION_MAX_MS: Final = 5_000
+
 # Numbers.
 PRIORITY_MIN: Final = -1_000_000
 PRIORITY_MAX: Final = 1_000_000

@@ -11,7 +11,7 @@ import pytest
 
 import outlast
 from outlast import App, InvalidInput, LimitExceeded, WrongPlace
-from tests.acceptance.conftest import Gate, Place, status_is, until
+from tests.acceptance.conftest import Gate, Place, claims_no_more, status_is, until
 
 
 async def crash(app: App) -> None:
@@ -406,6 +406,7 @@ async def test_a_zombie_emits_nothing(clocked: Place) -> None:
     async with first:
         await build(first, gate, "zombie").options(id="it").start()
         await gate.reached()
+        claims_no_more(first)
         theirs = build(second, open_gate, "heir")
         async with second:
             await take_over(clocked, second)

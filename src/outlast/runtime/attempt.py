@@ -384,6 +384,8 @@ class LiveAttempt:
                 entry = await self._record(operation, outcome)
         finally:
             self._settling.discard(operation)
+        if outcome.entry is not None:
+            self.replay.recorded[operation.key] = outcome.entry
         if outcome.error is not None:
             marked(outcome.error, operation.key)
         self._arrivals.append((operation, outcome, entry))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outlast.runtime.attempt import LiveAttempt
@@ -14,3 +14,5 @@ step_var: contextvars.ContextVar[str | None] = contextvars.ContextVar("outlast_s
 """The step whose body is running: a step inside a step is a plain call."""
 operation_var: contextvars.ContextVar[Operation | None] = contextvars.ContextVar("outlast_operation", default=None)
 """The call that this step's body is run for."""
+connection_var: contextvars.ContextVar[Any] = contextvars.ContextVar("outlast_connection", default=None)
+"""The connection of the transaction whose body is running."""

@@ -71,16 +71,26 @@ class StepCall(Performed):
             except CodecHookFailed:
                 raise  # no outcome can be written: the step runs again when the codec is back
             except BaseException as raised:
-                error = _own_error(operation, raised)
-                here = False
-                if isinstance(error, (*step.fatal, *FATAL)) or tries >= step.retry.max_attempts:
-                    # The code sees what a replay would raise, live as well.
-                    data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
-                    return Outcome(parts.values.seal(data), error=settled, tries=tries)
-            wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
-            if wait_ms > HOLD_MAX_MS:
-                return BackOff(await parts.engine.store.now() + wait_ms, tries)
-            await asyncio.sleep(wait_ms / 1_000)
+                error = own_error(operation, raised)
+            here = False
+            ended = await self.failed(parts, execution, operation, error, tries)
+            if ended is not None:
+                return ended
+
+    async def failed(
+        self, parts: Parts, execution: Execution, operation: Operation, error: Exception, tries: int
+    ) -> Outcome | BackOff | None:
+        """A try failed. None: the wait before the next one is over."""
+        step = self.step
+        if isinstance(error, (*step.fatal, *FATAL)) or tries >= step.retry.max_attempts:
+            # The code sees what a replay would raise, live as well.
+            data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
+            return Outcome(parts.values.seal(data), error=settled, tries=tries)
+        wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
+        if wait_ms > HOLD_MAX_MS:
+            return BackOff(await parts.engine.store.now() + wait_ms, tries)
+        await asyncio.sleep(wait_ms / 1_000)
+        return None
 
     async def _invoke(self, parts: Parts, operation: Operation) -> Any:
         step = self.step
@@ -130,7 +140,7 @@ class StepCall(Performed):
             raise _ended_with(step.name, raised) from raised
 
 
-def _own_error(operation: Operation, raised: BaseException) -> Exception:
+def own_error(operation: Operation, raised: BaseException) -> Exception:
     """What the step failed with; what tells this task to stop is raised again."""
     if isinstance(raised, KeyboardInterrupt | GeneratorExit):
         raise raised
