@@ -28,6 +28,9 @@ PAGES = [
     "docs/values.md",
     "docs/configuration.md",
     "docs/testing.md",
+    "docs/compensation.md",
+    "docs/transactions.md",
+    "docs/streams.md",
     "docs/write-a-store.md",
 ]
 BLOCK = re.compile(
