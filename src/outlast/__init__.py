@@ -1,16 +1,19 @@
 """Outlast: durable execution for Python. Public names only; `App` is where to begin."""
 
+from outlast import sync
 from outlast.app import App
 from outlast.authoring.compensation import compensate
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.retry import Retry
 from outlast.authoring.transaction import connection
+from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
 from outlast.client.handle import Handle, SyncHandle
 from outlast.client.info import AttemptInfo, CompletionInfo, FrameInfo, Info, JournalInfo, ProgressInfo
 from outlast.codec.values import CodecHook
 from outlast.errors import (
     CodecError,
     CorruptState,
+    DeferredRejected,
     DuplicateRegistration,
     ExecutionCancelled,
     ExecutionConflict,
@@ -55,6 +58,15 @@ __all__ = [
     "progress",
     "random",
     "uuid4",
+    # waiting, in workflows
+    "Deferred",
+    "deferred",
+    "interrupted",
+    "race",
+    "receive",
+    "sleep",
+    "sleep_until",
+    "sync",
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
@@ -68,6 +80,7 @@ __all__ = [
     # errors
     "CodecError",
     "CorruptState",
+    "DeferredRejected",
     "DuplicateRegistration",
     "ExecutionCancelled",
     "ExecutionConflict",

@@ -10,6 +10,7 @@ app.run_worker()                 # a worker process; also `outlast worker module
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -67,6 +68,15 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
 
         return SqliteStore(url, clock=clock, points=points)
     raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db (PostgreSQL and Valkey come later)")
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop for a worker process, where it is installed (`outlast[uvloop]`); None is asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 class _StepDecorator(Protocol):
@@ -272,7 +282,8 @@ class App:
 
     def run_worker(self, **settings: Unpack[WorkerKeywords]) -> None:
         """A worker process, until SIGTERM or SIGINT: drains, then returns. A second signal ends it at once."""
-        asyncio.run(self.serve(**settings))
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            runner.run(self.serve(**settings))
 
     async def serve(self, **settings: Unpack[WorkerKeywords]) -> None:
         """As `run_worker`, in an event loop of the caller's."""
@@ -287,6 +298,7 @@ class App:
             loop.add_signal_handler(number, on_signal)
         try:
             await self._open(WorkerSettings(**settings))
+            gc.freeze()  # what is there by now stays: collections need not look at it again
             await stop.wait()
             closing = asyncio.create_task(self._close())
             hurry = asyncio.create_task(hard.wait())
@@ -418,7 +430,7 @@ class Opened:
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._parts: Parts | None = None
+        self.parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
         self.for_portal = for_portal
@@ -438,7 +450,7 @@ class Opened:
 
     def _new_worker(self, settings: WorkerSettings) -> Worker:
         app, config = self._app, self._app.config
-        self._parts = Parts(
+        self.parts = Parts(
             self._engine,
             app.values,
             threads=settings.concurrency,
@@ -462,7 +474,7 @@ class Opened:
             sharing = Sharing(self._store, name) if config.reconcile_shared else None
             self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
         return Worker(
-            self._parts,
+            self.parts,
             options,
             serves=app.registry.served,
             definition=lambda workflow, version: app.registry.get(workflow, version).definition,
@@ -516,8 +528,8 @@ class Opened:
         async with AsyncExitStack() as last:
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
-            if self._parts is not None:
-                last.push_async_callback(self._parts.close)
+            if self.parts is not None:
+                last.push_async_callback(self.parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self._waiters.close)

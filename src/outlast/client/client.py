@@ -21,9 +21,10 @@ from outlast.client.info import (
     moment_or_none,
 )
 from outlast.client.waiters import POLL_S, Waiters
-from outlast.codec.failures import decode_failure, raised_again
+from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.codec.values import Values
 from outlast.errors import (
+    DeferredRejected,
     ExecutionCancelled,
     ExecutionConflict,
     ExecutionExpired,
@@ -34,9 +35,11 @@ from outlast.errors import (
 from outlast.machine import facts
 from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
+from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import CANCEL, UNWIND, JournalEntry, OperationKey
+from outlast.model.names import INTERRUPT, check_user_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
@@ -267,6 +270,49 @@ class Client:
     async def release(self, execution_id: str) -> None:
         await self._tell(execution_id, facts.Release(change_id=self._new_id()))
 
+    async def send(self, execution_id: str, name: str, value: Any, key: str | None) -> None:
+        """An event with a key that was sent before is the same event."""
+        fact = facts.EventSent(
+            change_id=self._new_id(), name=name, value=self._values.encode(value, f"event {name!r}"), dedup=key
+        )
+        await self._tell(execution_id, fact)
+
+    async def resolve(self, execution_id: str, name: str, value: Any) -> None:
+        data = self._values.encode(value, f"deferred {name!r}")
+        await self._resolve(execution_id, check_user_name("deferred", name), Resolution.RESOLVED, data)
+
+    async def reject(self, execution_id: str, name: str, why: str | Exception) -> None:
+        error = why if isinstance(why, Exception) else DeferredRejected(str(why))
+        data = self._values.seal(encode_failure(failure_of(error)))
+        await self._resolve(execution_id, check_user_name("deferred", name), Resolution.REJECTED, data)
+
+    async def interrupt(self, execution_id: str) -> None:
+        await self._resolve(execution_id, INTERRUPT, Resolution.RESOLVED, self._values.encode(None, "interrupt"))
+
+    async def _resolve(self, execution_id: str, name: str, resolution: Resolution, data: bytes) -> None:
+        """The first resolution stands. The same again is accepted, also when the execution has ended with it."""
+        fact = facts.DeferredResolved(change_id=self._new_id(), name=name, value=data, resolution=resolution)
+        told = await self._engine.tell(self.namespace, execution_id, fact)
+        stands = told.instead
+        if told.refusal is not None and told.refusal.code is Code.TERMINAL and told.before is not None:
+            before = told.before
+            key = deferred_key(before.namespace, before.id, before.journal_generation, name)
+            [stands] = await self._engine.store.load([key])
+        if not isinstance(stands, Deferred):
+            self._told(execution_id, told)
+        elif stands.resolution is not resolution or self._read(stands, resolution) != self._read(fact, resolution):
+            raise ExecutionRefused(
+                execution_id, Code.CONFLICT, f"deferred {name!r} was {stands.resolution} before, with another value"
+            )
+
+    def _read(self, resolved: Deferred | facts.DeferredResolved, resolution: Resolution) -> object:
+        """What two resolutions must have in common to be the same."""
+        data = self._values.unseal(resolved.value or b"null")
+        if resolution is Resolution.RESOLVED:
+            return data
+        failure = decode_failure(data)
+        return (failure.type, failure.message)
+
     async def retry(self, execution_id: str) -> None:
         """Open it again: the failure that ended it, and what a cancel cut short, run again. The rest replays.
 
@@ -300,8 +346,10 @@ class Client:
         return total
 
     async def _tell(self, execution_id: str, fact: facts.AnyFact) -> None:
+        self._told(execution_id, await self._engine.tell(self.namespace, execution_id, fact))
+
+    def _told(self, execution_id: str, told: Told) -> None:
         self._waiters.touched(self.namespace, execution_id)
-        told = await self._engine.tell(self.namespace, execution_id, fact)
         refusal = told.refusal
         if refusal is None or refusal.code is Code.ALREADY:
             self._started()

@@ -39,7 +39,9 @@ class Handle(Generic[R]):
 
         `TimeoutError` after `timeout`: the execution goes on.
         """
-        seconds = None if timeout is None else to_ms(timeout, what="timeout") / 1_000
+        if timeout is None:
+            return await self._client.result(self.id, self._annotation)
+        seconds = to_ms(timeout, what="timeout") / 1_000
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -66,6 +68,25 @@ class Handle(Generic[R]):
 
     async def attempts(self) -> list[AttemptInfo]:
         return await self._client.attempts(self.id)
+
+    async def send(self, name: str, value: Any = None, *, key: str | None = None) -> None:
+        """Send it an event, kept until it is received. Events of one name are received in the order of their sending.
+
+        The same `key` again is the same event, and sent once.
+        """
+        await self._client.send(self.id, name, value, key)
+
+    async def resolve(self, name: str, value: Any = None) -> None:
+        """Resolve its deferred. The first resolution stands: the same again is accepted, another one refused."""
+        await self._client.resolve(self.id, name, value)
+
+    async def reject(self, name: str, why: str | Exception = "rejected") -> None:
+        """Let its deferred raise: `DeferredRejected` with that message, or an exception of your own."""
+        await self._client.reject(self.id, name, why)
+
+    async def interrupt(self) -> None:
+        """Ask it to stop gracefully: `outlast.interrupted()` in its code ends. What that means is the code's to say."""
+        await self._client.interrupt(self.id)
 
     async def cancel(self, reason: str = "") -> None:
         """At once if no code runs; otherwise the code is told, and unwinds. Cancelling twice is the same."""
@@ -119,6 +140,18 @@ class SyncHandle(Generic[R]):
 
     def attempts(self) -> list[AttemptInfo]:
         return self._app.blocking(self._handle.attempts)
+
+    def send(self, name: str, value: Any = None, *, key: str | None = None) -> None:
+        self._app.blocking(lambda: self._handle.send(name, value, key=key))
+
+    def resolve(self, name: str, value: Any = None) -> None:
+        self._app.blocking(lambda: self._handle.resolve(name, value))
+
+    def reject(self, name: str, why: str | Exception = "rejected") -> None:
+        self._app.blocking(lambda: self._handle.reject(name, why))
+
+    def interrupt(self) -> None:
+        self._app.blocking(self._handle.interrupt)
 
     def cancel(self, reason: str = "") -> None:
         self._app.blocking(lambda: self._handle.cancel(reason))

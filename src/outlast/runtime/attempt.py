@@ -49,7 +49,7 @@ from outlast.runtime.endings import (
     is_last,
 )
 from outlast.runtime.lease import Lease
-from outlast.runtime.marks import marked, marks_of
+from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
@@ -87,6 +87,10 @@ class LiveAttempt:
         self._settling: set[Operation] = set()
         """What has its outcome, which is on its way to the journal."""
         self._errands: set[asyncio.Task[Any]] = set()
+        self._delivered: Operation | None = None
+        """What the code has seen last."""
+        self._struck: OperationKey | None = None
+        """The timer that made the code give something up last."""
         self._heard_inbox = claimed.execution.inbox
         """How far everything that came from outside was looked at."""
         self._looking = False
@@ -175,17 +179,27 @@ class LiveAttempt:
 
     # ---- called by user code --------------------------------------------------------------------------------------
 
-    def call(self, kind: Kind) -> asyncio.Future[Any]:
+    def prepare(self, kind: Kind) -> Operation:
         """An operation of `async def` code. Its key is fixed here, at the call."""
         code = self._code
         if not isinstance(code, AsyncCode):
             face = f"{kind.name}.sync(...)" if kind.OP == "step" else f"outlast.sync.{kind.OP}(...)"
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {face}")
-        future = code.loop.create_future()
-        operation = self._operation(kind, future)
+        return self._operation(kind, code.loop.create_future())
+
+    def begin(self, operation: Operation) -> asyncio.Future[Any]:
+        """From now on it is performed or waited for, and its future has its outcome once that is durable."""
+        future = operation.future
+        assert isinstance(future, asyncio.Future)
+        if self._signal is not None:
+            raise self._signal
         future.add_done_callback(lambda done: self._future_done(operation, done))
         self._call(operation)
         return future
+
+    def call(self, kind: Kind) -> asyncio.Future[Any]:
+        """Both at once."""
+        return self.begin(self.prepare(kind))
 
     def call_from_thread(self, kind: Kind) -> Any:
         """An operation of `def` code: blocks its thread until the outcome is durable."""
@@ -219,7 +233,9 @@ class LiveAttempt:
 
     def _set_timer(self, when_s: float, fire: Callable[[], None]) -> asyncio.Future[Any]:
         """asyncio sets a timer in workflow code: it is durable, like a sleep. Cancelling the future cancels it."""
-        future = self.call(Timer(math.ceil(round(when_s * 1_000, 3))))
+        assert isinstance(self._code, AsyncCode)
+        delay_s = max(0.0, when_s - self._code.loop.time())
+        future = self.call(Timer(math.ceil(round(when_s * 1_000, 3)), math.ceil(round(delay_s * 1_000, 3))))
         future.add_done_callback(lambda done: None if done.cancelled() else fire())
         return future
 
@@ -330,6 +346,7 @@ class LiveAttempt:
         if operation.future.done():
             return  # the code gave it up
         self._outstanding.pop(operation.key, None)
+        self._delivered = operation
         if isinstance(self._code, ThreadCode):
             self._code.delivered()
         if outcome.error is not None:
@@ -413,6 +430,8 @@ class LiveAttempt:
         if self._outstanding.pop(operation.key, None) is None or self._signal is not None or self._ended.done():
             return
         operation.dropped = True
+        if self._delivered is not None and isinstance(self._delivered.kind, Timer):
+            self._struck = self._delivered.key
         if operation in self._held:
             self._held.remove(operation)
         self._waits.drop(operation)
@@ -554,7 +573,11 @@ class LiveAttempt:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
     def escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
-        return self.replay.escaped(marks_of(error))
+        """What a retry runs again: the failures that escaped; of timeouts that the code itself set, the last that
+        made it give something up, if that is what escaped."""
+        origins = origins_of(error)
+        struck = [self._struck] if origins.timed_out and self._struck is not None else []
+        return self.replay.escaped([*origins.failures, *struck])
 
     # ---- the outside ----------------------------------------------------------------------------------------------
 
