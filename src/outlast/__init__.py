@@ -4,6 +4,7 @@ from outlast import sync
 from outlast.app import App
 from outlast.authoring.compensation import compensate
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
+from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
 from outlast.authoring.transaction import connection
 from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
@@ -26,6 +27,7 @@ from outlast.errors import (
     InvalidDuration,
     InvalidInput,
     InvalidName,
+    InvalidToken,
     LeaseLost,
     LimitExceeded,
     NonDeterminism,
@@ -33,6 +35,7 @@ from outlast.errors import (
     StatementRefused,
     StoreError,
     StoreUnavailable,
+    TokenExpired,
     TransactionUnsupported,
     UnknownWorkflow,
     WrongPlace,
@@ -58,10 +61,11 @@ __all__ = [
     "progress",
     "random",
     "uuid4",
-    # waiting, in workflows
+    # in workflows
     "Deferred",
     "deferred",
     "interrupted",
+    "patched",
     "race",
     "receive",
     "sleep",
@@ -93,6 +97,7 @@ __all__ = [
     "InvalidDuration",
     "InvalidInput",
     "InvalidName",
+    "InvalidToken",
     "LeaseLost",
     "LimitExceeded",
     "NonDeterminism",
@@ -101,6 +106,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "TransactionUnsupported",
+    "TokenExpired",
     "UnknownWorkflow",
     "WrongPlace",
 ]

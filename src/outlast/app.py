@@ -15,9 +15,11 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from msgspec import structs
 
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
@@ -50,10 +52,12 @@ from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.parts import Parts
+from outlast.runtime.timing import Timing
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
+from outlast.tokens import Tokens
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -118,12 +122,14 @@ class App:
         codec: CodecHook | None = None,
         store: Callable[[], Store] | None = None,
         entropy: Entropy | None = None,
+        timing: Timing | None = None,
         **options: Any,
     ) -> None:
         self.config = Config.load(os.environ, url=url, namespace=namespace, lease_ttl=lease_ttl, **options)
         self.registry = Registry()
         self.values = Values(codec)
-        self.entropy = entropy or SystemEntropy()
+        self.entropy: Entropy = entropy or SystemEntropy()
+        self.timing: Timing | None = timing
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
         self._opening = False
@@ -202,6 +208,22 @@ class App:
             yield self
         finally:
             await self._close()
+
+    @contextmanager
+    def elsewhere(
+        self, *, store: Callable[[], Store], timing: Timing, entropy: Entropy | None = None, **options: Any
+    ) -> Generator[App]:
+        """The same app in other surroundings, for tests: its next openings are on that store, by that time.
+
+        `options` are fields of its `Config`. Everything is as before when the block ends.
+        """
+        before = self.config, self._make_store, self.timing, self.entropy
+        self.config = structs.replace(self.config, **options)
+        self._make_store, self.timing, self.entropy = store, timing, entropy or self.entropy
+        try:
+            yield self
+        finally:
+            self.config, self._make_store, self.timing, self.entropy = before
 
     @asynccontextmanager
     async def worker(self, **settings: Unpack[WorkerKeywords]) -> AsyncGenerator[Worker]:
@@ -324,23 +346,25 @@ class App:
         self,
         *,
         status: str | Status | Iterable[str | Status] | None = None,
+        reason: str | None = None,
         workflow: str | None = None,
         lane: str | None = None,
         tags: dict[str, str] | None = None,
         limit: int = 100,
     ) -> list[Info]:
-        """Executions, newest first."""
-        return await self.opened().find(self._query(status, workflow, lane, tags, limit))
+        """Executions, newest first. `reason` is the stored one: `timer`, `event:plan`, `version`, …"""
+        return await self.opened().find(self._query(status, reason, workflow, lane, tags, limit))
 
     async def count(
         self,
         *,
         status: str | Status | Iterable[str | Status] | None = None,
+        reason: str | None = None,
         workflow: str | None = None,
         lane: str | None = None,
         tags: dict[str, str] | None = None,
     ) -> int:
-        return await self.opened().count(self._query(status, workflow, lane, tags, 1))
+        return await self.opened().count(self._query(status, reason, workflow, lane, tags, 1))
 
     def completions(
         self, *, after: str | None = None, namespace: str | None = None, tags: dict[str, str] | None = None
@@ -353,10 +377,20 @@ class App:
             after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag)
         )
 
+    async def resolve_token(self, token: str, value: Any = None) -> None:
+        """Resolve the deferred that a token names: for callers that have nothing else. `InvalidToken` if it is not
+        ours; that it is, is checked before anything else."""
+        await self.opened().resolve_token(Tokens(self.config.token_keys), token, value)
+
+    async def reject_token(self, token: str, why: str | Exception = "rejected") -> None:
+        await self.opened().reject_token(Tokens(self.config.token_keys), token, why)
+
     async def purge(self, older_than: Duration) -> int:
         return await self.opened().purge(older_than)
 
-    def _query(self, status: Any, workflow: str | None, lane: str | None, tags: Any, limit: int) -> Query:
+    def _query(
+        self, status: Any, reason: str | None, workflow: str | None, lane: str | None, tags: Any, limit: int
+    ) -> Query:
         words = [] if status is None else [status] if isinstance(status, str) else list(status)
         try:
             statuses = frozenset(Status(word) for word in words)
@@ -366,6 +400,7 @@ class App:
         return Query(
             namespace=self.config.namespace,
             status=statuses,
+            reason=reason,
             workflow=workflow,
             lane=lane,
             tags=tags or {},
@@ -424,8 +459,8 @@ class Opened:
         self.loop = asyncio.get_running_loop()
         self._app = app
         self._store = store
-        self._engine = Engine(store, entropy=app.entropy)
-        self._waiters = Waiters(store)
+        self._engine = Engine(store, entropy=app.entropy, timing=app.timing)
+        self.waiters = Waiters(store, self._engine.timing)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
@@ -441,7 +476,7 @@ class Opened:
         self.client = Client(
             self._engine,
             app.values,
-            self._waiters,
+            self.waiters,
             namespace=app.config.namespace,
             owner=app,
             started=self._kick,
@@ -454,8 +489,10 @@ class Opened:
             self._engine,
             app.values,
             threads=settings.concurrency,
-            committed=self._waiters.committed,
+            committed=self.waiters.committed,
             resident_ms=config.resident_ms,
+            tokens=Tokens(config.token_keys),
+            token_ttl_ms=config.token_ttl_ms,
         )
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -512,9 +549,9 @@ class Opened:
             if RESCAN in heard or partitions:
                 self.worker.heard()
         if RESCAN in heard:
-            await self._waiters.rescan()
+            await self.waiters.rescan()
         elif partitions:
-            await self._waiters.rescan(partitions)
+            await self.waiters.rescan(partitions)
 
     async def abandon(self) -> None:
         """Leave everything as a killed process would: nothing is finished, handed back or told."""
@@ -532,7 +569,7 @@ class Opened:
                 last.push_async_callback(self.parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
-            last.push_async_callback(self._waiters.close)
+            last.push_async_callback(self.waiters.close)
             last.push_async_callback(self._stop_listening)
             if self.reconcilers is not None:
                 last.push_async_callback(self.reconcilers.stop)

@@ -11,7 +11,9 @@
     │   ├── StatementRefused      SQL that a transaction may not do: Outlast's tables, COMMIT, PRAGMA, …
     │   ├── UnknownWorkflow       no such workflow (or version) is registered in this app
     │   ├── DuplicateRegistration the name and version are taken by another function
-    │   └── InvalidConfig         an option or OUTLAST_… variable that cannot be used
+    │   ├── InvalidConfig         an option or OUTLAST_… variable that cannot be used
+    │   └── InvalidToken          not a token of ours, or not any more; it says nothing else
+    │       └── TokenExpired      … authentic, and too old
     ├── TransactionUnsupported    a transaction on a store, or in a colour, that has none
     ├── WrongPlace                called where it cannot work: a step's workflow, a loop's thread, a closed app
     ├── ExecutionNotFound
@@ -100,6 +102,20 @@ class DuplicateRegistration(InvalidInput):
 
 class TransactionUnsupported(OutlastError):
     """A transaction (`@app.transaction`) where the store has none; the message says which it has."""
+
+
+class InvalidToken(InvalidInput):
+    """Not a token of ours, or not any more. Nothing else is said: a wrong token learns nothing."""
+
+    def __init__(self, message: str = "this token is not valid") -> None:
+        super().__init__(message)
+
+
+class TokenExpired(InvalidToken):
+    """It was signed by us, and is too old."""
+
+    def __init__(self, message: str = "this token has expired") -> None:
+        super().__init__(message)
 
 
 class WrongPlace(OutlastError, RuntimeError):

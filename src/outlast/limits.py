@@ -32,6 +32,7 @@ PROGRESS_TEXT_MAX_CHARS: Final = 500
 UNDOS_MAX: Final = 1_000
 UNWIND_FAILURES_MAX: Final = 5
 UNWIND_CRASHES_MAX: Final = 3
+FORK_MAX_ENTRIES: Final = 900  # a fork copies them, and a retry from a step deletes them, in one commit
 
 # Work per call of the store.
 BATCH_MAX_CHANGES: Final = 1_000

@@ -31,6 +31,7 @@ PAGES = [
     "docs/compensation.md",
     "docs/transactions.md",
     "docs/streams.md",
+    "docs/versions.md",
     "docs/write-a-store.md",
 ]
 BLOCK = re.compile(

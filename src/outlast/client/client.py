@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
+from outlast import limits
+from outlast.client.cutting import cut
 from outlast.client.handle import Handle
 from outlast.client.info import (
     AttemptInfo,
@@ -20,6 +22,7 @@ from outlast.client.info import (
     moment,
     moment_or_none,
 )
+from outlast.client.offers import offers_in
 from outlast.client.waiters import POLL_S, Waiters
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.codec.values import Values
@@ -31,6 +34,7 @@ from outlast.errors import (
     ExecutionNotFound,
     ExecutionRefused,
     InvalidInput,
+    LimitExceeded,
 )
 from outlast.machine import facts
 from outlast.machine.changes import Code
@@ -46,7 +50,9 @@ from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.stream import envelope_of
+from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Query
+from outlast.tokens import Claims, Tokens
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
@@ -75,7 +81,7 @@ class Client:
         self.namespace = namespace
         self._engine = engine
         self._values = values
-        self._waiters = waiters
+        self.waiters = waiters
         self._owner = owner
         self._started = started
         self._fast_path = fast_path
@@ -121,7 +127,7 @@ class Client:
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
         if told.applied:
-            self._waiters.started(fact.namespace, fact.id)
+            self.waiters.started(fact.namespace, fact.id)
 
     async def _conflict(self, fact: facts.Start, told: Told) -> ExecutionConflict:
         """Shows both: what is there, and what was given."""
@@ -145,8 +151,11 @@ class Client:
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 
+    def limit(self, seconds: float | None) -> Limit:
+        return self._engine.timing.limit(seconds)
+
     async def result(self, execution_id: str, annotation: Any) -> Any:
-        end = await self._waiters.ended(self.namespace, execution_id)
+        end = await self.waiters.ended(self.namespace, execution_id)
         if end is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         match end.status:
@@ -165,7 +174,7 @@ class Client:
     async def info(self, execution_id: str) -> Info:
         execution = await self._look(execution_id)
         data = await self._payload(execution, Role.PROGRESS)
-        info = info_of(execution)
+        [info] = await self._infos([execution])
         if data is None:
             return info
         return structs.replace(info, progress=self._values.decode(data, ProgressInfo, "progress"))
@@ -191,15 +200,12 @@ class Client:
             elif execution.status.terminal:
                 return
             else:
-                await asyncio.sleep(pause_s)
+                await self._engine.timing.sleep(pause_s)
                 pause_s = min(pause_s * 2, FRAMES_POLL_S[1])
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
-        execution = await self._look(execution_id)
-        prefix = (self.namespace, execution_id, execution.journal_generation)
-        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
-        entries.sort(key=lambda entry: entry.position)
+        entries = await self._entries(await self._look(execution_id))
         return [
             JournalInfo(
                 scope=entry.scope,
@@ -214,6 +220,11 @@ class Client:
             )
             for entry in entries
         ]
+
+    async def _entries(self, execution: Execution) -> list[JournalEntry]:
+        prefix = (execution.namespace, execution.id, execution.journal_generation)
+        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
+        return sorted(entries, key=lambda entry: entry.position)
 
     async def attempts(self, execution_id: str) -> list[AttemptInfo]:
         await self._look(execution_id)
@@ -234,7 +245,14 @@ class Client:
 
     async def find(self, query: Query) -> list[Info]:
         page = await self._engine.store.find(query)
-        return [info_of(execution) for execution in page.executions]
+        return await self._infos(page.executions)
+
+    async def _infos(self, executions: Sequence[Execution]) -> list[Info]:
+        """With the reasons that are not stored: why no live worker can take what is ready."""
+        if not any(execution.status is Status.READY for execution in executions):
+            return [info_of(execution) for execution in executions]
+        offers = await offers_in(self._engine.store)
+        return [structs.replace(info_of(execution), reason=offers.reason(execution)) for execution in executions]
 
     async def count(self, query: Query) -> int:
         return await self._engine.store.count(query)
@@ -256,7 +274,7 @@ class Client:
                     cursor=str(completion.seq),
                 )
             if cursor == feed.cursor:
-                await asyncio.sleep(POLL_S / 10)
+                await self._engine.timing.beat(POLL_S / 10)
             cursor = feed.cursor
 
     # ---- telling --------------------------------------------------------------------------------------------------
@@ -282,17 +300,60 @@ class Client:
         await self._resolve(execution_id, check_user_name("deferred", name), Resolution.RESOLVED, data)
 
     async def reject(self, execution_id: str, name: str, why: str | Exception) -> None:
-        error = why if isinstance(why, Exception) else DeferredRejected(str(why))
-        data = self._values.seal(encode_failure(failure_of(error)))
+        data = self._rejection(why)
         await self._resolve(execution_id, check_user_name("deferred", name), Resolution.REJECTED, data)
+
+    async def resolve_token(self, tokens: Tokens, token: str, value: Any) -> None:
+        claims = await self._authenticated(tokens, token)
+        await self._resolve(
+            claims.execution,
+            claims.name,
+            Resolution.RESOLVED,
+            self._values.encode(value, f"deferred {claims.name!r}"),
+            namespace=claims.namespace,
+            generation=claims.generation,
+        )
+
+    async def reject_token(self, tokens: Tokens, token: str, why: str | Exception) -> None:
+        claims = await self._authenticated(tokens, token)
+        await self._resolve(
+            claims.execution,
+            claims.name,
+            Resolution.REJECTED,
+            self._rejection(why),
+            namespace=claims.namespace,
+            generation=claims.generation,
+        )
+
+    async def _authenticated(self, tokens: Tokens, token: str) -> Claims:
+        """Before any state is looked at, but for the store's clock."""
+        return tokens.authenticate(token, now=await self._engine.store.now())
+
+    def _rejection(self, why: str | Exception) -> bytes:
+        error = why if isinstance(why, Exception) else DeferredRejected(str(why))
+        return self._values.seal(encode_failure(failure_of(error)))
 
     async def interrupt(self, execution_id: str) -> None:
         await self._resolve(execution_id, INTERRUPT, Resolution.RESOLVED, self._values.encode(None, "interrupt"))
 
-    async def _resolve(self, execution_id: str, name: str, resolution: Resolution, data: bytes) -> None:
+    async def _resolve(
+        self,
+        execution_id: str,
+        name: str,
+        resolution: Resolution,
+        data: bytes,
+        *,
+        namespace: str | None = None,
+        generation: int | None = None,
+    ) -> None:
         """The first resolution stands. The same again is accepted, also when the execution has ended with it."""
         fact = facts.DeferredResolved(change_id=self._new_id(), name=name, value=data, resolution=resolution)
-        told = await self._engine.tell(self.namespace, execution_id, fact)
+        namespace = namespace or self.namespace
+        if generation is not None:
+            found = await self._engine.look(namespace, execution_id)
+            if found is not None and found.journal_generation != generation:
+                raise ExecutionRefused(execution_id, Code.CONFLICT, "was begun anew since the token was made")
+        told = await self._engine.tell(namespace, execution_id, fact)
         stands = told.instead
         if told.refusal is not None and told.refusal.code is Code.TERMINAL and told.before is not None:
             before = told.before
@@ -313,12 +374,16 @@ class Client:
         failure = decode_failure(data)
         return (failure.type, failure.message)
 
-    async def retry(self, execution_id: str) -> None:
+    async def retry(self, execution_id: str, from_step: str | None = None) -> None:
         """Open it again: the failure that ended it, and what a cancel cut short, run again. The rest replays.
 
-        What waits for its version is tried again as it is: the code that runs now may fit.
+        What waits for its version is tried again as it is: the code that runs now may fit. `from_step` runs that step
+        again, and all that was recorded after it.
         """
         execution = await self._look(execution_id)
+        if from_step is not None:
+            await self._retry_from(execution, from_step)
+            return
         if execution.reason == Reason.VERSION:
             await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
             return
@@ -337,6 +402,40 @@ class Client:
             supersedes = _cancels_in(await self.journal(execution_id))
         await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
 
+    async def _retry_from(self, execution: Execution, from_step: str) -> None:
+        if execution.status is Status.SUCCEEDED:
+            raise ExecutionRefused(execution.id, Code.TERMINAL, "has succeeded: fork it from that step instead")
+        _, dropped = cut(execution.id, await self._entries(execution), from_step)
+        if len(dropped) > limits.FORK_MAX_ENTRIES:
+            raise LimitExceeded("retried journal", actual=len(dropped), limit=limits.FORK_MAX_ENTRIES, unit="entries")
+        supersedes = tuple((entry.scope, entry.name, entry.occurrence) for entry in dropped)
+        await self._tell(execution.id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+
+    async def fork(self, execution_id: str, from_step: str, *, into: str | None) -> str:
+        """A new execution that keeps what was recorded before the step; its id."""
+        source = await self._look(execution_id)
+        kept, _ = cut(execution_id, await self._entries(source), from_step)
+        data = await self._payload(source, Role.INPUT, source.journal_generation)
+        assert data is not None, "every execution has an input"
+        fact = facts.Fork(
+            change_id=self._new_id(),
+            id=into if into is not None else self._fork_id(execution_id),
+            source=source,
+            input=data,
+            # Numbered anew: what went left no gap.
+            journal=tuple(structs.replace(entry, position=place) for place, entry in enumerate(kept)),
+        )
+        told = await self._engine.tell(self.namespace, fact.id, fact)
+        if told.refusal is not None:
+            raise ExecutionRefused(fact.id, told.refusal.code, told.refusal.message)
+        self._started()
+        return fact.id
+
+    def _fork_id(self, execution_id: str) -> str:
+        """The source's own with a mark of its own behind it; of a child or member, a root's."""
+        mark = f"-fork-{self._new_id()[-8:]}"
+        return execution_id.replace("/", "-")[: limits.ID_MAX_CHARS - len(mark)] + mark
+
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many."""
         before = await self._engine.store.now() - to_ms(older_than, what="older_than")
@@ -349,7 +448,7 @@ class Client:
         self._told(execution_id, await self._engine.tell(self.namespace, execution_id, fact))
 
     def _told(self, execution_id: str, told: Told) -> None:
-        self._waiters.touched(self.namespace, execution_id)
+        self.waiters.touched(self.namespace, execution_id)
         refusal = told.refusal
         if refusal is None or refusal.code is Code.ALREADY:
             self._started()
@@ -360,8 +459,8 @@ class Client:
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
-    async def _payload(self, execution: Execution, role: Role) -> bytes | None:
-        key = payload_key(execution.namespace, execution.id, execution.generation, role)
+    async def _payload(self, execution: Execution, role: Role, generation: int | None = None) -> bytes | None:
+        key = payload_key(execution.namespace, execution.id, generation or execution.generation, role)
         [record] = await self._engine.store.load([key])
         return record.value if isinstance(record, Payload) else None
 

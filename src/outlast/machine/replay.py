@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from outlast.model.journal import CANCEL, RETRY, UNDO_SCOPE, UNWIND, WAIT, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, PATCH, RETRY, UNDO_SCOPE, UNWIND, WAIT, JournalEntry, OperationKey
 
 BESIDE = "~"
 """What belongs to a call (its failed tries, how long it may wait) stands beside it: under its scope with this mark and
@@ -49,6 +49,8 @@ class Replay:
         """What is noted as given up."""
         self.unwound: JournalEntry | None = None
         """That the code has ended, and how: its undos run. It must not go on."""
+        self.patches: set[str] = set()
+        """Those that its code had when it began."""
         self.cancelled = False
         """Whether the code has observed a cancel."""
 
@@ -75,6 +77,8 @@ class Replay:
                 self.unwound = entry
             elif entry.scope == UNDO_SCOPE:
                 self.recorded[key_of(entry)] = entry  # no code waits for it
+            elif entry.op == PATCH:
+                self.patches |= msgspec.json.decode(entry.value or b"[]", type=set[str])
             elif entry.scope.endswith(GIVEN_UP):
                 self.given_up.add((entry.scope.removesuffix(GIVEN_UP), entry.name, entry.occurrence))
             else:

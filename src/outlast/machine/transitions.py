@@ -39,6 +39,7 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
         None: frozenset({READY, BLOCKED, ACTIVE}),  # active: a worker with room started it itself
         **{status: frozenset({READY, BLOCKED}) for status in TERMINAL},  # if_exists="restart"
     },
+    facts.Fork: {None: frozenset({READY})},
     facts.Claim: _moves(ready={ACTIVE}),
     facts.StepRecorded: _stays(ACTIVE),
     facts.Progressed: _stays(ACTIVE),

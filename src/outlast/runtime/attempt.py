@@ -29,12 +29,12 @@ from outlast import limits
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
-from outlast.machine.changes import Code as Refused
 from outlast.machine.replay import GIVEN_UP, Replay, key_of
 from outlast.model.execution import Execution
 from outlast.model.journal import CANCEL, CANCELLED, FAILED, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.model.status import Reason
+from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
 from outlast.runtime.endings import (
@@ -54,9 +54,11 @@ from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, d
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.patches import Patches
 from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
 from outlast.runtime.stream import Stream
+from outlast.runtime.timing import Timer as Alarm
 from outlast.runtime.unwinding import Unwinding
 from outlast.runtime.waits import Waits
 from outlast.runtime.workflow_loop import scope_var
@@ -66,7 +68,6 @@ _log = logging.getLogger(__name__)
 
 SCOPE_MARKS_CHARS = 24
 """What stands beside a call has a scope that is so much longer, at most."""
-TIME_OUT_AGAIN_S = (0.05, 0.2, 1.0, 5.0)
 
 
 class LiveAttempt:
@@ -79,6 +80,7 @@ class LiveAttempt:
         self._input = claimed.input
         self._workflow = workflow
         self._real = asyncio.get_running_loop()
+        self.patches = Patches(self)
         self._performing = Performing(self)
         self._waits = Waits(self)
         self._outstanding: dict[OperationKey, Operation] = {}
@@ -125,7 +127,10 @@ class LiveAttempt:
         """From the claim to the end, committed. Never raises what user code raised."""
         try:
             e = self.execution
-            self.replay.load(await self.lease.journal(), retried=e.failures > 0 or e.generation > e.journal_generation)
+            journal = await self.lease.journal()
+            self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
+            if not journal:
+                await self.patches.begin(self._workflow.patches())
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.append(await self._record_cancel())
             args, kwargs = self._workflow.arguments.decode(self.parts.values, self._input)
@@ -148,7 +153,7 @@ class LiveAttempt:
         self._show_time(self.lease.began_at)
         self._begun = True
         self._code.begin()
-        alarm = self._set_alarm()
+        alarm = self._alarm()
         try:
             ending = await self._ended
         finally:
@@ -604,29 +609,9 @@ class LiveAttempt:
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
-    def _set_alarm(self) -> asyncio.TimerHandle | None:
+    def _alarm(self) -> Alarm | None:
         """The attempt's timeout also stops code on a worker that is alive and well."""
-        deadline_at = settled(self.execution.attempt_deadline_at)
-        if deadline_at is None:
-            return None
-        left_s = max(0, deadline_at - self.parts.engine.group.now) / 1_000
-        return self._real.call_later(left_s + 0.01, lambda: self.errand(self._time_out()))
-
-    async def _time_out(self, asked: int = 0) -> None:
-        """Refused when the clock is not there yet, or the session has lapsed and may be renewed: asked again, less and
-        less often. Refused for any other reason, it is no longer ours."""
-        if self._ended.done():
-            return
-        jitter = self.parts.engine.entropy.random()
-        fact = facts.TimeOut(change_id=self.lease.new_id(), epoch=self.execution.epoch, jitter=jitter)
-        told = await self.parts.engine.tell(self.execution.namespace, self.execution.id, fact, seen=self.execution)
-        if told.applied:
-            self.lose("the attempt timed out")
-        elif told.refusal is None or told.refusal.code is not Refused.NOT_DUE:
-            self.lose("the attempt ran out of time, and is not ours any more")
-        else:
-            pause_s = TIME_OUT_AGAIN_S[min(asked, len(TIME_OUT_AGAIN_S) - 1)]
-            self._real.call_later(pause_s, lambda: self.errand(self._time_out(asked + 1)))
+        return set_alarm(self)
 
     def errand(self, coro: Coroutine[Any, Any, Any]) -> None:
         self.accompany(self._real.create_task(coro))
@@ -652,3 +637,15 @@ class LiveAttempt:
     def nudge(self) -> None:
         if not self._ended.done():
             self._code.nudge()
+
+    # ---- for tests ------------------------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> list[asyncio.Task[Any]]:
+        """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
+        return [task for task in (*self._performing.live.values(), *self._errands) if not task.done()]
+
+    @property
+    def thinks(self) -> bool:
+        """Whether a `def` workflow runs between two of its operations, in its thread."""
+        return self._begun and not self._ended.done() and isinstance(self._code, ThreadCode) and self._code.can_move

@@ -200,7 +200,7 @@ class Lease:
             except StoreUnavailable:
                 if pause_s is None:
                     raise
-                await asyncio.sleep(pause_s)
+                await self._parts.engine.timing.sleep(pause_s)
             except (TimeoutError, StatementRefused) as error:  # it took the whole transaction along
                 return Transacted(0, raised=error)
         raise AssertionError("the last try returns or raises")

@@ -10,9 +10,11 @@ from msgspec import Struct
 from outlast.codec.arguments import Arguments
 from outlast.codec.values import Values
 from outlast.machine.changes import Changes, View
+from outlast.model.journal import OperationKey
 from outlast.runtime.engine import Engine
 from outlast.runtime.threads import DaemonThreads
 from outlast.runtime.timers import Timers
+from outlast.tokens import Tokens
 
 
 class WorkflowDefinition(Struct, frozen=True, kw_only=True):
@@ -22,6 +24,8 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
     is_async: bool
     arguments: Arguments
     fatal: tuple[type[Exception], ...] = ()
+    patches: Callable[[], tuple[str, ...]] = tuple
+    """The names in `patched(name)` in its source."""
 
 
 class Parts:
@@ -35,14 +39,22 @@ class Parts:
         threads: int,
         committed: Callable[[View, Changes], None],
         resident_ms: int = 1_000,
+        tokens: Tokens | None = None,
+        token_ttl_ms: int = 0,
     ) -> None:
         self.engine = engine
         self.values = values
         self.timers = Timers(engine)
+        self.tokens = tokens or Tokens(())
+        self.token_ttl_ms = token_ttl_ms
         self.resident_ms = resident_ms
         """What will be woken so soon is not suspended."""
         self.threads = DaemonThreads(threads, name="outlast step")
         self.committed = committed
+        self.stand_ins: dict[str, Callable[..., Any]] = {}
+        """What is called instead of a step, by its name: for tests."""
+        self.on_perform: Callable[[str, OperationKey], None] | None = None
+        """Told which operation of which execution is performed: for tests."""
 
     async def close(self) -> None:
         await self.timers.close()

@@ -167,7 +167,7 @@ class Stream:
             except StoreUnavailable:  # asked again verbatim: it is appended once
                 if pause_s is None:
                     raise
-                await asyncio.sleep(pause_s)
+                await self._attempt.parts.engine.timing.sleep(pause_s)
         else:
             raise AssertionError("the last try breaks or raises")
         if not appended.applied:

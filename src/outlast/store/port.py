@@ -172,6 +172,7 @@ class Query(Struct, frozen=True, kw_only=True):
 
     namespace: str
     status: frozenset[Status] = frozenset()
+    reason: str | None = None
     workflow: str | None = None
     lane: str | None = None
     tags: dict[str, str] = field(default_factory=dict[str, str])

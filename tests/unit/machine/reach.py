@@ -26,6 +26,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Start, {"worker": "worker-1", "quota": None}),
     (facts.Start, {"if_exists": "restart", "delay_ms": 500}),
     (facts.Start, {"if_exists": "restart", "after_dependencies": True}),
+    (facts.Fork, {}),
     (facts.Claim, {}),
     (facts.StepRecorded, {}),
     (facts.StepRecorded, {"unwinds": True}),
