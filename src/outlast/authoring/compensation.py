@@ -37,7 +37,7 @@ def compensate(step: AsyncStep[P, Any] | SyncStep[P, Any], *args: P.args, **kwar
     if len(attempt.unwinding) >= limits.UNDOS_MAX:
         raise LimitExceeded("undos", actual=len(attempt.unwinding) + 1, limit=limits.UNDOS_MAX, unit="undos")
     undo = given.kind(args, kwargs)
-    if attempt.is_async:
+    if attempt.workflow.is_async:
         future = attempt.call(Compensate(given.name))
         attempt.unwinding.register(undo)
         return future

@@ -26,12 +26,12 @@ from random import Random
 from typing import Any
 
 from outlast import limits
-from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
+from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
-from outlast.machine.replay import GIVEN_UP, Replay, key_of
+from outlast.machine.replay import Replay, key_of
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, CANCELLED, FAILED, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, FAILED, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.model.status import Reason
 from outlast.runtime.attempt_timeout import set_alarm
@@ -39,18 +39,16 @@ from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
 from outlast.runtime.endings import (
     Asleep,
-    Completed,
     Diverged,
     Ending,
     Gone,
     Raised,
-    Unwound,
     commit_ending,
-    is_last,
+    ending_of,
 )
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
-from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described
+from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -78,7 +76,7 @@ class LiveAttempt:
         self.lease = Lease(parts, claimed.execution, heard=self.hear)
         self.replay = Replay()
         self._input = claimed.input
-        self._workflow = workflow
+        self.workflow = workflow
         self._real = asyncio.get_running_loop()
         self.patches = Patches(self)
         self._performing = Performing(self)
@@ -114,10 +112,6 @@ class LiveAttempt:
         return self.lease.execution
 
     @property
-    def is_async(self) -> bool:
-        return self._workflow.is_async
-
-    @property
     def over(self) -> bool:
         return self._ended.done()
 
@@ -130,10 +124,10 @@ class LiveAttempt:
             journal = await self.lease.journal()
             self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
             if not journal:
-                await self.patches.begin(self._workflow.patches())
+                await self.patches.begin(self.workflow.patches())
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.append(await self._record_cancel())
-            args, kwargs = self._workflow.arguments.decode(self.parts.values, self._input)
+            args, kwargs = self.workflow.arguments.decode(self.parts.values, self._input)
         except CodecHookFailed:
             raise  # nothing is wrong with the work: it is handed back, and tried again
         except CodecError as error:
@@ -146,8 +140,8 @@ class LiveAttempt:
             return self._ended.result()
         context = contextvars.copy_context()
         context.run(attempt_var.set, self)
-        colour = AsyncCode if self._workflow.is_async else ThreadCode
-        self._code = colour(self._workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
+        colour = AsyncCode if self.workflow.is_async else ThreadCode
+        self._code = colour(self.workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
         if isinstance(self._code, AsyncCode):
             self._code.loop.set_timer = self._set_timer
         self._show_time(self.lease.began_at)
@@ -324,7 +318,7 @@ class LiveAttempt:
 
     def _deliver_recorded(self, operation: Operation, entry: JournalEntry) -> bool:
         try:
-            outcome = self._outcome_of(operation, entry)
+            outcome = recorded_outcome(self.parts.values, self.execution.id, operation, entry)
         except CodecHookFailed as error:
             _log.warning("execution %s is handed back: %s", self.execution.id, error)
             self.errand(self.hand_back())
@@ -371,16 +365,6 @@ class LiveAttempt:
             for operation in list(self._outstanding.values()):
                 self._give_up(operation)
         self._code.cancel()
-
-    def _outcome_of(self, operation: Operation, entry: JournalEntry) -> Outcome:
-        """What a recorded operation comes to, decoded as it was the first time."""
-        data = entry.value or b"null"
-        if entry.outcome == SUCCEEDED:
-            value = operation.kind.decode(self.parts.values, data, f"result of {operation}")
-            return Outcome(data, value=value)
-        failure = decode_failure(self.parts.values.unseal(data))
-        error = raised_again(failure, execution_id=self.execution.id, what=str(operation))
-        return Outcome(data, error=marked(error, operation.key))
 
     def _diverge(self, entry: JournalEntry, actual: str, line: str) -> None:
         expected = described(entry.op, key_of(entry))
@@ -449,15 +433,7 @@ class LiveAttempt:
         too_late = key in self.replay.recorded and not self.replay
         if operation.kind.NOTED and key not in self.replay.given_up and (too_late or key not in self.replay.recorded):
             self.replay.given_up.add(key)
-            self.errand(self._note_given_up(operation))
-
-    async def _note_given_up(self, operation: Operation) -> None:
-        """For whoever reads the journal, and for a replay whose code goes round in circles."""
-        scope, name, occurrence = operation.key
-        try:
-            await self.lease.record((f"{scope}{GIVEN_UP}", name, occurrence), operation.kind.OP, CANCELLED)
-        except LimitExceeded:
-            _log.warning("execution %s: no room to note that %s was given up", self.execution.id, operation)
+            self.errand(self.lease.note_given_up(operation.key, operation.kind.OP))
 
     # ---- suspension -----------------------------------------------------------------------------------------------
 
@@ -515,31 +491,10 @@ class LiveAttempt:
         if self._ended.done():
             return
         self.replay.code_ended(self._outstanding)
-        if self.replay.unwound is not None and not self.replay:
-            self._end_or_unwind(Unwound())  # how it ends is written down
-        elif self.replay and not isinstance(error, asyncio.CancelledError):
+        if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, "nothing", "at its end")
-        elif error is None:
-            self._complete(value)
-        elif isinstance(error, asyncio.CancelledError) and self.replay.cancelled:
-            self._end_or_unwind(Unwound())
-        elif isinstance(error, Exception):
-            self._end_or_unwind(Raised(error))
         else:
-            wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            self._end_or_unwind(Raised(wrapped))
-
-    def _complete(self, value: Any) -> None:
-        """A result that cannot be stored is a failure: it is found out before it is too late to undo anything."""
-        if self.unwinding:
-            arguments = self._workflow.arguments
-            try:
-                self.parts.values.settle(value, arguments.result, f"result of {self._workflow.name}")
-            except (CodecError, LimitExceeded) as error:
-                self._end_or_unwind(Raised(error))
-                return
-        self._end(Completed(value), Stopped)
+            self.unwinding.code_ended(ending_of(value, error, cancelled=self.replay.cancelled), self.workflow)
 
     async def quiet(self) -> None:
         """The code has ended: give up what it left under way, and let what is on its way to the journal arrive."""
@@ -547,16 +502,8 @@ class LiveAttempt:
             self._give_up(operation)
         await self._settle_errands()
 
-    def _end_or_unwind(self, ending: Raised | Unwound) -> None:
-        """What will not be tried again is undone first."""
-        last = isinstance(ending, Unwound) or is_last(self.lease, self._workflow, ending.error, self.escaped)
-        if self.replay.unwound is not None or (last and self.unwinding):
-            self.unwinding.begin(ending)
-        else:
-            self._end(ending, Stopped)
-
-    def unwound(self, ending: Ending) -> None:
-        """All undos have their outcome."""
+    def finish(self, ending: Ending) -> None:
+        """The code has ended, and all undos have their outcome."""
         self._end(ending, Stopped)
 
     def _end(self, ending: Ending, signal: type[Signal]) -> None:
@@ -573,7 +520,7 @@ class LiveAttempt:
 
     async def _commit(self, ending: Ending) -> None:
         try:
-            await commit_ending(self.parts, self.lease, self._workflow, ending, escaped=self.escaped)
+            await commit_ending(self.parts, self.lease, self.workflow, ending, escaped=self.escaped)
         except LeaseLost as lost:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
@@ -643,7 +590,8 @@ class LiveAttempt:
     @property
     def under_way(self) -> list[asyncio.Task[Any]]:
         """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
-        return [task for task in (*self._performing.live.values(), *self._errands) if not task.done()]
+        tasks = (*self._performing.live.values(), *self._errands, *self.unwinding.tasks)
+        return [task for task in tasks if not task.done()]
 
     @property
     def thinks(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -52,6 +53,20 @@ class Diverged(Struct, frozen=True):
 
 
 Ending: TypeAlias = Completed | Raised | Unwound | Asleep | Gone | Diverged
+
+
+def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> Completed | Raised | Unwound:
+    """How the code ended; `cancelled`: it has observed a cancel."""
+    if error is None:
+        return Completed(value)
+    if isinstance(error, asyncio.CancelledError) and cancelled:
+        return Unwound()
+    if isinstance(error, Exception):
+        return Raised(error)
+    wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return Raised(wrapped)
+
 
 Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
 """The journaled operations that must run again if the code is retried after this error."""

@@ -7,6 +7,7 @@ came from outside in between is decided anew. Every verdict says how far the inb
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -17,14 +18,17 @@ from outlast import limits
 from outlast.errors import CorruptState, LeaseLost, LimitExceeded, StatementRefused, StoreUnavailable
 from outlast.machine import Refusal, View, decide, facts
 from outlast.machine.changes import Changes, Code
+from outlast.machine.replay import GIVEN_UP
 from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.execution import Execution
-from outlast.model.journal import RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
+from outlast.model.journal import CANCELLED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.parts import Parts
 from outlast.store.port import Body, Transacted, Transacting, Verdict
+
+_log = logging.getLogger(__name__)
 
 PAGE = 10_000
 AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
@@ -95,6 +99,14 @@ class Lease:
         if unwinds and not self.execution.unwinds:
             self.execution = structs.replace(self.execution, unwinds=True)
         return self._recorded(fact, committed_at)
+
+    async def note_given_up(self, key: OperationKey, op: str) -> None:
+        """For whoever reads the journal, and for a replay whose code goes round in circles."""
+        scope, name, occurrence = key
+        try:
+            await self.record((f"{scope}{GIVEN_UP}", name, occurrence), op, CANCELLED)
+        except LimitExceeded:
+            _log.warning("execution %s: no room to note that %s %r was given up", self.execution.id, op, name)
 
     def _fact(
         self,

@@ -22,6 +22,7 @@ from outlast.runtime.operation import Operation
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.signals import Stopped
 from outlast.runtime.stream import Progress, Stream
+from outlast.runtime.unwinding import Unwinding
 from outlast.store.port import ClaimedExecution, Verdict
 
 PATIENCE_S = 10.0
@@ -88,6 +89,7 @@ class _Rehearsal(LiveAttempt):
         super().__init__(parts, claimed, workflow)
         self.lease = _NothingWritten(parts, claimed.execution, heard=self.hear)
         self.stream = _Silence(self)
+        self.unwinding = _NothingUndone(self)
         self.reached_end = False
 
     @property
@@ -115,8 +117,10 @@ class _Rehearsal(LiveAttempt):
     async def _commit(self, ending: Ending) -> None:
         return None
 
-    def _end_or_unwind(self, ending: Raised | Unwound) -> None:
-        self._end(ending, Stopped)  # nothing is undone
+
+class _NothingUndone(Unwinding):
+    def code_ended(self, ending: Completed | Raised | Unwound, workflow: WorkflowDefinition) -> None:
+        self._attempt.finish(ending)
 
 
 class _Silence(Stream):

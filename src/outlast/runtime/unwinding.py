@@ -16,17 +16,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlast.codec.failures import decode_failure, encode_failure, raised_again
-from outlast.errors import LeaseLost, LimitExceeded
+from outlast.errors import CodecError, LeaseLost, LimitExceeded
 from outlast.machine.replay import beside
 from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, UNDO_SCOPE, UNWIND, JournalEntry, OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.current import attempt_var, operation_var, step_var
-from outlast.runtime.endings import Ending, Raised, Unwound, failure_with
+from outlast.runtime.endings import Completed, Ending, Raised, Unwound, failure_with, is_last
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
 if TYPE_CHECKING:
     from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.parts import WorkflowDefinition
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,33 @@ class Unwinding:
     def register(self, undo: Performed) -> None:
         self._undos.append(undo)
 
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        return [] if self._running is None else [self._running]
+
+    def code_ended(self, ending: Completed | Raised | Unwound, workflow: WorkflowDefinition) -> None:
+        """What succeeded, or will be tried again, ends so. Anything else is undone first."""
+        attempt = self._attempt
+        if isinstance(ending, Completed) and self:
+            ending = self._storable(ending, workflow)
+        if attempt.replay.unwound is not None:
+            self.begin(Unwound())  # how it ends is written down
+        elif isinstance(ending, Completed) or not self:
+            attempt.finish(ending)
+        elif isinstance(ending, Unwound) or is_last(attempt.lease, workflow, ending.error, attempt.escaped):
+            self.begin(ending)
+        else:
+            attempt.finish(ending)
+
+    def _storable(self, ending: Completed, workflow: WorkflowDefinition) -> Completed | Raised:
+        """A result that cannot be stored is a failure: it is found out before it is too late to undo anything."""
+        values, what = self._attempt.parts.values, f"result of {workflow.name}"
+        try:
+            values.settle(ending.value, workflow.arguments.result, what)
+        except (CodecError, LimitExceeded) as error:
+            return Raised(error)
+        return ending
+
     def begin(self, ending: Raised | Unwound) -> None:
         """The code has ended; undo what it registered, then let the attempt end so."""
         self._running = self._real.create_task(self._run(ending), name="outlast unwinding")
@@ -75,7 +103,7 @@ class Unwinding:
                 await self._undo(number, self._undos[number - 1])
                 if attempt.over:
                     return
-            attempt.unwound(ended)
+            attempt.finish(ended)
         except LeaseLost as lost:
             attempt.lose(str(lost))
         except asyncio.CancelledError:
