@@ -590,7 +590,7 @@ class LiveAttempt:
     @property
     def under_way(self) -> list[asyncio.Task[Any]]:
         """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
-        tasks = (*self._performing.live.values(), *self._errands, *self.unwinding.tasks)
+        tasks = (*self._performing.live.values(), *self._errands, *self.unwinding.under_way)
         return [task for task in tasks if not task.done()]
 
     @property

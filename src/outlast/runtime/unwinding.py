@@ -58,7 +58,7 @@ class Unwinding:
         self._undos.append(undo)
 
     @property
-    def tasks(self) -> list[asyncio.Task[None]]:
+    def under_way(self) -> list[asyncio.Task[None]]:
         return [] if self._running is None else [self._running]
 
     def code_ended(self, ending: Completed | Raised | Unwound, workflow: WorkflowDefinition) -> None:
