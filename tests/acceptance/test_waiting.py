@@ -10,6 +10,7 @@ import pytest
 
 import outlast
 from outlast import App, DeferredRejected, ExecutionNotFound, ExecutionRefused, InvalidInput, Retry
+from outlast.app import store_for
 from tests.acceptance.conftest import Place, status_is, until
 
 
@@ -183,6 +184,33 @@ async def test_def_workflows_wait_too(clocked: Place):
         assert await handle.result(timeout=20) == [7, "yes"]
 
 
+async def test_a_restart_does_not_lengthen_a_sleep(clocked: Place):
+    """A worker leaves in the middle of it: the next one goes by what was written down."""
+    first, second = clocked.app(resident="1m"), clocked.app(resident=0)
+    for one in (first, second):
+
+        @one.workflow(name="sleeper")
+        async def sleeper() -> str:
+            await outlast.sleep("60s")
+            return "awake"
+
+    async with first.worker(drain=0):
+        [workflow] = first.registry
+        handle = await workflow.options(id="it").start()
+
+        async def sleeps() -> bool:
+            return len(await handle.journal()) == 1
+
+        await until(sleeps, "it does not sleep")
+        assert (await handle.info()).status == "active", "it is resident"
+        await clocked.pass_time(first, "40s")
+    async with second:
+        handle = second.execution("it")
+        await suspended_on(handle, "timer")
+        await clocked.pass_time(second, "20s")
+        assert await handle.result(timeout=20) == "awake"
+
+
 # ---- events -------------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +283,41 @@ async def test_sending_to_what_has_ended_or_never_was_is_refused(app: App):
         for tell in (nobody.send("x", 1), nobody.resolve("x", 1), nobody.reject("x", "no"), nobody.interrupt()):
             with pytest.raises(ExecutionNotFound):
                 await tell
+
+
+async def test_an_event_is_not_taken_while_another_outcome_is_on_its_way(place: Place):
+    """That outcome may make the code give the receive up: then the event must be there for the next one."""
+
+    class SlowToRecord:
+        def __init__(self) -> None:
+            self._store = store_for(place.url)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+        async def commit(self, batch: Any) -> Any:
+            if "'quick'" in str(batch):
+                await handle.send("number", 7)
+                await asyncio.sleep(0.2)
+            return await self._store.commit(batch)
+
+    app = place.app(store=SlowToRecord)
+
+    @app.step
+    async def quick() -> None:
+        return None
+
+    @app.workflow
+    async def waits() -> list[int | None]:
+        won = await outlast.race(quick(), outlast.receive("number", int))
+        return [won, await outlast.receive("number", int, timeout="5s")]
+
+    other = place.app()
+    async with other.client():
+        handle = other.execution("it")
+        async with app:
+            started = await waits.options(id="it").start()
+            assert await started.result(timeout=20) == [None, 7]
 
 
 # ---- deferreds ----------------------------------------------------------------------------------------------------

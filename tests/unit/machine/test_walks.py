@@ -58,6 +58,7 @@ class Walk:
         self.policy = policy
         self.views: list[Execution | None] = [None]
         self.completions: Counter[Key] = Counter()
+        self.first_life = 1
         self.said = 0
         self.world.records[quota_key(PARTITION, "shop", "stripe")] = Quota(
             partition=PARTITION, namespace="shop", name="stripe", free=PERMITS
@@ -140,7 +141,9 @@ class Walk:
                 assert isinstance(fact, facts.Release | facts.CancelRequested), "no hold is forgotten"
         # One completion for each life that has ended, in the same commit.
         lives = after.generation if after.status.terminal else after.generation - 1
-        ended = [completion_key("shop", "order-42", generation) for generation in range(1, lives + 1)]
+        if before is None:
+            self.first_life = after.generation  # a fork's is its second: the journal is of the first
+        ended = [completion_key("shop", "order-42", life) for life in range(self.first_life, lives + 1)]
         assert self.completions == Counter(ended)
         if after.status.terminal:
             completion = self.world.records[ended[-1]]
