@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
@@ -18,12 +18,13 @@ from outlast.client.info import (
     Info,
     JournalInfo,
     ProgressInfo,
+    completion_of,
     info_of,
     moment,
     moment_or_none,
 )
 from outlast.client.offers import offers_in
-from outlast.client.waiters import POLL_S, Waiters
+from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.codec.values import Values
 from outlast.errors import (
@@ -33,22 +34,24 @@ from outlast.errors import (
     ExecutionExpired,
     ExecutionNotFound,
     ExecutionRefused,
+    ExecutionSkipped,
     InvalidInput,
     LimitExceeded,
 )
-from outlast.machine import facts
+from outlast.machine import facts, superseding
 from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, UNWIND, JournalEntry, OperationKey
+from outlast.model.journal import UNWIND, JournalEntry
 from outlast.model.names import INTERRUPT, check_user_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
+from outlast.runtime.journal import journal_of
 from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Query
@@ -135,10 +138,10 @@ class Client:
         assert existing is not None
         key = payload_key(existing.namespace, existing.id, existing.journal_generation, Role.INPUT)
         [stored] = await self._engine.store.load([key])
-        was = stored.value if isinstance(stored, Payload) else b""
+        was = self._shown(stored.value) if isinstance(stored, Payload) else "(purged since)"
         return ExecutionConflict(
             fact.id,
-            existing=f"{existing.workflow} {self._shown(was)} ({existing.status})",
+            existing=f"{existing.workflow} {was} ({existing.status})",
             given=f"{fact.workflow} {self._shown(fact.input)}",
         )
 
@@ -160,13 +163,17 @@ class Client:
             raise ExecutionNotFound(self.namespace, execution_id)
         match end.status:
             case Status.SUCCEEDED:
-                return self._values.decode(end.value or b"null", annotation, f"result of {execution_id!r}")
+                assert end.value is not None
+                return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
                 raise ExecutionCancelled(f"execution {execution_id!r} was cancelled")
-            case Status.EXPIRED | Status.SKIPPED:
+            case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
+            case Status.SKIPPED:
+                raise ExecutionSkipped(f"execution {execution_id!r} was skipped: {end.cause}")
             case _:
-                failure = decode_failure(self._values.unseal(end.value or b"{}"))
+                assert end.value is not None
+                failure = decode_failure(self._values.unseal(end.value))
                 raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
 
     # ---- looking --------------------------------------------------------------------------------------------------
@@ -205,7 +212,7 @@ class Client:
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
-        entries = await self._entries(await self._look(execution_id))
+        entries = await journal_of(self._engine.store, await self._look(execution_id))
         return [
             JournalInfo(
                 scope=entry.scope,
@@ -257,24 +264,23 @@ class Client:
     async def count(self, query: Query) -> int:
         return await self._engine.store.count(query)
 
-    async def completions(self, *, after: str | None, filter: Filter) -> AsyncIterator[CompletionInfo]:
-        """Every end, in commit order, for ever; go on from a `cursor` after a restart."""
+    async def completions(
+        self, *, after: str | None, filter: Filter, tags: Mapping[str, str]
+    ) -> AsyncIterator[CompletionInfo]:
+        """Every end, in commit order, for ever; go on from a `cursor` after a restart. All of `tags` must fit."""
         cursor = after
+        loop = asyncio.get_running_loop()
         while True:
+            rings, began_s = self.waiters.rings, loop.time()
             feed = await self._engine.store.completions(after=cursor, filter=filter)
+            look_at_s = loop.time() + (loop.time() - began_s) * DISTANCE
             for completion in feed.completions:
-                yield CompletionInfo(
-                    execution_id=completion.execution,
-                    namespace=completion.namespace,
-                    status=completion.status,
-                    cause=completion.cause,
-                    workflow=completion.workflow,
-                    tags=completion.tag_map,
-                    finished_at=moment(settled(completion.finished_at)),
-                    cursor=str(completion.seq),
-                )
+                if tags.items() <= completion.tag_map.items():
+                    yield completion_of(completion)
             if cursor == feed.cursor:
-                await self._engine.timing.beat(POLL_S / 10)
+                await self.waiters.rung(rings)
+                # As in `Waiters`: a busy store rings all the time, mostly for others.
+                await self._engine.timing.sleep(max(0.0, look_at_s - loop.time()))
             cursor = feed.cursor
 
     # ---- telling --------------------------------------------------------------------------------------------------
@@ -380,27 +386,47 @@ class Client:
         What waits for its version is tried again as it is: the code that runs now may fit. `from_step` runs that step
         again, and all that was recorded after it.
         """
-        execution = await self._look(execution_id)
         if from_step is not None:
-            await self._retry_from(execution, from_step)
+            await self._retry_from(await self._look(execution_id), from_step)
             return
-        if execution.reason == Reason.VERSION:
-            await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
-            return
-        journal = await self.journal(execution_id) if execution.unwinds and execution.status.terminal else []
-        if any(entry.op == UNWIND for entry in journal):
+        self.waiters.touched(self.namespace, execution_id)
+        while True:
+            execution = await self._look(execution_id)
+            if execution.reason == Reason.VERSION:
+                fact: facts.AnyFact = facts.Wake(change_id=self._new_id(), cause=Reason.VERSION)
+            else:
+                fact = await self._retry_of(execution)
+            told = await self._engine.tell(self.namespace, execution_id, fact)
+            if told.refusal is None or told.refusal.code is not Code.CONFLICT:
+                break  # else somebody else has retried it, and it has ended anew
+        self._told(execution_id, told)
+
+    async def _retry_of(self, execution: Execution) -> facts.Retry:
+        """The retry, once all but so much as it can take has left the journal."""
+        if execution.unwinds and any(entry.op == UNWIND for entry in await journal_of(self._engine.store, execution)):
             raise ExecutionRefused(
-                execution_id,
+                execution.id,
                 Code.NOT_ALLOWED,
                 "its undos have run, so what it did is taken back; start it anew, with if_exists='restart'",
             )
-        supersedes: tuple[OperationKey, ...] = ()
-        if execution.status is Status.FAILED:
-            data = await self._payload(execution, Role.FAILURE)
-            supersedes = tuple(decode_failure(self._values.unseal(data or b"{}")).again)
-        elif execution.status is Status.CANCELLED:
-            supersedes = _cancels_in(await self.journal(execution_id))
-        await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+        ahead, last = superseding.parts(await self._superseded_by_retry(execution))
+        for entries in ahead:
+            fact = facts.Supersede(change_id=self._new_id(), epoch=execution.epoch, entries=entries)
+            told = await self._engine.tell(self.namespace, execution.id, fact)
+            if told.refusal is not None:
+                break  # it is not what it was: so says the answer to the retry
+        return facts.Retry(change_id=self._new_id(), supersedes=last, seen_epoch=execution.epoch)
+
+    async def _superseded_by_retry(self, execution: Execution) -> list[JournalEntry]:
+        if execution.status is Status.CANCELLED:
+            return superseding.cut_short(await journal_of(self._engine.store, execution))
+        if execution.status is not Status.FAILED:
+            return []
+        data = await self._payload(execution, Role.FAILURE)
+        if data is None:
+            raise ExecutionNotFound(execution.namespace, execution.id)  # purged meanwhile
+        places = superseding.places_in(decode_failure(self._values.unseal(data)).again)
+        return superseding.at_places(await journal_of(self._engine.store, execution), places) if places else []
 
     async def _retry_from(self, execution: Execution, from_step: str) -> None:
         if execution.status is Status.SUCCEEDED:
@@ -480,8 +506,3 @@ class Client:
 
     def _new_id(self) -> str:
         return self._engine.entropy.new_id()
-
-
-def _cancels_in(journal: list[JournalInfo]) -> tuple[OperationKey, ...]:
-    """The cancel itself. What the code recorded before it, and while it unwound, stays."""
-    return tuple(entry.key for entry in journal if entry.op == CANCEL)

@@ -34,9 +34,10 @@ class Handle(Generic[R]):
         return self._client.namespace
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """What the workflow returned; raises what it raised, `ExecutionCancelled` or `ExecutionExpired`.
+        """What the workflow returned; raises what it raised.
 
-        `TimeoutError` after `timeout`: the execution goes on.
+        `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if it ended in such a way; `TimeoutError` after
+        `timeout`: the execution goes on.
         """
         if timeout is None:
             return await self._client.result(self.id, self._annotation)

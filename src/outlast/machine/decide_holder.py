@@ -182,9 +182,14 @@ def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     return changes(view, execution, fact, [held_by(execution)], writes, HOME)
 
 
+def tries_again(execution: Execution, *, retryable: bool) -> bool:
+    """Whether a failure of the attempt under way is followed by another attempt."""
+    more = execution.failures + 1 < execution.retry_policy.max_attempts
+    return retryable and more and execution.expires_for is None
+
+
 def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
     failures = execution.failures + 1
-    policy = execution.retry_policy
     expires_for = execution.expires_for
     if expires_for is not None:
         # Its time is over, and the code has answered with an error of its own: the undos have run.
@@ -200,8 +205,8 @@ def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
             value=fact.failure,
         )
         return changes(view, execution, fact, [held_and_heard(execution, execution.inbox)], writes, HOME)
-    if fact.retryable and failures < policy.max_attempts:
-        wait_ms = delay_ms(policy, failures, fact.jitter)
+    if tries_again(execution, retryable=fact.retryable):
+        wait_ms = delay_ms(execution.retry_policy, failures, fact.jitter)
         return try_again(view, execution, fact, Outcome.FAILED, wait_ms=wait_ms, failure=fact.failure)
     writes = ended(
         view,

@@ -160,6 +160,7 @@ def _execution(fact: facts.Start) -> Execution:
         status=Status.BLOCKED if blocked_on else Status.READY,
         reason=blocked_on,
         waits=blocked_on or "",
+        epoch=fact.first_epoch,
         priority=fact.priority,
         ready_at=None if blocked_on else Now(),
         wake_at=Now(fact.delay_ms) if blocked_on == Reason.DELAY else None,

@@ -159,7 +159,16 @@ class LiveAttempt:
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
         await self._settle_errands()
+        self._let_go()
         return ending
+
+    def _let_go(self) -> None:
+        """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
+        self.lease.let_go()
+        self._performing.let_go()
+        self._waits.let_go()
+        self._outstanding.clear()
+        self._delivered = None
 
     def lose(self, why: str) -> None:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""

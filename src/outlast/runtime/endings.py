@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from outlast import limits
 from outlast.codec.failures import Failure, encode_failure, failure_of
 from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
-from outlast.machine import facts
+from outlast.machine import facts, superseding
+from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.lease import Lease
 from outlast.runtime.parts import Parts, WorkflowDefinition
 
 _log = logging.getLogger(__name__)
-
-AGAIN_MAX = limits.CHANGES_MAX_WRITES - 50
-"""So many entries can leave the journal with one failure. With more it ends, instead of being refused for ever."""
 
 
 class Completed(Struct, frozen=True):
@@ -107,34 +104,33 @@ async def _fail(
     escaped: Escaped,
     recorded: Failure | None = None,
 ) -> None:
-    failure = recorded or failure_with(error, escaped)
-    again = tuple(failure.again)
+    keys = frozenset(escaped(error)) if recorded is None else frozenset[OperationKey]()
+    again = superseding.escaped(await lease.recorded(), keys) if keys else []
+    failure = recorded or structs.replace(failure_of(error), again=superseding.places_of(again))
+    retryable = recorded is None and is_retryable(workflow, error)
+    ahead, last = superseding.parts(again)
+    if tries_again(lease.execution, retryable=retryable):
+        for entries in ahead:
+            await lease.tell(facts.Supersede(change_id=lease.new_id(), epoch=lease.execution.epoch, entries=entries))
     await lease.tell(
         facts.Fail(
             change_id=lease.new_id(),
             epoch=lease.execution.epoch,
             failure=parts.values.seal(encode_failure(failure)),
-            retryable=recorded is None and is_retryable(workflow, error, again),
-            supersedes=again if len(again) <= AGAIN_MAX else (),
+            retryable=retryable,
+            supersedes=last,
             jitter=parts.engine.entropy.random(),
         )
     )
 
 
-def failure_with(error: Exception, escaped: Escaped) -> Failure:
-    """The failure, with what a retry must run again."""
-    return structs.replace(failure_of(error), again=list(escaped(error)))
+def is_retryable(workflow: WorkflowDefinition, error: Exception) -> bool:
+    return not isinstance(error, (*workflow.fatal, *FATAL))
 
 
-def is_retryable(workflow: WorkflowDefinition, error: Exception, again: Sequence[OperationKey]) -> bool:
-    return not isinstance(error, (*workflow.fatal, *FATAL)) and len(again) <= AGAIN_MAX
-
-
-def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception, escaped: Escaped) -> bool:
+def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception) -> bool:
     """Whether this failure ends the execution: nothing will be tried again, so all must be undone."""
-    e = lease.execution
-    more = e.failures + 1 < e.retry_policy.max_attempts and e.expires_for is None
-    return not (more and is_retryable(workflow, error, escaped(error)))
+    return not tries_again(lease.execution, retryable=is_retryable(workflow, error))
 
 
 async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:

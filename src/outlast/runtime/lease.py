@@ -25,16 +25,20 @@ from outlast.model.journal import CANCELLED, RETRY, SUCCEEDED, JournalEntry, Ope
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
+from outlast.runtime.journal import journal_of
 from outlast.runtime.parts import Parts
 from outlast.store.port import Body, Transacted, Transacting, Verdict
 
 _log = logging.getLogger(__name__)
 
-PAGE = 10_000
 AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
 
 Call: TypeAlias = Callable[[Any], bytes | Awaitable[bytes]]
 """The user's function with its connection, and its result as bytes."""
+
+
+def _ignored(inbox: int) -> None:
+    """What comes from outside is whoever claims it next to hear."""
 
 
 class Lease:
@@ -51,30 +55,30 @@ class Lease:
         """When the code first began: the clock of every replay begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
 
+    def let_go(self) -> None:
+        """Nobody listens any more."""
+        self._heard = _ignored
+
     # ---- the journal ----------------------------------------------------------------------------------------------
 
     async def journal(self) -> list[JournalEntry]:
         """What is recorded so far, in the order in which it was."""
         e = self.execution
-        if e.epoch == 1 and e.generation == 1:
+        if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
         begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
         [first] = await self._parts.engine.store.load([begun])
         if isinstance(first, Attempt):
             self.began_at = settled(first.started_at) or self.began_at
-        prefix = (e.namespace, e.id, e.journal_generation)
-        entries: list[JournalEntry] = []
-        while True:
-            after = entries[-1].key if entries else None
-            page = await self._parts.engine.store.scan(JournalEntry.KIND, prefix, after=after, limit=PAGE)
-            entries += [entry for entry in page if isinstance(entry, JournalEntry)]
-            if len(page) < PAGE:
-                break
-        entries.sort(key=lambda entry: entry.position)
+        entries = await self.recorded()
         if entries:
             self._entries = entries[-1].position + 1
             self.began_at = min(self.began_at, settled(entries[0].recorded_at) or 0)  # a copied journal is older
         return entries
+
+    async def recorded(self) -> list[JournalEntry]:
+        """As `journal`, looked up whatever is known."""
+        return await journal_of(self._parts.engine.store, self.execution)
 
     async def record(
         self,

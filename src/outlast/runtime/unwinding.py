@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlast.codec.failures import decode_failure, encode_failure, raised_again
+from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.errors import CodecError, LeaseLost, LimitExceeded
 from outlast.machine.replay import beside
 from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, UNDO_SCOPE, UNWIND, JournalEntry, OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.current import attempt_var, operation_var, step_var
-from outlast.runtime.endings import Completed, Ending, Raised, Unwound, failure_with, is_last
+from outlast.runtime.endings import Completed, Ending, Raised, Unwound, is_last
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
@@ -70,7 +70,7 @@ class Unwinding:
             self.begin(Unwound())  # how it ends is written down
         elif isinstance(ending, Completed) or not self:
             attempt.finish(ending)
-        elif isinstance(ending, Unwound) or is_last(attempt.lease, workflow, ending.error, attempt.escaped):
+        elif isinstance(ending, Unwound) or is_last(attempt.lease, workflow, ending.error):
             self.begin(ending)
         else:
             attempt.finish(ending)
@@ -118,7 +118,7 @@ class Unwinding:
         attempt, values = self._attempt, self._attempt.parts.values
         began = attempt.replay.unwound
         if began is None and isinstance(ending, Raised):
-            failure = failure_with(ending.error, attempt.escaped)
+            failure = failure_of(ending.error)
             await self._record(BEGAN, UNWIND, FAILED, values.seal(encode_failure(failure)))
             return Raised(ending.error, failure)
         if began is None:

@@ -134,8 +134,9 @@ class Walk:
             assert before.inbox <= after.inbox <= before.inbox + 1
             reopened = isinstance(fact, facts.Start | facts.Retry)
             assert after.generation == before.generation + reopened
-            assert reopened == before.status.terminal, "what has ended stays ended"
-            if before.unwinds and after.status is Status.CANCELLED:
+            ended = before.status.terminal
+            assert reopened == (ended and type(fact) is not facts.Supersede), "what has ended stays ended"
+            if before.unwinds and not ended and after.status is Status.CANCELLED:
                 assert type(fact) is facts.Cancelled, "no undo is lost"
             if before.held and not after.held and not after.status.terminal:
                 assert isinstance(fact, facts.Release | facts.CancelRequested), "no hold is forgotten"
@@ -143,10 +144,10 @@ class Walk:
         lives = after.generation if after.status.terminal else after.generation - 1
         if before is None:
             self.first_life = after.generation  # a fork's is its second: the journal is of the first
-        ended = [completion_key("shop", "order-42", life) for life in range(self.first_life, lives + 1)]
-        assert self.completions == Counter(ended)
+        ends = [completion_key("shop", "order-42", life) for life in range(self.first_life, lives + 1)]
+        assert self.completions == Counter(ends)
         if after.status.terminal:
-            completion = self.world.records[ended[-1]]
+            completion = self.world.records[ends[-1]]
             assert isinstance(completion, Completion)
             assert (completion.status, completion.finished_at) == (after.status, after.finished_at)
         else:
