@@ -18,11 +18,12 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from msgspec import structs
 
 from outlast.authoring.changed import warn_of_changed_code
+from outlast.authoring.decorators import StepDecorator, TransactionDecorator, WorkflowDecorator
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
 from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
@@ -89,33 +90,6 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-class _StepDecorator(Protocol):
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]: the first that fits is meant
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncStep[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R]: ...
-
-
-class _TransactionDecorator(Protocol):
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTransaction[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncTransaction[P, R]: ...
-
-
-class _WorkflowDecorator(Protocol):
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncWorkflow[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncWorkflow[P, R]: ...
-
-
 class App:
     """The workflows and steps of a program, and the store that they live in."""
 
@@ -149,7 +123,7 @@ class App:
     @overload
     def step(self, fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> SyncStep[P, R]: ...
     @overload
-    def step(self, /, **options: Unpack[StepOptions]) -> _StepDecorator: ...
+    def step(self, /, **options: Unpack[StepOptions]) -> StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """`@app.step`, `@app.step(retry=…, timeout=…)`, or `app.step(callable, name=…)`."""
         checked = check_step_options(options)
@@ -168,7 +142,7 @@ class App:
     @overload
     def transaction(self, fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> SyncTransaction[P, R]: ...
     @overload
-    def transaction(self, /, **options: Unpack[StepOptions]) -> _TransactionDecorator: ...
+    def transaction(self, /, **options: Unpack[StepOptions]) -> TransactionDecorator: ...
     def transaction(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """`@app.transaction`: a step whose SQL (`outlast.connection()`) is committed with the journal, exactly once."""
         checked = check_step_options(options)
@@ -185,7 +159,7 @@ class App:
     @overload
     def workflow(self, fn: Callable[P, R], /, **options: Unpack[WorkflowKeywords]) -> SyncWorkflow[P, R]: ...
     @overload
-    def workflow(self, /, **options: Unpack[WorkflowKeywords]) -> _WorkflowDecorator: ...
+    def workflow(self, /, **options: Unpack[WorkflowKeywords]) -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """`@app.workflow`, or `@app.workflow(name=…, version=…, lane=…, retry=…, timeout=…, deadline=…)`."""
         checked = workflow_options(options)

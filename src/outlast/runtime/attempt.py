@@ -31,7 +31,7 @@ from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded
 from outlast.machine import facts
 from outlast.machine.replay import Replay, key_of
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, FAILED, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.model.status import Reason
 from outlast.runtime.attempt_timeout import set_alarm
@@ -167,6 +167,7 @@ class LiveAttempt:
         self.lease.let_go()
         self._performing.let_go()
         self._waits.let_go()
+        self.unwinding.let_go()
         self._outstanding.clear()
         self._delivered = None
 
@@ -391,7 +392,7 @@ class LiveAttempt:
         self._settling.add(operation)
         entry = None
         try:
-            entry = outcome.entry or await self._record(operation, outcome)
+            entry = await self._record(operation, outcome)
         except LimitExceeded as error:
             data = self.parts.values.seal(encode_failure(failure_of(error)))
             outcome = Outcome(data, error=error, tries=outcome.tries)
@@ -399,23 +400,13 @@ class LiveAttempt:
                 entry = await self._record(operation, outcome)
         finally:
             self._settling.discard(operation)
-        if outcome.entry is not None:
-            self.replay.recorded[operation.key] = outcome.entry
         if outcome.error is not None:
             marked(outcome.error, operation.key)
         self._arrivals.append((operation, outcome, entry))
         self.nudge()
 
     async def _record(self, operation: Operation, outcome: Outcome) -> JournalEntry:
-        entry = await self.lease.record(
-            operation.key,
-            operation.kind.OP,
-            FAILED if outcome.error else SUCCEEDED,
-            outcome.data,
-            tries=max(outcome.tries, 1),
-            consumes=outcome.consumes,
-            unwinds=outcome.unwinds,
-        )
+        entry = outcome.entry or await self.lease.record_outcome(operation.key, operation.kind.OP, outcome)
         self.replay.recorded[operation.key] = entry
         return entry
 

@@ -21,11 +21,12 @@ from outlast.machine.changes import Changes, Code
 from outlast.machine.replay import GIVEN_UP
 from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCELLED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
+from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.journal import journal_of
+from outlast.runtime.operation import Outcome
 from outlast.runtime.parts import Parts
 from outlast.store.port import Body, Transacted, Transacting, Verdict
 
@@ -103,6 +104,17 @@ class Lease:
         if unwinds and not self.execution.unwinds:
             self.execution = structs.replace(self.execution, unwinds=True)
         return self._recorded(fact, committed_at)
+
+    async def record_outcome(self, key: OperationKey, op: str, outcome: Outcome) -> JournalEntry:
+        return await self.record(
+            key,
+            op,
+            FAILED if outcome.error else SUCCEEDED,
+            outcome.data,
+            tries=max(outcome.tries, 1),
+            consumes=outcome.consumes,
+            unwinds=outcome.unwinds,
+        )
 
     async def note_given_up(self, key: OperationKey, op: str) -> None:
         """For whoever reads the journal, and for a replay whose code goes round in circles."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 class Patches:
     def __init__(self, attempt: LiveAttempt) -> None:
-        self._attempt = attempt
+        self._attempt: LiveAttempt = weakref.proxy(attempt)  # no circle: what has ended is freed at once
         self._real = asyncio.get_running_loop()
         self._begins_here = False
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 EMIT = "outlast:emit"
 PAGE = 1_000
+ROOM_POLL_S = 0.002
 AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
 
 
@@ -50,11 +53,10 @@ class Stream:
     """Of one attempt. `emit` and `show` may be called from any thread."""
 
     def __init__(self, attempt: LiveAttempt) -> None:
-        self._attempt = attempt
+        self._attempt: LiveAttempt = weakref.proxy(attempt)  # no circle: what has ended is freed at once
         self._real = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._frames: list[tuple[str, bytes]] = []
-        self._room = threading.Semaphore(limits.FRAMES_UNWRITTEN_MAX)
         self._written = 0
         self._known: set[str] | None = None
         self._progress: Progress | None = None
@@ -91,14 +93,13 @@ class Stream:
 
     def _finds_room(self) -> bool:
         """A thread waits until there is room. A loop cannot: its code must let others run now and then."""
-        if self._on_the_loop():
-            if not self._room.acquire(blocking=False):
-                most = limits.FRAMES_UNWRITTEN_MAX
-                raise LimitExceeded("frames that wait to be written", actual=most + 1, limit=most, unit="frames")
-            return True
-        while not self._room.acquire(timeout=1.0):
+        most = limits.FRAMES_UNWRITTEN_MAX
+        if self._on_the_loop() and len(self._frames) >= most:
+            raise LimitExceeded("frames that wait to be written", actual=most + 1, limit=most, unit="frames")
+        while len(self._frames) >= most:
             if self._attempt.over:
                 return False  # nobody writes any more
+            time.sleep(ROOM_POLL_S)
         return True
 
     def _on_the_loop(self) -> bool:
@@ -140,8 +141,6 @@ class Stream:
             while self._frames or self._news() is not None:
                 progress, batch = self._news(), self._frames[:PAGE]
                 del self._frames[: len(batch)]
-                if batch:
-                    self._room.release(len(batch))
                 await self._append([sealed for number, sealed in batch if not await self._is_written(number)])
                 if progress is not None:
                     await self._tell(progress)

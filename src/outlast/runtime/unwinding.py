@@ -92,6 +92,10 @@ class Unwinding:
         if self._running is not None and self._running is not asyncio.current_task(self._real):
             self._running.cancel()
 
+    def let_go(self) -> None:
+        """The attempt has ended, and nothing of this is under way."""
+        del self._attempt
+
     # ---- running --------------------------------------------------------------------------------------------------
 
     async def _run(self, ending: Raised | Unwound) -> None:
