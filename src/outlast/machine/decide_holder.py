@@ -269,7 +269,7 @@ def unwind_first(
     crashed = outcome is Outcome.INTERRUPTED
     fields: Fields = {
         **runnable(execution),
-        **next_attempt(execution, failures=int(not crashed), crashes=int(crashed)),
+        **(next_attempt(execution, crashes=1) if crashed else next_attempt(execution, failures=1)),
         **told_to_unwind(execution, cause),
         "route": suspect_route(execution.route, suspect=_is_suspect(execution, crashed=crashed)),
         "change_id": fact.change_id,
