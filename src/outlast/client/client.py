@@ -228,11 +228,6 @@ class Client:
             for entry in entries
         ]
 
-    async def _entries(self, execution: Execution) -> list[JournalEntry]:
-        prefix = (execution.namespace, execution.id, execution.journal_generation)
-        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
-        return sorted(entries, key=lambda entry: entry.position)
-
     async def attempts(self, execution_id: str) -> list[AttemptInfo]:
         await self._look(execution_id)
         records = await self._all(Attempt.KIND, (self.namespace, execution_id))
@@ -269,18 +264,18 @@ class Client:
     ) -> AsyncIterator[CompletionInfo]:
         """Every end, in commit order, for ever; go on from a `cursor` after a restart. All of `tags` must fit."""
         cursor = after
-        loop = asyncio.get_running_loop()
+        timing = self._engine.timing
         while True:
-            rings, began_s = self.waiters.rings, loop.time()
+            rings, began_s = self.waiters.rings, timing.time_s()
             feed = await self._engine.store.completions(after=cursor, filter=filter)
-            look_at_s = loop.time() + (loop.time() - began_s) * DISTANCE
+            look_at_s = timing.time_s() + (timing.time_s() - began_s) * DISTANCE
             for completion in feed.completions:
                 if tags.items() <= completion.tag_map.items():
                     yield completion_of(completion)
             if cursor == feed.cursor:
                 await self.waiters.rung(rings)
                 # As in `Waiters`: a busy store rings all the time, mostly for others.
-                await self._engine.timing.sleep(max(0.0, look_at_s - loop.time()))
+                await timing.beat(max(0.0, look_at_s - timing.time_s()))
             cursor = feed.cursor
 
     # ---- telling --------------------------------------------------------------------------------------------------
@@ -431,7 +426,7 @@ class Client:
     async def _retry_from(self, execution: Execution, from_step: str) -> None:
         if execution.status is Status.SUCCEEDED:
             raise ExecutionRefused(execution.id, Code.TERMINAL, "has succeeded: fork it from that step instead")
-        _, dropped = cut(execution.id, await self._entries(execution), from_step)
+        _, dropped = cut(execution.id, await journal_of(self._engine.store, execution), from_step)
         if len(dropped) > limits.FORK_MAX_ENTRIES:
             raise LimitExceeded("retried journal", actual=len(dropped), limit=limits.FORK_MAX_ENTRIES, unit="entries")
         supersedes = tuple((entry.scope, entry.name, entry.occurrence) for entry in dropped)
@@ -440,7 +435,7 @@ class Client:
     async def fork(self, execution_id: str, from_step: str, *, into: str | None) -> str:
         """A new execution that keeps what was recorded before the step; its id."""
         source = await self._look(execution_id)
-        kept, _ = cut(execution_id, await self._entries(source), from_step)
+        kept, _ = cut(execution_id, await journal_of(self._engine.store, source), from_step)
         data = await self._payload(source, Role.INPUT, source.journal_generation)
         assert data is not None, "every execution has an input"
         fact = facts.Fork(

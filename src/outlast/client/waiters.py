@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 from msgspec import Struct
 
@@ -58,11 +57,11 @@ class Waiters:
         self._looked = 0
         self._look_at_s = 0.0
         self._fresh: dict[Name, tuple[int, float]] = {}
-        self.on_wait: Callable[[], None] | None = None
-        """Called when somebody begins to wait."""
         self.rings = 0
         """Grows whenever something may have ended, here or elsewhere."""
         self._bell = asyncio.Event()
+        self.on_wait: Callable[[], None] | None = None
+        """Called when somebody begins to wait."""
 
     def started(self, namespace: str, execution_id: str) -> None:
         """Started by this process, just now."""
@@ -77,8 +76,7 @@ class Waiters:
     async def rung(self, rings: int) -> None:
         """Until something may have ended since there were so many `rings`; for so long as the net takes, at most."""
         if self.rings == rings:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._bell.wait(), POLL_S)
+            await self._timing.beat(POLL_S, unless=self._bell, of="completions")
 
     def _ring(self) -> None:
         self.rings += 1

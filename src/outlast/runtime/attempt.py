@@ -37,15 +37,7 @@ from outlast.model.status import Reason
 from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
-from outlast.runtime.endings import (
-    Asleep,
-    Diverged,
-    Ending,
-    Gone,
-    Raised,
-    commit_ending,
-    ending_of,
-)
+from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
@@ -164,10 +156,8 @@ class LiveAttempt:
 
     def _let_go(self) -> None:
         """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
-        self.lease.let_go()
-        self._performing.let_go()
-        self._waits.let_go()
-        self.unwinding.let_go()
+        for part in (self.lease, self.patches, self._performing, self._waits, self.unwinding):
+            part.let_go()
         self._outstanding.clear()
         self._delivered = None
 

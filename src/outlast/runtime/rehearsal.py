@@ -50,7 +50,7 @@ async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinit
     [stored] = await parts.engine.store.load([key])
     data = stored.value if isinstance(stored, Payload) else b""
     # A cancel that the code has not observed is not in the journal, and a first claim would not look for one.
-    shown = structs.replace(execution, cancel_requested=False, resumed=True, epoch=max(execution.epoch, 2))
+    shown = structs.replace(execution, cancel_requested=False, resumed=True)
     attempt = _Rehearsal(parts, ClaimedExecution(shown, data), workflow)
     ending: Ending = Gone("it took too long")
     with suppress(TimeoutError):
