@@ -2,11 +2,14 @@
 
 from outlast import sync
 from outlast.app import App
+from outlast.authoring.compensation import compensate
+from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
+from outlast.authoring.transaction import connection
 from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
 from outlast.client.handle import Handle, SyncHandle
-from outlast.client.info import AttemptInfo, CompletionInfo, Info, JournalInfo
+from outlast.client.info import AttemptInfo, CompletionInfo, FrameInfo, Info, JournalInfo, ProgressInfo
 from outlast.codec.values import CodecHook
 from outlast.errors import (
     CodecError,
@@ -30,9 +33,11 @@ from outlast.errors import (
     LimitExceeded,
     NonDeterminism,
     OutlastError,
+    StatementRefused,
     StoreError,
     StoreUnavailable,
     TokenExpired,
+    TransactionUnsupported,
     UnknownWorkflow,
     WrongPlace,
 )
@@ -47,6 +52,16 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
+    # inside of workflows and steps
+    "Current",
+    "compensate",
+    "connection",
+    "current",
+    "emit",
+    "now",
+    "progress",
+    "random",
+    "uuid4",
     # in workflows
     "Deferred",
     "deferred",
@@ -60,9 +75,11 @@ __all__ = [
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
+    "FrameInfo",
     "Handle",
     "Info",
     "JournalInfo",
+    "ProgressInfo",
     "Status",
     "SyncHandle",
     # errors
@@ -87,8 +104,10 @@ __all__ = [
     "LimitExceeded",
     "NonDeterminism",
     "OutlastError",
+    "StatementRefused",
     "StoreError",
     "StoreUnavailable",
+    "TransactionUnsupported",
     "TokenExpired",
     "UnknownWorkflow",
     "WrongPlace",

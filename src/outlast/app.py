@@ -18,13 +18,15 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec import structs
 
 from outlast.authoring.changed import warn_of_changed_code
+from outlast.authoring.decorators import StepDecorator, TransactionDecorator, WorkflowDecorator
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
+from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
 from outlast.authoring.workflow import (
     AsyncWorkflow,
     Bound,
@@ -43,15 +45,16 @@ from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, StoreClosed, WrongPlace
 from outlast.machine.changes import lane_channel, partition_channel
-from outlast.model.duration import Duration, to_ms
-from outlast.model.names import check_word
+from outlast.model.duration import Duration
 from outlast.model.status import Status
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
+from outlast.runtime.current import connection_var
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.parts import Parts
+from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.runtime.timing import Timing
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
@@ -105,24 +108,6 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-class _StepDecorator(Protocol):
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]: the first that fits is meant
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncStep[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R]: ...
-
-
-class _WorkflowDecorator(Protocol):
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncWorkflow[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncWorkflow[P, R]: ...
-
-
 class App:
     """The workflows and steps of a program, and the store that they live in."""
 
@@ -156,7 +141,7 @@ class App:
     @overload
     def step(self, fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> SyncStep[P, R]: ...
     @overload
-    def step(self, /, **options: Unpack[StepOptions]) -> _StepDecorator: ...
+    def step(self, /, **options: Unpack[StepOptions]) -> StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """`@app.step`, `@app.step(retry=…, timeout=…)`, or `app.step(callable, name=…)`."""
         checked = check_step_options(options)
@@ -169,13 +154,30 @@ class App:
         return decorate
 
     @overload
+    def transaction(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[StepOptions]
+    ) -> AsyncTransaction[P, R]: ...
+    @overload
+    def transaction(self, fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> SyncTransaction[P, R]: ...
+    @overload
+    def transaction(self, /, **options: Unpack[StepOptions]) -> TransactionDecorator: ...
+    def transaction(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """`@app.transaction`: a step whose SQL (`outlast.connection()`) is committed with the journal, exactly once."""
+        checked = check_step_options(options)
+
+        def decorate(decorated: object) -> Any:
+            return make_transaction(decorated, checked)
+
+        return decorate if fn is None else decorate(fn)
+
+    @overload
     def workflow(  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[WorkflowKeywords]
     ) -> AsyncWorkflow[P, R]: ...
     @overload
     def workflow(self, fn: Callable[P, R], /, **options: Unpack[WorkflowKeywords]) -> SyncWorkflow[P, R]: ...
     @overload
-    def workflow(self, /, **options: Unpack[WorkflowKeywords]) -> _WorkflowDecorator: ...
+    def workflow(self, /, **options: Unpack[WorkflowKeywords]) -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """`@app.workflow`, or `@app.workflow(name=…, version=…, lane=…, retry=…, timeout=…, deadline=…)`."""
         checked = workflow_options(options)
@@ -281,6 +283,8 @@ class App:
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run async work for code that has no event loop: in the loop where the app is open, else in the portal."""
         refuse_on_loop()
+        if connection_var.get() is not None:
+            raise WrongPlace("a transaction holds the store that this call would wait for: do it before or after")
         if self._opened is not None and self._opened.here:
             return call_in(self._opened.loop, work)
 
@@ -398,50 +402,6 @@ class App:
             tags=tags or {},
             limit=limit,
         )
-
-
-def _is_whole(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)
-
-
-class WorkerKeywords(TypedDict, total=False):
-    """What `run_worker` and `app.worker` take, as it is written."""
-
-    lanes: Iterable[str] | None
-    concurrency: int
-    capabilities: Iterable[str]
-    reconcilers: bool
-    drain: Duration
-    poll: Duration
-
-
-class WorkerSettings:
-    """What `run_worker` and `app.worker` take."""
-
-    def __init__(
-        self,
-        *,
-        lanes: Iterable[str] | None = None,
-        concurrency: int = 100,
-        capabilities: Iterable[str] = (),
-        reconcilers: bool = True,
-        drain: Duration = "30s",
-        poll: Duration = "1s",
-        **unknown: object,
-    ) -> None:
-        if unknown:
-            known = ", ".join(sorted(WorkerKeywords.__annotations__))
-            raise InvalidInput(f"unknown setting {min(unknown)!r} of a worker; known: {known}")
-        if not _is_whole(concurrency) or not 1 <= concurrency <= 10_000:
-            raise InvalidInput(f"concurrency must be a whole number between 1 and 10,000, not {concurrency!r}")
-        if isinstance(lanes, str) or isinstance(capabilities, str):
-            raise InvalidInput('lanes and capabilities are collections of words, such as ["default"]')
-        self.lanes = None if lanes is None else tuple(check_word("lane", lane) for lane in lanes)
-        self.concurrency = concurrency
-        self.capabilities = frozenset(check_word("capability", word) for word in capabilities)
-        self.reconcilers = reconcilers
-        self.drain_ms = to_ms(drain, what="drain")
-        self.poll_ms = to_ms(poll, what="poll")
 
 
 class Opened:

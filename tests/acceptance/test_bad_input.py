@@ -346,7 +346,6 @@ async def test_workflow_called_inside_a_workflow(shop: Shop, which: int):
     "make",
     [
         lambda: App("mysql://here"),
-        lambda: App("postgresql://here"),
         lambda: App("x.db", namespace=""),
         lambda: App("x.db", lease_ttl="soon"),
         lambda: App("x.db", lease_ttl=0),

@@ -14,6 +14,7 @@ from outlast.machine.changes import (
     Insert,
     Matches,
     Patch,
+    Put,
     Refusal,
     View,
     Write,
@@ -39,9 +40,10 @@ from outlast.machine.parts import (
 )
 from outlast.model.attempt import Attempt, Outcome, attempt_key
 from outlast.model.event import event_key
-from outlast.model.execution import Execution, suspect_route
+from outlast.model.execution import UNWINDING, Execution, suspect_route
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import quota_key
+from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
 
@@ -142,6 +144,19 @@ def _step_and_more(view: View, execution: Execution, fact: facts.StepRecorded, e
     return changes(view, execution, fact, guards, writes)
 
 
+def progressed(view: View, execution: Execution, fact: facts.Progressed) -> Changes:
+    """A gauge beside the row, written over by the next one: there is nothing to repeat but the newest."""
+    gauge = Payload(
+        namespace=execution.namespace,
+        execution=execution.id,
+        generation=execution.generation,
+        role=Role.PROGRESS,
+        value=fact.value,
+        change_id=fact.change_id,
+    )
+    return changes(view, execution, fact, [held_by(execution)], [Put(gauge)])
+
+
 def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> Changes | Refusal:
     """Guarded by `inbox`: what came from outside since the code last looked refuses it, so no wake-up is lost."""
     if fact.inbox < execution.inbox:
@@ -169,11 +184,27 @@ def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
 
 def tries_again(execution: Execution, *, retryable: bool) -> bool:
     """Whether a failure of the attempt under way is followed by another attempt."""
-    return retryable and execution.failures + 1 < execution.retry_policy.max_attempts
+    more = execution.failures + 1 < execution.retry_policy.max_attempts
+    return retryable and more and execution.expires_for is None
 
 
 def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
     failures = execution.failures + 1
+    expires_for = execution.expires_for
+    if expires_for is not None:
+        # Its time is over, and the code has answered with an error of its own: the undos have run.
+        counted: Fields = {"failures": failures}
+        writes = ended(
+            view,
+            execution,
+            fact,
+            Status.EXPIRED,
+            cause=expires_for,
+            outcome=Outcome.FAILED,
+            counted=counted,
+            value=fact.failure,
+        )
+        return changes(view, execution, fact, [held_and_heard(execution, execution.inbox)], writes, HOME)
     if tries_again(execution, retryable=fact.retryable):
         wait_ms = delay_ms(execution.retry_policy, failures, fact.jitter)
         return try_again(view, execution, fact, Outcome.FAILED, wait_ms=wait_ms, failure=fact.failure)
@@ -214,7 +245,7 @@ def try_again(
     fields: Fields = {
         **runnable(execution, after_ms=wait_ms, waits=Reason.RETRY),
         **counted,
-        "cause": cause,
+        "cause": cause if execution.expires_for is None else execution.cause,
         "route": suspect_route(execution.route, suspect=_is_suspect(execution, crashed=crashed)),
         "change_id": fact.change_id,
     }
@@ -225,6 +256,40 @@ def try_again(
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
 
 
+def unwind_first(
+    view: View,
+    execution: Execution,
+    fact: facts.TimeOut | facts.LeaseLost,
+    outcome: Outcome,
+    *,
+    cause: str,
+    guards: tuple[Guard, ...],
+) -> Changes:
+    """It would end now, but has something to undo: one attempt more, whose code is told as by a cancel."""
+    crashed = outcome is Outcome.INTERRUPTED
+    fields: Fields = {
+        **runnable(execution),
+        **(next_attempt(execution, crashes=1) if crashed else next_attempt(execution, failures=1)),
+        **told_to_unwind(execution, cause),
+        "route": suspect_route(execution.route, suspect=_is_suspect(execution, crashed=crashed)),
+        "change_id": fact.change_id,
+    }
+    writes: list[Write] = [
+        Patch(execution.key, fields),
+        *attempt_ended(execution, fact, outcome),
+        *permit_back(view, execution),
+    ]
+    fence: list[Guard] = [held_and_heard(execution, execution.inbox), *guards]
+    return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
+
+
+def told_to_unwind(execution: Execution, cause: str) -> Fields:
+    """Who was told first, by a person or by the clock, says how it ends."""
+    if execution.cancel_requested:
+        return {"cause": execution.cause}
+    return {"cancel_requested": True, "cause": f"{UNWINDING}{cause}"}
+
+
 def _is_suspect(execution: Execution, *, crashed: bool) -> bool:
     """Past half of its crash cap: from now on it runs beside no other suspect."""
     return (execution.crashes + int(crashed)) * 2 > execution.crash_cap
@@ -233,7 +298,9 @@ def _is_suspect(execution: Execution, *, crashed: bool) -> bool:
 def cancelled(view: View, execution: Execution, fact: facts.Cancelled) -> Changes | Refusal:
     if not execution.cancel_requested:
         return Refusal(Code.NOT_ALLOWED, "nobody asked to cancel it")
-    writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
+    expires_for = execution.expires_for
+    status, cause = (Status.CANCELLED, "cancelled") if expires_for is None else (Status.EXPIRED, expires_for)
+    writes = ended(view, execution, fact, status, cause=cause, outcome=Outcome.CANCELLED)
     return changes(view, execution, fact, [held_by(execution)], writes, HOME)
 
 

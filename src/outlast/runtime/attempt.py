@@ -22,31 +22,34 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 from outlast import limits
-from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
+from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
-from outlast.machine.replay import GIVEN_UP, Replay, key_of
+from outlast.machine.replay import Replay, key_of
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, CANCELLED, FAILED, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.model.status import Reason
 from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
-from outlast.runtime.endings import Asleep, Completed, Diverged, Ending, Gone, Raised, Unwound, commit_ending
+from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
-from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described
+from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.patches import Patches
 from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
+from outlast.runtime.stream import Stream
 from outlast.runtime.timing import Timer as Alarm
+from outlast.runtime.unwinding import Unwinding
 from outlast.runtime.waits import Waits
 from outlast.runtime.workflow_loop import scope_var
 from outlast.store.port import ClaimedExecution
@@ -65,7 +68,7 @@ class LiveAttempt:
         self.lease = Lease(parts, claimed.execution, heard=self.hear)
         self.replay = Replay()
         self._input = claimed.input
-        self._workflow = workflow
+        self.workflow = workflow
         self._real = asyncio.get_running_loop()
         self.patches = Patches(self)
         self._performing = Performing(self)
@@ -89,6 +92,12 @@ class LiveAttempt:
         self._ended: asyncio.Future[Ending] = self._real.create_future()
         self._code: Code
         self._begun = False
+        self.now_ms = 0
+        """The code's time."""
+        self.stream = Stream(self)
+        self.unwinding = Unwinding(self)
+        self.random: dict[str, Random] = {}
+        """The random numbers of each branch of the code."""
 
     @property
     def execution(self) -> Execution:
@@ -107,10 +116,10 @@ class LiveAttempt:
             journal = await self.lease.journal()
             self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
             if not journal:
-                await self.patches.begin(self._workflow.patches())
+                await self.patches.begin(self.workflow.patches())
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.append(await self._record_cancel())
-            args, kwargs = self._workflow.arguments.decode(self.parts.values, self._input)
+            args, kwargs = self.workflow.arguments.decode(self.parts.values, self._input)
         except CodecHookFailed:
             raise  # nothing is wrong with the work: it is handed back, and tried again
         except CodecError as error:
@@ -123,8 +132,8 @@ class LiveAttempt:
             return self._ended.result()
         context = contextvars.copy_context()
         context.run(attempt_var.set, self)
-        colour = AsyncCode if self._workflow.is_async else ThreadCode
-        self._code = colour(self._workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
+        colour = AsyncCode if self.workflow.is_async else ThreadCode
+        self._code = colour(self.workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
         if isinstance(self._code, AsyncCode):
             self._code.loop.set_timer = self._set_timer
         self._show_time(self.lease.began_at)
@@ -136,6 +145,8 @@ class LiveAttempt:
         finally:
             if alarm is not None:
                 alarm.cancel()
+        if not isinstance(ending, Gone | Asleep):
+            await self.stream.flushed()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
@@ -145,7 +156,7 @@ class LiveAttempt:
 
     def _let_go(self) -> None:
         """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
-        for part in (self.lease, self.patches, self._performing, self._waits):
+        for part in (self.lease, self.patches, self._performing, self._waits, self.unwinding):
             part.let_go()
         self._outstanding.clear()
         self._delivered = None
@@ -262,7 +273,7 @@ class LiveAttempt:
 
     def _idle(self) -> bool:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
-        if self._ended.done() or self._signal is not None:
+        if self._ended.done() or self._signal is not None or self.unwinding.begun:
             return False
         while self.replay:
             entry = self.replay.take(self._outstanding)
@@ -277,6 +288,9 @@ class LiveAttempt:
                 self._cancel_code()
                 return True
             return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
+        if self.replay.unwound is not None:
+            return self._stuck_replay(self.replay.unwound)  # the code has ended before; it must not go on now
+        self.stream.replayed()
         if self._held and not self._suspending:
             held, self._held = self._held, []
             for operation in held:
@@ -304,7 +318,7 @@ class LiveAttempt:
 
     def _deliver_recorded(self, operation: Operation, entry: JournalEntry) -> bool:
         try:
-            outcome = self._outcome_of(operation, entry)
+            outcome = recorded_outcome(self.parts.values, self.execution.id, operation, entry)
         except CodecHookFailed as error:
             _log.warning("execution %s is handed back: %s", self.execution.id, error)
             self.errand(self.hand_back())
@@ -323,7 +337,7 @@ class LiveAttempt:
             self._cancel_code()
             return
         operation, outcome, entry = arrival
-        if entry is not None:
+        if entry is not None and not operation.future.done():  # what the code gave up, a replay does not show it
             self._show_time(settled(entry.recorded_at) or 0)
         self._deliver(operation, outcome)
 
@@ -340,7 +354,8 @@ class LiveAttempt:
             operation.future.set_result(outcome.value)
 
     def _show_time(self, now: int) -> None:
-        """The loop's time is that of the last outcome: the same when it is replayed."""
+        """The code's time is that of the last outcome that it saw: the same when it is replayed."""
+        self.now_ms = max(self.now_ms, now)
         if isinstance(self._code, AsyncCode):
             self._code.loop.show_time(now / 1_000)
 
@@ -350,16 +365,6 @@ class LiveAttempt:
             for operation in list(self._outstanding.values()):
                 self._give_up(operation)
         self._code.cancel()
-
-    def _outcome_of(self, operation: Operation, entry: JournalEntry) -> Outcome:
-        """What a recorded operation comes to, decoded as it was the first time."""
-        data = entry.value or b"null"
-        if entry.outcome == SUCCEEDED:
-            value = operation.kind.decode(self.parts.values, data, f"result of {operation}")
-            return Outcome(data, value=value)
-        failure = decode_failure(self.parts.values.unseal(data))
-        error = raised_again(failure, execution_id=self.execution.id, what=str(operation))
-        return Outcome(data, error=marked(error, operation.key))
 
     def _diverge(self, entry: JournalEntry, actual: str, line: str) -> None:
         expected = described(entry.op, key_of(entry))
@@ -391,14 +396,7 @@ class LiveAttempt:
         self.nudge()
 
     async def _record(self, operation: Operation, outcome: Outcome) -> JournalEntry:
-        entry = await self.lease.record(
-            operation.key,
-            operation.kind.OP,
-            FAILED if outcome.error else SUCCEEDED,
-            outcome.data,
-            tries=max(outcome.tries, 1),
-            consumes=outcome.consumes,
-        )
+        entry = outcome.entry or await self.lease.record_outcome(operation.key, operation.kind.OP, outcome)
         self.replay.recorded[operation.key] = entry
         return entry
 
@@ -425,15 +423,7 @@ class LiveAttempt:
         too_late = key in self.replay.recorded and not self.replay
         if operation.kind.NOTED and key not in self.replay.given_up and (too_late or key not in self.replay.recorded):
             self.replay.given_up.add(key)
-            self.errand(self._note_given_up(operation))
-
-    async def _note_given_up(self, operation: Operation) -> None:
-        """For whoever reads the journal, and for a replay whose code goes round in circles."""
-        scope, name, occurrence = operation.key
-        try:
-            await self.lease.record((f"{scope}{GIVEN_UP}", name, occurrence), operation.kind.OP, CANCELLED)
-        except LimitExceeded:
-            _log.warning("execution %s: no room to note that %s was given up", self.execution.id, operation)
+            self.errand(self.lease.note_given_up(operation.key, operation.kind.OP))
 
     # ---- suspension -----------------------------------------------------------------------------------------------
 
@@ -448,7 +438,7 @@ class LiveAttempt:
             self._suspending = True
             named = [wait for wait in pending.waits if wait != Reason.TIMER]
             reason = named[0] if named else Reason.TIMER if pending.wake_at is not None else Reason.RETRY
-            self.errand(self._suspend(reason, tuple(named), min(times, default=None)))
+            self.errand(self.suspend(reason, tuple(named), min(times, default=None)))
         elif not self._outstanding and not self._warned:
             self._warned = True
             _log.warning(
@@ -457,7 +447,7 @@ class LiveAttempt:
                 ", ".join(self._code.lines()) or "an unknown line",
             )
 
-    async def _suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
+    async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
         try:
             await self._waits.write_down()
             verdict = await self.lease.tell(
@@ -493,16 +483,18 @@ class LiveAttempt:
         self.replay.code_ended(self._outstanding)
         if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, "nothing", "at its end")
-        elif error is None:
-            self._end(Completed(value), Stopped)
-        elif isinstance(error, asyncio.CancelledError) and self.replay.cancelled:
-            self._end(Unwound(), Stopped)
-        elif isinstance(error, Exception):
-            self._end(Raised(error), Stopped)
         else:
-            wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            self._end(Raised(wrapped), Stopped)
+            self.unwinding.code_ended(ending_of(value, error, cancelled=self.replay.cancelled), self.workflow)
+
+    async def quiet(self) -> None:
+        """The code has ended: give up what it left under way, and let what is on its way to the journal arrive."""
+        for operation in list(self._outstanding.values()):
+            self._give_up(operation)
+        await self._settle_errands()
+
+    def finish(self, ending: Ending) -> None:
+        """The code has ended, and all undos have their outcome."""
+        self._end(ending, Stopped)
 
     def _end(self, ending: Ending, signal: type[Signal]) -> None:
         if self._ended.done():
@@ -511,17 +503,18 @@ class LiveAttempt:
         self._ended.set_result(ending)
         self._performing.close()
         self._waits.close()
+        self.unwinding.close()
         # Not from within the code's own callbacks.
         if self._begun:
             self._real.call_soon(self._code.close)
 
     async def _commit(self, ending: Ending) -> None:
         try:
-            await commit_ending(self.parts, self.lease, self._workflow, ending, escaped=self._escaped)
+            await commit_ending(self.parts, self.lease, self.workflow, ending, escaped=self.escaped)
         except LeaseLost as lost:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
-    def _escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
+    def escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
         """What a retry runs again: the failures that escaped; of timeouts that the code itself set, the last that
         made it give something up, if that is what escaped."""
         origins = origins_of(error)
@@ -558,7 +551,10 @@ class LiveAttempt:
         return set_alarm(self)
 
     def errand(self, coro: Coroutine[Any, Any, Any]) -> None:
-        task = self._real.create_task(coro)
+        self.accompany(self._real.create_task(coro))
+
+    def accompany(self, task: asyncio.Task[Any]) -> None:
+        """The attempt waits for it before it waits for anything else; if it fails, the attempt is lost."""
         self._errands.add(task)
         task.add_done_callback(self._errand_done)
 
@@ -584,7 +580,8 @@ class LiveAttempt:
     @property
     def under_way(self) -> list[asyncio.Task[Any]]:
         """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
-        return [task for task in (*self._performing.live.values(), *self._errands) if not task.done()]
+        tasks = (*self._performing.live.values(), *self._errands, *self.unwinding.under_way)
+        return [task for task in tasks if not task.done()]
 
     @property
     def thinks(self) -> bool:

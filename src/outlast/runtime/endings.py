@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from outlast.codec.failures import encode_failure, failure_of
+from outlast.codec.failures import Failure, encode_failure, failure_of
 from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
 from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
@@ -26,6 +27,8 @@ class Completed(Struct, frozen=True):
 
 class Raised(Struct, frozen=True):
     error: Exception
+    recorded: Failure | None = None
+    """The same as it was written down when the undos began."""
 
 
 class Unwound(Struct, frozen=True):
@@ -48,6 +51,20 @@ class Diverged(Struct, frozen=True):
 
 Ending: TypeAlias = Completed | Raised | Unwound | Asleep | Gone | Diverged
 
+
+def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> Completed | Raised | Unwound:
+    """How the code ended; `cancelled`: it has observed a cancel."""
+    if error is None:
+        return Completed(value)
+    if isinstance(error, asyncio.CancelledError) and cancelled:
+        return Unwound()
+    if isinstance(error, Exception):
+        return Raised(error)
+    wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return Raised(wrapped)
+
+
 Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
 """The journaled operations that must run again if the code is retried after this error."""
 
@@ -59,8 +76,8 @@ async def commit_ending(
     match ending:
         case Completed(value):
             await _complete(parts, lease, workflow, value, escaped)
-        case Raised(error):
-            await _fail(parts, lease, workflow, error, escaped)
+        case Raised(error, recorded):
+            await _fail(parts, lease, workflow, error, escaped, recorded)
         case Unwound():
             await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
         case Diverged(error):
@@ -79,11 +96,18 @@ async def _complete(parts: Parts, lease: Lease, workflow: WorkflowDefinition, va
     await lease.tell(fact)
 
 
-async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error: Exception, escaped: Escaped) -> None:
-    keys = frozenset(escaped(error))
+async def _fail(
+    parts: Parts,
+    lease: Lease,
+    workflow: WorkflowDefinition,
+    error: Exception,
+    escaped: Escaped,
+    recorded: Failure | None = None,
+) -> None:
+    keys = frozenset(escaped(error)) if recorded is None else frozenset[OperationKey]()
     again = superseding.escaped(await lease.recorded(), keys) if keys else []
-    failure = structs.replace(failure_of(error), again=superseding.places_of(again))
-    retryable = not isinstance(error, (*workflow.fatal, *FATAL))
+    failure = recorded or structs.replace(failure_of(error), again=superseding.places_of(again))
+    retryable = recorded is None and is_retryable(workflow, error)
     ahead, last = superseding.parts(again)
     if tries_again(lease.execution, retryable=retryable):
         for entries in ahead:
@@ -98,6 +122,15 @@ async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error:
             jitter=parts.engine.entropy.random(),
         )
     )
+
+
+def is_retryable(workflow: WorkflowDefinition, error: Exception) -> bool:
+    return not isinstance(error, (*workflow.fatal, *FATAL))
+
+
+def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception) -> bool:
+    """Whether this failure ends the execution: nothing will be tried again, so all must be undone."""
+    return not tries_again(lease.execution, retryable=is_retryable(workflow, error))
 
 
 async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:

@@ -16,11 +16,13 @@ from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.endings import Completed, Diverged, Ending, Gone, Raised
+from outlast.runtime.endings import Completed, Diverged, Ending, Gone, Raised, Unwound
 from outlast.runtime.lease import Lease
 from outlast.runtime.operation import Operation
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.signals import Stopped
+from outlast.runtime.stream import Progress, Stream
+from outlast.runtime.unwinding import Unwinding
 from outlast.store.port import ClaimedExecution, Verdict
 
 PATIENCE_S = 10.0
@@ -86,6 +88,8 @@ class _Rehearsal(LiveAttempt):
     def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
         super().__init__(parts, claimed, workflow)
         self.lease = _NothingWritten(parts, claimed.execution, heard=self.hear)
+        self.stream = _Silence(self)
+        self.unwinding = _NothingUndone(self)
         self.reached_end = False
 
     @property
@@ -114,6 +118,19 @@ class _Rehearsal(LiveAttempt):
         return None
 
 
+class _NothingUndone(Unwinding):
+    def code_ended(self, ending: Completed | Raised | Unwound, workflow: WorkflowDefinition) -> None:
+        self._attempt.finish(ending)
+
+
+class _Silence(Stream):
+    def emit(self, frame: object, operation: OperationKey | None) -> None:
+        return None
+
+    def show(self, progress: Progress) -> None:
+        return None
+
+
 class _NothingWritten(Lease):
     @property
     def entries(self) -> int:
@@ -128,6 +145,7 @@ class _NothingWritten(Lease):
         *,
         tries: int = 1,
         consumes: tuple[str, str] | None = None,
+        unwinds: bool = False,
     ) -> JournalEntry:
         """What the code gives up is noted by an attempt; here it is only said to be."""
         e = self.execution
