@@ -108,7 +108,6 @@ class Worker:
         self._draining = True
         self._kick.set()
         self._freed.set()
-        self._freed.set()
         claim, *others = self._duties or [None]
         if claim is not None:
             await asyncio.gather(claim, return_exceptions=True)
