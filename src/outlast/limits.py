@@ -26,6 +26,7 @@ JOURNAL_MAX_ENTRIES: Final = 50_000
 ATTEMPTS_MAX: Final = 10_000
 CRASHES_MAX: Final = 1_000
 WAITS_MAX: Final = 1_000
+SENDS_MAX: Final = 100
 
 # Work per call of the store.
 BATCH_MAX_CHANGES: Final = 1_000

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct, structs
+
 from outlast import limits
 from outlast.errors import CorruptState, LeaseLost, LimitExceeded
 from outlast.machine import Refusal, View, decide, facts
-from outlast.machine.changes import Code
-from outlast.model.execution import Execution
+from outlast.machine.changes import Absent, Code
+from outlast.model.event import Event
+from outlast.model.execution import Execution, ParentClose, execution_key
 from outlast.model.journal import RETRY, JournalEntry, OperationKey
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
@@ -21,6 +24,17 @@ from outlast.runtime.parts import Parts
 from outlast.store.port import Verdict
 
 PAGE = 10_000
+
+
+class Effects(Struct, frozen=True):
+    """What an operation does to other executions, in the commit of its entry. As in `facts.StepRecorded`."""
+
+    starts: facts.Start | None = None
+    tells: tuple[facts.Tell, ...] = ()
+    adopts: tuple[str, ParentClose] | None = None
+
+
+NO_EFFECTS = Effects()
 
 
 class Lease:
@@ -63,6 +77,7 @@ class Lease:
         *,
         tries: int = 1,
         consumes: tuple[str, str] | None = None,
+        effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """One entry more. Its place is taken at once, so entries stand in the order of the calls."""
         scope, name, occurrence = key
@@ -79,6 +94,9 @@ class Lease:
             tries=tries,
             entries=position,
             consumes=consumes,
+            starts=effects.starts,
+            tells=effects.tells,
+            adopts=effects.adopts,
         )
         self._entries += 1
         await self.tell(fact)
@@ -109,12 +127,19 @@ class Lease:
             answer = decide(view, fact, engine.group.now)
             if isinstance(answer, Refusal):
                 return self._refused(fact, answer)
-            verdict = await engine.group.commit(answer)
+            verdict = await engine.commit(answer)
             if verdict.inbox is not None:
                 self._heard(verdict.inbox)
             if verdict.applied:
                 self._parts.committed(view, answer)
+                if isinstance(fact, facts.StepRecorded) and fact.adopts is not None:
+                    self.execution = structs.replace(self.execution, has_children=True)
                 return verdict
+            if isinstance(fact, facts.StepRecorded) and isinstance(verdict.refused_by, Absent):
+                known = _without(fact, verdict.refused_by)
+                if known is not None:
+                    fact = known
+                    continue
             await self.look()
             if isinstance(fact, facts.Suspend):
                 return verdict  # what came from outside may be what the code waits for
@@ -138,3 +163,14 @@ class Lease:
 
     def new_id(self) -> str:
         return self._parts.engine.entropy.new_id()
+
+
+def _without(fact: facts.StepRecorded, taken: Absent) -> facts.StepRecorded | None:
+    """The same entry, when a child that it starts or adopts is known already: it is told, instead of started here."""
+    if fact.adopts is not None and taken.key.kind == Event.KIND:
+        return structs.replace(fact, adopts=None)
+    started = fact.starts
+    if started is not None and taken.key == execution_key(started.namespace, started.id):
+        tell = facts.Tell(started.change_id, started.id, facts.encode_fact(started))
+        return structs.replace(fact, starts=None, tells=(*fact.tells, tell))
+    return None
