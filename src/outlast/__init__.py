@@ -1,13 +1,17 @@
 """Outlast: durable execution for Python. Public names only; `App` is where to begin."""
 
+from outlast import sync
 from outlast.app import App
+from outlast.authoring.continuing import continue_as_new
 from outlast.authoring.retry import Retry
+from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
 from outlast.client.handle import Handle, SyncHandle
 from outlast.client.info import AttemptInfo, CompletionInfo, Info, JournalInfo
 from outlast.codec.values import CodecHook
 from outlast.errors import (
     CodecError,
     CorruptState,
+    DeferredRejected,
     DuplicateRegistration,
     ExecutionCancelled,
     ExecutionConflict,
@@ -40,6 +44,16 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
+    # waiting and going on, in workflows
+    "Deferred",
+    "continue_as_new",
+    "deferred",
+    "interrupted",
+    "race",
+    "receive",
+    "sleep",
+    "sleep_until",
+    "sync",
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
@@ -51,6 +65,7 @@ __all__ = [
     # errors
     "CodecError",
     "CorruptState",
+    "DeferredRejected",
     "DuplicateRegistration",
     "ExecutionCancelled",
     "ExecutionConflict",

@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
+from outlast import limits
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
 from outlast.authoring.workflow import (
@@ -39,10 +40,11 @@ from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, OutlastError, WrongPlace
 from outlast.machine.changes import lane_channel, partition_channel
 from outlast.model.duration import Duration, to_ms
-from outlast.model.names import check_word
+from outlast.model.names import check_name, check_word
 from outlast.model.status import Status
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
+from outlast.runtime.current import inside
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
@@ -276,7 +278,11 @@ class App:
         return await self.opened().start_many([check_bound(one) for one in bound])
 
     def execution(self, execution_id: str) -> Handle[Any]:
-        return self.opened().handle(execution_id, Any)
+        """A handle on an execution that was started before. In a workflow, telling it something is durable."""
+        check_name("id", execution_id, max_chars=limits.ID_MAX_CHARS)
+        if inside() is None:
+            self.opened()
+        return Handle(self, execution_id, Any)
 
     async def find(
         self,
@@ -388,7 +394,7 @@ class Opened:
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._parts: Parts | None = None
+        self.parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
         self.for_portal = for_portal
@@ -408,7 +414,7 @@ class Opened:
 
     def _new_worker(self, settings: WorkerSettings) -> Worker:
         app, config = self._app, self._app.config
-        self._parts = Parts(
+        self.parts = Parts(
             self._engine,
             app.values,
             threads=settings.concurrency,
@@ -432,7 +438,7 @@ class Opened:
             sharing = Sharing(self._store, name) if config.reconcile_shared else None
             self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
         return Worker(
-            self._parts,
+            self.parts,
             options,
             serves=app.registry.served,
             definition=lambda workflow, version: app.registry.get(workflow, version).definition,
@@ -479,6 +485,7 @@ class Opened:
         if self.worker is not None:
             await self.worker.abandon()
             self.worker = None
+        await self._engine.outbox.abandon()
         await self.close()
 
     async def close(self) -> None:
@@ -486,8 +493,8 @@ class Opened:
         async with AsyncExitStack() as last:
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
-            if self._parts is not None:
-                last.push_async_callback(self._parts.close)
+            if self.parts is not None:
+                last.push_async_callback(self.parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self._waiters.close)

@@ -16,6 +16,7 @@
     ├── ExecutionFailed           the execution failed with an error that cannot be raised here as itself
     ├── ExecutionCancelled        … was cancelled
     ├── ExecutionExpired          … ran out of time, or crashed too often
+    ├── DeferredRejected          what a workflow waited for was rejected from outside
     ├── NonDeterminism            a replay met another operation than the recorded one
     ├── ExecutionConflict         the id exists with other arguments
     ├── ExecutionRefused          a legal call that this execution's state does not allow
@@ -110,6 +111,10 @@ class ExecutionCancelled(OutlastError):
 
 class ExecutionExpired(OutlastError):
     """The execution ran out of time, or its process died too often."""
+
+
+class DeferredRejected(OutlastError):
+    """What the workflow waited for was rejected; the message says why."""
 
 
 class NonDeterminism(OutlastError):

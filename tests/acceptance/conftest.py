@@ -33,7 +33,8 @@ class Place:
         if clock is None:
             return App(self.url, **options)
         # The longest lease: a worker of this process can't renew while the test turns the clock.
-        options = {"lease_ttl": "1d", "reconcile_shared": False, **options}
+        # Not resident: what waits is suspended at once, and the reconcilers wake it when the clock is turned.
+        options = {"lease_ttl": "1d", "reconcile_shared": False, "resident": 0, **options}
         return App(self.url, store=lambda: store_for(self.url, clock=clock), **options)
 
     async def pass_time(self, app: App, duration: Duration) -> None:
@@ -44,6 +45,8 @@ class Place:
         assert app._opened.reconcilers is not None
         for name in ("lease_expiry", "attempt_timeout", "execution_deadline", "timer"):
             await app._opened.reconcilers.cycle(name)
+        assert app._opened.parts is not None
+        await app._opened.parts.timers.look()
 
 
 @pytest.fixture(params=STORES)

@@ -9,13 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from outlast.app import App
+from outlast.machine import facts
+from outlast.model.event import Event
+from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
+from outlast.model.status import Reason, Status
+from outlast.runtime.engine import Engine
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import Crash, CrashPoints, ManualClock
+from tests.acceptance.waiting_workflows import Script, World
 
 Build = Callable[[App, list[str]], Any]
 """Registers a workflow on an app, whose steps write to the ledger, and returns it."""
@@ -39,6 +46,47 @@ class Performed(logging.Handler):
             self.keys.add(f"{scope}{name}#{occurrence}")
 
 
+class Outside:
+    """The world outside of the processes under test: it follows a script, and lets time pass when all sleep."""
+
+    def __init__(self, path: Path, clock: ManualClock, script: Script) -> None:
+        self._path, self._clock, self._script = path, clock, script
+        self._acts: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self._acts = asyncio.create_task(self._act())
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._acts is not None
+        self._acts.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._acts
+
+    async def _act(self) -> None:
+        store = SqliteStore(str(self._path), clock=self._clock)
+        await store.migrate()
+        await store.open()
+        engine = Engine(store)
+        try:
+            while True:
+                execution = await engine.look("default", "it")
+                if execution is not None and not execution.status.terminal:
+                    await self._script(World(engine), execution)
+                    # As it was before: if the script woke it, no time passes.
+                    if await engine.look("default", "it") == execution:
+                        await self._pass_time(engine, execution)
+                await asyncio.sleep(0.003)
+        finally:
+            await engine.close()
+            await store.close()
+
+    async def _pass_time(self, engine: Engine, execution: Execution) -> None:
+        if execution.status is Status.SUSPENDED and isinstance(execution.wake_at, int):
+            self._clock.advance(max(0, execution.wake_at - self._clock.now_ms()) / 1_000)
+            wake = facts.Wake(change_id=engine.entropy.new_id(), cause=Reason.TIMER)
+            await engine.tell("default", "it", wake, seen=execution)
+
+
 class Process:
     """An app on a file, in this process, that can die."""
 
@@ -46,7 +94,7 @@ class Process:
         self.ledger: list[str] = []
         self._watch = Performed()
         self.store = SqliteStore(str(path), clock=clock, points=points)
-        self.app = App(store=lambda: self.store)
+        self.app = App(store=lambda: self.store, resident=0)
         self.workflow = build(self.app, self.ledger)
 
     async def start_and_finish(self, args: tuple[Any, ...]) -> Any:
@@ -99,6 +147,16 @@ async def recorded(path: Path, clock: ManualClock, *, failures: bool) -> set[str
     }
 
 
+async def received(path: Path, clock: ManualClock) -> tuple[int, int]:
+    """How many events were received, and how many are left."""
+    store = SqliteStore(str(path), clock=clock)
+    await store.open()
+    events = await store.scan(Event.KIND, ("default", "it"))
+    await store.close()
+    consumed = [event.consumed for event in events if isinstance(event, Event)]
+    return consumed.count(True), consumed.count(False)
+
+
 async def exists(path: Path, clock: ManualClock) -> bool:
     store = SqliteStore(str(path), clock=clock)
     await store.migrate()
@@ -127,4 +185,4 @@ async def _crashed(points: CrashPoints) -> None:
         await asyncio.sleep(0.001)
 
 
-__all__ = ["Build", "Crash", "Process", "exists", "outcome", "recorded", "until_crash"]
+__all__ = ["Build", "Crash", "Outside", "Process", "exists", "outcome", "received", "recorded", "until_crash"]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from outlast.testing import CrashPoints, ManualClock
-from tests.acceptance.crashing import Process, exists, recorded, until_crash
+from tests.acceptance.crashing import Outside, Process, exists, received, recorded, until_crash
+from tests.acceptance.waiting_workflows import SCENARIOS
 from tests.acceptance.workflows import WORKFLOWS
 
 POINTS_MAX = 2_000
@@ -47,3 +48,36 @@ async def finished_elsewhere(path, name, clock, expected, before):
     assert await second.take_over(clock) == expected
     ran_again = kept & second.performed()
     assert not ran_again, f"recorded before the crash, and run again: {ran_again}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", ["*:begin", "*:reply"])
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_a_crash_at_any_await_of_what_waits_changes_nothing(name: str, point: str, tmp_path: Path):
+    """Time passes and the world goes on meanwhile: no event is lost or received twice, no sleep is longer."""
+    scenario = SCENARIOS[name]
+    clock = ManualClock()
+    path = tmp_path / "uncrashed.db"
+    began_at = clock.now_ms()
+    async with Outside(path, clock, scenario.script):
+        expected = await Process(path, scenario.build, clock).start_and_finish(())
+    took_ms = clock.now_ms() - began_at
+    assert not isinstance(expected, tuple), expected
+    crashes = 0
+    for nth in range(1, POINTS_MAX):
+        path = tmp_path / f"{nth}.db"
+        clock, points = ManualClock(), CrashPoints()
+        points.crash_at(point, nth=nth)
+        first = Process(path, scenario.build, clock, points)
+        async with Outside(path, clock, scenario.script):
+            came = await until_crash(first, (), points)
+            if came is not None:
+                assert came == expected
+                break
+            crashes += 1
+            if await exists(path, clock):
+                assert await Process(path, scenario.build, clock).take_over(clock) == expected
+                assert await received(path, clock) == (scenario.events, 0)
+                assert clock.now_ms() - began_at <= took_ms + 60_000, "a restart made it wait longer"
+    assert crashes >= 5, "fewer than a start, a claim, waits and an end need"

@@ -16,6 +16,7 @@ from outlast.client.info import (
     moment,
     moment_or_none,
 )
+from outlast.client.saying import event_sent, interrupted, rejected, resolved
 from outlast.client.waiters import POLL_S, Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
@@ -30,6 +31,7 @@ from outlast.errors import (
 from outlast.machine import facts
 from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
+from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import CANCEL, JournalEntry, OperationKey
@@ -105,9 +107,12 @@ class Client:
     def _own(self, one: Bound[R]) -> Workflow[Any, R]:
         if one.workflow.app is not self._owner:
             raise InvalidInput(f"workflow {one.workflow.name!r} belongs to another app: start it with that app")
+        one.workflow.refuse_child_options()
         return one.workflow
 
     async def _settle(self, fact: facts.Start, told: Told) -> None:
+        if told.refusal is not None and told.refusal.code is Code.TERMINAL:
+            raise ExecutionRefused(fact.id, Code.TERMINAL, told.refusal.message)
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
         if told.applied:
@@ -129,9 +134,6 @@ class Client:
     def _shown(self, data: bytes) -> str:
         text = self._values.unseal(data).decode(errors="replace")
         return text if len(text) <= SHOWN_MAX_CHARS else f"{text[:SHOWN_MAX_CHARS]}…"
-
-    def handle(self, execution_id: str, annotation: Any) -> Handle[Any]:
-        return Handle(self._owner, execution_id, annotation)
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 
@@ -231,6 +233,43 @@ class Client:
     async def release(self, execution_id: str) -> None:
         await self._tell(execution_id, facts.Release(change_id=self._new_id()))
 
+    async def send(self, execution_id: str, name: str, value: Any, key: str | None) -> None:
+        """An event with a key that was sent before is the same event."""
+        await self._tell(execution_id, event_sent(self._values, name, value, key)(self._new_id()))
+
+    async def resolve(self, execution_id: str, name: str, value: Any) -> None:
+        await self._resolve(execution_id, resolved(self._values, name, value)(self._new_id()))
+
+    async def reject(self, execution_id: str, name: str, why: str | Exception) -> None:
+        await self._resolve(execution_id, rejected(self._values, name, why)(self._new_id()))
+
+    async def interrupt(self, execution_id: str) -> None:
+        await self._resolve(execution_id, interrupted(self._values)(self._new_id()))
+
+    async def _resolve(self, execution_id: str, fact: facts.DeferredResolved) -> None:
+        """The first resolution stands. The same again is accepted, also when the execution has ended with it."""
+        name, resolution = fact.name, fact.resolution
+        told = await self._engine.tell(self.namespace, execution_id, fact)
+        stands = told.instead
+        if told.refusal is not None and told.refusal.code is Code.TERMINAL and told.before is not None:
+            before = told.before
+            key = deferred_key(before.namespace, before.id, before.journal_generation, name)
+            [stands] = await self._engine.store.load([key])
+        if not isinstance(stands, Deferred):
+            self._told(execution_id, told)
+        elif stands.resolution is not resolution or self._read(stands, resolution) != self._read(fact, resolution):
+            raise ExecutionRefused(
+                execution_id, Code.CONFLICT, f"deferred {name!r} was {stands.resolution} before, with another value"
+            )
+
+    def _read(self, resolved: Deferred | facts.DeferredResolved, resolution: Resolution) -> object:
+        """What two resolutions must have in common to be the same."""
+        data = self._values.unseal(resolved.value or b"null")
+        if resolution is Resolution.RESOLVED:
+            return data
+        failure = decode_failure(data)
+        return (failure.type, failure.message)
+
     async def retry(self, execution_id: str) -> None:
         """Open it again: the failure that ended it, and what a cancel cut short, run again. The rest replays.
 
@@ -257,8 +296,10 @@ class Client:
         return total
 
     async def _tell(self, execution_id: str, fact: facts.AnyFact) -> None:
+        self._told(execution_id, await self._engine.tell(self.namespace, execution_id, fact))
+
+    def _told(self, execution_id: str, told: Told) -> None:
         self._waiters.touched(self.namespace, execution_id)
-        told = await self._engine.tell(self.namespace, execution_id, fact)
         refusal = told.refusal
         if refusal is None or refusal.code is Code.ALREADY:
             self._started()

@@ -385,15 +385,21 @@ class Forget(Fact, frozen=True, kw_only=True):
 Errand: TypeAlias = CloseChildren | Forget
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[AnyFact | Errand] = msgspec.msgpack.Decoder(AnyFact | Errand)
+_decoder: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)
+_debts: msgspec.msgpack.Decoder[AnyFact | Errand] = msgspec.msgpack.Decoder(AnyFact | Errand)
 
 
 def encode_fact(fact: AnyFact | Errand) -> bytes:
     return _encoder.encode(fact)
 
 
-def decode_fact(data: bytes) -> AnyFact | Errand:
+def decode_fact(data: bytes) -> AnyFact:
     return _decoder.decode(data)
+
+
+def decode_debt(data: bytes) -> AnyFact | Errand:
+    """What an outbox record holds."""
+    return _debts.decode(data)
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------

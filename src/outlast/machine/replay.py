@@ -35,7 +35,8 @@ class Replay:
         self._loose_left: dict[OperationKey, JournalEntry] = {}
         self._called: list[tuple[int, OperationKey]] = []
         self._gap: int | None = None
-        self._retried = False
+        self.retried = False
+        """Whether an attempt has failed before, or an operator opened it again."""
         self._passed: set[OperationKey] = set()
         self.loose = False
         """Order no longer binds."""
@@ -57,8 +58,8 @@ class Replay:
         return self._left[0]
 
     def load(self, entries: Iterable[JournalEntry], *, retried: bool = False) -> None:
-        """The journal, by position. `retried`: an attempt has failed before, or an operator opened it again."""
-        self._retried = retried
+        """The journal, by position."""
+        self.retried = retried
         for place, entry in enumerate(entries):
             if self._gap is None and entry.position != place:
                 self._gap = place
@@ -110,7 +111,7 @@ class Replay:
         """Whether the code may go on without the head, because a retry may have changed its way before it."""
         past_gap = self._gap is not None and self.head.position >= self._gap
         waits_for_new = any(key not in self.recorded for key in called)
-        if not (past_gap and waits_for_new) and not (self._retried and not can_move):
+        if not (past_gap and waits_for_new) and not (self.retried and not can_move):
             return False
         self.loose = True
         self._loose_left = {key_of(entry): entry for entry in self._left}

@@ -9,6 +9,8 @@ from outlast import limits
 from outlast.errors import InvalidName, LimitExceeded
 
 RESERVED_PREFIX = "outlast:"
+INTERRUPT = f"{RESERVED_PREFIX}interrupt"
+"""The deferred that a graceful stop resolves."""
 
 
 _KNOWN_MAX = 10_000

@@ -18,7 +18,7 @@ class Delivery(Record, frozen=True, kw_only=True):
     id: str
     namespace: str
     target: str
-    source: str
+    source: str = ""
     fact: bytes
     due_at: Time
     tries: int = 0

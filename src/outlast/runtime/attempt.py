@@ -28,7 +28,6 @@ from outlast import limits
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
-from outlast.machine.changes import Code as Refused
 from outlast.machine.replay import GIVEN_UP, Replay, key_of
 from outlast.model.execution import Execution
 from outlast.model.journal import CANCEL, CANCELLED, FAILED, SUCCEEDED, JournalEntry, OperationKey
@@ -36,9 +35,11 @@ from outlast.model.record import settled
 from outlast.model.status import Reason
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
+from outlast.runtime.effects import NO_EFFECTS
 from outlast.runtime.endings import (
     Asleep,
     Completed,
+    Continued,
     Diverged,
     Ending,
     Gone,
@@ -46,14 +47,16 @@ from outlast.runtime.endings import (
     Unwound,
     commit_ending,
 )
+from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
-from outlast.runtime.marks import marked, marks_of
+from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.performing import Performing
-from outlast.runtime.signals import Signal, Stopped, Suspended
+from outlast.runtime.signals import ContinuedAsNew, Signal, Stopped, Suspended
+from outlast.runtime.time_limit import time_limit
 from outlast.runtime.waits import Waits
 from outlast.runtime.workflow_loop import scope_var
 from outlast.store.port import ClaimedExecution
@@ -62,7 +65,6 @@ _log = logging.getLogger(__name__)
 
 SCOPE_MARKS_CHARS = 24
 """What stands beside a call has a scope that is so much longer, at most."""
-TIME_OUT_AGAIN_S = (0.05, 0.2, 1.0, 5.0)
 
 
 class LiveAttempt:
@@ -83,6 +85,10 @@ class LiveAttempt:
         self._settling: set[Operation] = set()
         """What has its outcome, which is on its way to the journal."""
         self._errands: set[asyncio.Task[Any]] = set()
+        self._delivered: Operation | None = None
+        """What the code has seen last."""
+        self._struck: OperationKey | None = None
+        """The timer that made the code give something up last."""
         self._heard_inbox = claimed.execution.inbox
         """How far everything that came from outside was looked at."""
         self._looking = False
@@ -130,12 +136,8 @@ class LiveAttempt:
         self._show_time(self.lease.began_at)
         self._begun = True
         self._code.begin()
-        alarm = self._set_alarm()
-        try:
+        with time_limit(self):
             ending = await self._ended
-        finally:
-            if alarm is not None:
-                alarm.cancel()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
@@ -157,25 +159,39 @@ class LiveAttempt:
             self._looking = True
             self.errand(self._look_outside())
 
+    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        """Arguments of the workflow itself, checked as a start would."""
+        return self._workflow.arguments.encode(self.parts.values, args, kwargs)[0]
+
     # ---- called by user code --------------------------------------------------------------------------------------
 
-    def call(self, kind: Kind) -> asyncio.Future[Any]:
+    def prepare(self, kind: Kind) -> Operation:
         """An operation of `async def` code. Its key is fixed here, at the call."""
         code = self._code
         if not isinstance(code, AsyncCode):
-            face = f"{kind.name}.sync(...)" if kind.OP == "step" else f"outlast.sync.{kind.OP}(...)"
+            face = f"{kind.name}.sync(...)" if kind.OP in ("step", "start") else f"outlast.sync.{kind.OP}(...)"
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {face}")
-        future = code.loop.create_future()
-        operation = self._operation(kind, future)
+        return self._operation(kind, code.loop.create_future())
+
+    def begin(self, operation: Operation) -> asyncio.Future[Any]:
+        """From now on it is performed or waited for, and its future has its outcome once that is durable."""
+        future = operation.future
+        assert isinstance(future, asyncio.Future)
+        if self._signal is not None:
+            raise self._signal
         future.add_done_callback(lambda done: self._future_done(operation, done))
         self._call(operation)
         return future
+
+    def call(self, kind: Kind) -> asyncio.Future[Any]:
+        """Both at once."""
+        return self.begin(self.prepare(kind))
 
     def call_from_thread(self, kind: Kind) -> Any:
         """An operation of `def` code: blocks its thread until the outcome is durable."""
         code = self._code
         if not isinstance(code, ThreadCode):
-            face = f"await {kind.name}.aio(...)" if kind.OP == "step" else f"await outlast.{kind.OP}(...)"
+            face = f"await {kind.name}.aio(...)" if kind.OP in ("step", "start") else f"await outlast.{kind.OP}(...)"
             what = f"{kind.OP} {kind.name!r}{' is a def and' if kind.OP == 'step' else ''}"
             raise WrongPlace(f"{what} would block the workflow: write `{face}`")
         if threading.current_thread() is not code.thread:
@@ -203,7 +219,9 @@ class LiveAttempt:
 
     def _set_timer(self, when_s: float, fire: Callable[[], None]) -> asyncio.Future[Any]:
         """asyncio sets a timer in workflow code: it is durable, like a sleep. Cancelling the future cancels it."""
-        future = self.call(Timer(math.ceil(round(when_s * 1_000, 3))))
+        assert isinstance(self._code, AsyncCode)
+        delay_s = max(0.0, when_s - self._code.loop.time())
+        future = self.call(Timer(math.ceil(round(when_s * 1_000, 3)), math.ceil(round(delay_s * 1_000, 3))))
         future.add_done_callback(lambda done: None if done.cancelled() else fire())
         return future
 
@@ -311,6 +329,7 @@ class LiveAttempt:
         if operation.future.done():
             return  # the code gave it up
         self._outstanding.pop(operation.key, None)
+        self._delivered = operation
         if isinstance(self._code, ThreadCode):
             self._code.delivered()
         if outcome.error is not None:
@@ -377,6 +396,7 @@ class LiveAttempt:
             outcome.data,
             tries=max(outcome.tries, 1),
             consumes=outcome.consumes,
+            effects=outcome.effects,
         )
         self.replay.recorded[operation.key] = entry
         return entry
@@ -390,6 +410,8 @@ class LiveAttempt:
         if self._outstanding.pop(operation.key, None) is None or self._signal is not None or self._ended.done():
             return
         operation.dropped = True
+        if self._delivered is not None and isinstance(self._delivered.kind, Timer):
+            self._struck = self._delivered.key
         if operation in self._held:
             self._held.remove(operation)
         self._waits.drop(operation)
@@ -407,8 +429,11 @@ class LiveAttempt:
     async def _note_given_up(self, operation: Operation) -> None:
         """For whoever reads the journal, and for a replay whose code goes round in circles."""
         scope, name, occurrence = operation.key
+        unseen = operation.key not in self.replay.recorded
+        effects = operation.kind.given_up(self.parts, self.execution) if unseen else NO_EFFECTS
+        key = (f"{scope}{GIVEN_UP}", name, occurrence)
         try:
-            await self.lease.record((f"{scope}{GIVEN_UP}", name, occurrence), operation.kind.OP, CANCELLED)
+            await self.lease.record(key, operation.kind.OP, CANCELLED, effects=effects)
         except LimitExceeded:
             _log.warning("execution %s: no room to note that %s was given up", self.execution.id, operation)
 
@@ -471,15 +496,31 @@ class LiveAttempt:
         if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, "nothing", "at its end")
         elif error is None:
-            self._end(Completed(value), Stopped)
+            self._end_after_children(Completed(value))
         elif isinstance(error, asyncio.CancelledError) and self.replay.cancelled:
             self._end(Unwound(), Stopped)
+        elif isinstance(error, ContinuedAsNew):
+            self._end(Continued(error.input), Stopped)
         elif isinstance(error, Exception):
-            self._end(Raised(error), Stopped)
+            self._end_after_children(Raised(error))
         else:
             wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
             wrapped.__cause__ = error
-            self._end(Raised(wrapped), Stopped)
+            self._end_after_children(Raised(wrapped))
+
+    def _end_after_children(self, ending: Ending) -> None:
+        """The code has ended by itself. Children that it must wait for come first."""
+        if self.execution.has_children:
+            self._signal = Stopped  # nothing that is left of the code counts any more
+            self.errand(self._wait_for_children(ending))
+        else:
+            self._end(ending, Stopped)
+
+    async def _wait_for_children(self, ending: Ending) -> None:
+        if await suspended_for_children(self.parts.engine, self.lease):
+            self._end(Asleep(), Suspended)
+        else:
+            self._end(ending, Stopped)
 
     def _end(self, ending: Ending, signal: type[Signal]) -> None:
         if self._ended.done():
@@ -499,7 +540,11 @@ class LiveAttempt:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
     def _escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
-        return self.replay.escaped(marks_of(error))
+        """What a retry runs again: the failures that escaped; of timeouts that the code itself set, the last that
+        made it give something up, if that is what escaped."""
+        origins = origins_of(error)
+        struck = [self._struck] if origins.timed_out and self._struck is not None else []
+        return self.replay.escaped([*origins.failures, *struck])
 
     # ---- the outside ----------------------------------------------------------------------------------------------
 
@@ -525,30 +570,6 @@ class LiveAttempt:
             self._looking = False
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
-
-    def _set_alarm(self) -> asyncio.TimerHandle | None:
-        """The attempt's timeout also stops code on a worker that is alive and well."""
-        deadline_at = settled(self.execution.attempt_deadline_at)
-        if deadline_at is None:
-            return None
-        left_s = max(0, deadline_at - self.parts.engine.group.now) / 1_000
-        return self._real.call_later(left_s + 0.01, lambda: self.errand(self._time_out()))
-
-    async def _time_out(self, asked: int = 0) -> None:
-        """Refused when the clock is not there yet, or the session has lapsed and may be renewed: asked again, less and
-        less often. Refused for any other reason, it is no longer ours."""
-        if self._ended.done():
-            return
-        jitter = self.parts.engine.entropy.random()
-        fact = facts.TimeOut(change_id=self.lease.new_id(), epoch=self.execution.epoch, jitter=jitter)
-        told = await self.parts.engine.tell(self.execution.namespace, self.execution.id, fact, seen=self.execution)
-        if told.applied:
-            self.lose("the attempt timed out")
-        elif told.refusal is None or told.refusal.code is not Refused.NOT_DUE:
-            self.lose("the attempt ran out of time, and is not ours any more")
-        else:
-            pause_s = TIME_OUT_AGAIN_S[min(asked, len(TIME_OUT_AGAIN_S) - 1)]
-            self._real.call_later(pause_s, lambda: self.errand(self._time_out(asked + 1)))
 
     def errand(self, coro: Coroutine[Any, Any, Any]) -> None:
         task = self._real.create_task(coro)

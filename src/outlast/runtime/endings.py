@@ -35,6 +35,12 @@ class Unwound(Struct, frozen=True):
     """The code observed the cancel and left."""
 
 
+class Continued(Struct, frozen=True):
+    """The code goes on as new."""
+
+    input: bytes
+
+
 class Asleep(Struct, frozen=True):
     """Suspended, and committed as such."""
 
@@ -49,7 +55,7 @@ class Diverged(Struct, frozen=True):
     error: NonDeterminism
 
 
-Ending: TypeAlias = Completed | Raised | Unwound | Asleep | Gone | Diverged
+Ending: TypeAlias = Completed | Raised | Unwound | Continued | Asleep | Gone | Diverged
 
 Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
 """The journaled operations that must run again if the code is retried after this error."""
@@ -66,6 +72,8 @@ async def commit_ending(
             await _fail(parts, lease, workflow, error, escaped)
         case Unwound():
             await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
+        case Continued(data):
+            await lease.tell(facts.Continue(change_id=lease.new_id(), epoch=lease.execution.epoch, input=data))
         case Diverged(error):
             await _wait_for_version(lease, error)
         case Asleep() | Gone():

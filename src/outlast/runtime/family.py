@@ -6,10 +6,12 @@ of the outbox: a part at a time, the children of one partition in one commit.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
+from outlast import limits
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Delete, Refusal
 from outlast.machine.decide import decide
@@ -17,9 +19,11 @@ from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution, ParentClose, execution_key
 from outlast.model.partition import partition_of
 from outlast.model.record import Key
+from outlast.model.status import Reason
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
+    from outlast.runtime.lease import Lease
 
 TOGETHER_MAX = 50
 """So many children are cancelled in one commit."""
@@ -40,6 +44,30 @@ async def open_children(engine: Engine, namespace: str, parent: str, *, limit: i
         for record in records
         if isinstance(record, Event)
     ]
+
+
+async def suspended_for_children(engine: Engine, lease: Lease) -> bool:
+    """The parent's code has ended by itself. If it must wait for children, suspend it until one of them ends: then the
+    code is replayed to its end, and this is asked again. False if there is nothing to wait for."""
+    while not lease.execution.cancel_requested:
+        inbox = lease.execution.inbox
+        waits = await _waited_for(engine, lease.execution)
+        if not waits:
+            return False
+        change_id, epoch = lease.new_id(), lease.execution.epoch
+        verdict = await lease.tell(
+            facts.Suspend(change_id=change_id, epoch=epoch, inbox=inbox, reason=waits[0], waits=waits)
+        )
+        if verdict is not None and verdict.applied:
+            return True
+    return False
+
+
+async def _waited_for(engine: Engine, parent: Execution) -> tuple[str, ...]:
+    """The open children that the parent's code must wait for before it ends, as reasons."""
+    children = await open_children(engine, parent.namespace, parent.id, limit=limits.SCAN_MAX_RECORDS)
+    waits = (Reason.child(child.id) for child in children if child.parent_close is ParentClose.WAIT)
+    return tuple(islice(waits, limits.WAITS_MAX))
 
 
 async def close_children(engine: Engine, namespace: str, parent: str, errand: facts.CloseChildren) -> None:

@@ -8,33 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from outlast import limits
 from outlast.errors import CorruptState, LeaseLost, LimitExceeded
 from outlast.machine import Refusal, View, decide, facts
 from outlast.machine.changes import Absent, Code
 from outlast.model.event import Event
-from outlast.model.execution import Execution, ParentClose, execution_key
+from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import RETRY, JournalEntry, OperationKey
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
+from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.parts import Parts
 from outlast.store.port import Verdict
 
 PAGE = 10_000
-
-
-class Effects(Struct, frozen=True):
-    """What an operation does to other executions, in the commit of its entry. As in `facts.StepRecorded`."""
-
-    starts: facts.Start | None = None
-    tells: tuple[facts.Tell, ...] = ()
-    adopts: tuple[str, ParentClose] | None = None
-
-
-NO_EFFECTS = Effects()
 
 
 class Lease:

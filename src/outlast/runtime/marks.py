@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import cast
 
+from msgspec import Struct
+
 from outlast.model.journal import OperationKey
 
 _MARK = "__outlast_operation__"
@@ -16,12 +18,21 @@ def marked(error: Exception, key: OperationKey) -> Exception:
     return error
 
 
-def marks_of(error: BaseException) -> tuple[OperationKey, ...]:
-    """The marks of an error, of what it was raised from, and of the members of a group."""
+class Origins(Struct, frozen=True):
+    """Where an error comes from: journaled failures, and whether a timeout of the code's own is among its causes."""
+
+    failures: tuple[OperationKey, ...]
+    timed_out: bool
+
+
+def origins_of(error: BaseException) -> Origins:
+    """Of an error, of what it was raised from, and of the members of a group."""
     found: list[OperationKey] = []
+    timed_out = False
     seen: set[int] = set()
 
     def walk(raised: BaseException | None) -> None:
+        nonlocal timed_out
         if raised is None or id(raised) in seen:
             return
         seen.add(id(raised))
@@ -30,10 +41,11 @@ def marks_of(error: BaseException) -> tuple[OperationKey, ...]:
             if mark not in found:
                 found.append(mark)
             return
+        timed_out = timed_out or isinstance(raised, TimeoutError)
         if isinstance(raised, BaseExceptionGroup):
             for member in cast("BaseExceptionGroup[BaseException]", raised).exceptions:
                 walk(member)
         walk(raised.__cause__ or (None if raised.__suppress_context__ else raised.__context__))
 
     walk(error)
-    return tuple(found)
+    return Origins(tuple(found), timed_out)

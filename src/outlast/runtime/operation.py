@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 
 from outlast.model.journal import OperationKey
+from outlast.runtime.effects import NO_EFFECTS, Effects
 
 if TYPE_CHECKING:
     import asyncio
     import contextvars
 
     from outlast.codec.values import Values
+    from outlast.model.execution import Execution
+    from outlast.runtime.parts import Parts
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _LIBRARY = (_PACKAGE, str(Path(sys.modules["asyncio"].__file__ or "asyncio").parent))
@@ -47,6 +50,10 @@ class Kind:
         """What a recorded success comes to, the same live and replayed."""
         raise NotImplementedError
 
+    def given_up(self, parts: Parts, execution: Execution) -> Effects:
+        """What it means for others that the code gave it up, without having seen its outcome."""
+        return NO_EFFECTS
+
 
 class Outcome(Struct, frozen=True):
     """What the code will see, and its bytes for the journal."""
@@ -57,6 +64,8 @@ class Outcome(Struct, frozen=True):
     tries: int = 1
     consumes: tuple[str, str] | None = None
     """The event (name, dedup) that is received by it, in the same commit."""
+    effects: Effects = NO_EFFECTS
+    """What it does to others, in the same commit."""
 
 
 class Operation:

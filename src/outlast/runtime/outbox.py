@@ -90,7 +90,7 @@ class Outbox:
 
     async def deliver(self, delivery: Delivery) -> Told | None:
         """Carry it to its target, then strike it off; None if it was an errand. Repeating it is harmless."""
-        fact, engine = facts.decode_fact(delivery.fact), self._engine
+        fact, engine = facts.decode_debt(delivery.fact), self._engine
         match fact:
             case facts.CloseChildren():
                 await close_children(engine, delivery.namespace, delivery.target, fact)

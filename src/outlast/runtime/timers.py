@@ -44,7 +44,6 @@ class Timers:
         self._heap: list[tuple[int, int, Alarm]] = []
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
-        self._armed_for: int | None = None
         self._asking: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -52,25 +51,27 @@ class Timers:
         """Call `fire` when the store's clock has reached `wake_at`; `now` is its time as last heard."""
         alarm = Alarm(wake_at, fire)
         heappush(self._heap, (wake_at, next(self._numbers), alarm))
-        if self._asking is None and (self._armed_for is None or wake_at < self._armed_for):
-            self._arm(now)
+        delay_s = max(0, wake_at - now) / 1_000
+        # Compared by the loop's time: the timer that is set may have been set by a store's time long past.
+        if self._asking is None and (self._timer is None or self._loop.time() + delay_s < self._timer.when()):
+            self._arm_in(delay_s + SLACK_S)
         return alarm
 
     def _arm(self, now: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = self._armed_for = None
         while self._heap and self._heap[0][2].fire is None:
             heappop(self._heap)
-        if self._heap and not self._closed:
-            self._armed_for = self._heap[0][0]
-            self._arm_in(max(0, self._armed_for - now) / 1_000 + SLACK_S)
+        if self._heap:
+            self._arm_in(max(0, self._heap[0][0] - now) / 1_000 + SLACK_S)
 
     def _arm_in(self, delay_s: float) -> None:
-        self._timer = self._loop.call_later(min(delay_s, ASK_MAX_S), self._ask)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._closed:
+            self._timer = self._loop.call_later(min(delay_s, ASK_MAX_S), self._ask)
 
     def _ask(self) -> None:
-        self._timer = self._armed_for = None
+        self._timer = None
         if self._asking is None and not self._closed:
             self._asking = self._loop.create_task(self._fire_due(), name="outlast timers")
 
@@ -80,8 +81,7 @@ class Timers:
         except OutlastError as error:
             _log.warning("the store's time could not be asked for, and is asked again: %s", error)
             self._asking = None
-            if not self._closed:
-                self._arm_in(AGAIN_S)
+            self._arm_in(AGAIN_S)
             return
         self._asking = None
         self._fire(now)

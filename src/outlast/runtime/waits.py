@@ -21,6 +21,7 @@ from outlast.model.journal import BEGAN, WAIT, OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.mail import Mail
 from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import After, Wait
 from outlast.runtime.timers import Alarm
 
@@ -67,14 +68,22 @@ class Waits:
         kind = operation.kind
         assert isinstance(kind, Wait)
         waiting = self._waiting[operation] = Waiting(kind)
-        if kind.LAZY and kind.limit is not None:
-            waiting.wake_at = self._attempt.replay.wake_times.get(operation.key, kind.limit.ms)
+        if isinstance(kind, Timer):
+            waiting.wake_at = self._wake_time_of(operation, kind)
             self._arm(operation, waiting)
         elif kind.limit is not None or self._may_have_mail(kind):
             self._attempt.errand(self._begin(operation, waiting))
 
+    def _wake_time_of(self, operation: Operation, timer: Timer) -> int:
+        """By the loop's time, which a replay knows. But when the code is tried again, its timeouts begin anew."""
+        replay = self._attempt.replay
+        known = replay.wake_times.get(operation.key)
+        if known is None and replay.retried:
+            return self._attempt.parts.engine.group.now + timer.delay_ms
+        return timer.wake_at if known is None else known
+
     def _may_have_mail(self, kind: Wait) -> bool:
-        return kind.reason is not None and self._attempt.lease.execution.inbox > 0
+        return kind.reason is not None and (self._attempt.lease.execution.inbox > 0 or kind.looks_first)
 
     async def _begin(self, operation: Operation, waiting: Waiting) -> None:
         waiting.wake_at = await self._wake_time(operation, waiting.kind)
@@ -196,7 +205,9 @@ class Waits:
         unknown = [
             (operation.key, waiting.wake_at)
             for operation, waiting in self._waiting.items()
-            if waiting.wake_at is not None and waiting.kind.LAZY and operation.key not in replay.wake_times
+            if waiting.wake_at is not None
+            and isinstance(waiting.kind, Timer)
+            and operation.key not in replay.wake_times
         ]
         try:
             await asyncio.gather(*(self._write_down(beside(key, 0), wake_at) for key, wake_at in unknown))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from outlast.runtime.operation import Operation, Outcome
-from outlast.runtime.operations.wait import At, Limit, Wait
+from outlast.runtime.operations.wait import Wait
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 class Timer(Wait):
-    __slots__ = ("limit",)
+    __slots__ = ("delay_ms", "wake_at")
 
     OP: ClassVar = "timer"
     NOTED: ClassVar = False
-    LAZY: ClassVar = True
 
-    def __init__(self, wake_at: int) -> None:
-        self.limit: Limit | None = At(wake_at)
+    def __init__(self, wake_at: int, delay_ms: int) -> None:
+        self.wake_at = wake_at
+        self.delay_ms = delay_ms
+        """How long it was to last when it was set."""
 
     @property
     def name(self) -> str:

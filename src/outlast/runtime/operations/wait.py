@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -10,7 +10,6 @@ from outlast.codec.failures import settle_failure
 from outlast.runtime.operation import Kind, Operation, Outcome
 
 if TYPE_CHECKING:
-    from outlast.codec.values import Values
     from outlast.runtime.mail import Mail
     from outlast.runtime.parts import Parts
 
@@ -33,9 +32,6 @@ Limit = After | At
 class Wait(Kind):
     __slots__ = ()
 
-    LAZY: ClassVar[bool] = False
-    """Its wake time is written down only when the execution is suspended: until then it can be found out again."""
-
     limit: Limit | None
     """When the wait is over by itself."""
 
@@ -43,6 +39,11 @@ class Wait(Kind):
     def reason(self) -> str | None:
         """What from outside ends it, as the execution's `waits` say it; None if only time does."""
         return None
+
+    @property
+    def looks_first(self) -> bool:
+        """Whether it must be looked for even if nobody has told this execution anything."""
+        return False
 
     @property
     def timer(self) -> str | None:
@@ -62,7 +63,3 @@ def timed_out(parts: Parts, operation: Operation, execution_id: str, what: str) 
     """A timeout is an outcome like any other: a replay takes the same branch."""
     data, error = settle_failure(TimeoutError(what), execution_id=execution_id, what=str(operation))
     return Outcome(parts.values.seal(data), error=error)
-
-
-def decoded(values: Values, data: bytes, annotation: Any, what: str) -> Any:
-    return values.decode(data, annotation, what)

@@ -1,0 +1,23 @@
+"""Going on from a clean page: for loops that never end.
+
+    @app.workflow
+    async def account(balance: int = 0) -> None:
+        for _ in range(100):
+            balance += await outlast.receive("deposit", int)
+        outlast.continue_as_new(balance)
+
+The execution keeps its id, its open children and the events that it has not received yet; its journal begins anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from outlast.authoring.waiting import workflow_code
+from outlast.runtime.signals import ContinuedAsNew
+
+
+def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
+    """End this generation and begin the next one with these arguments. It does not return: no code runs behind it."""
+    attempt = workflow_code("continue_as_new")
+    raise ContinuedAsNew(attempt.encode_arguments(args, kwargs))

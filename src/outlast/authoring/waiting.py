@@ -1,0 +1,164 @@
+"""Waiting in a workflow: for time, for an event, for a value from outside. While it waits it holds no worker.
+
+    await outlast.sleep("1h")
+    plan = await outlast.receive("plan", Plan, timeout="3d")
+    approval = outlast.deferred("approval", bool, timeout="7d")
+    ok = await approval
+
+`outlast.sync` has the same for `def` workflows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Generator
+from datetime import datetime
+from typing import Any, Generic, TypeVar, cast, overload
+
+from outlast.errors import InvalidInput, WrongPlace
+from outlast.model.duration import Duration, to_ms
+from outlast.model.names import INTERRUPT, check_user_name
+from outlast.runtime.attempt import LiveAttempt
+from outlast.runtime.current import attempt_var, step_var
+from outlast.runtime.operation import Kind, Operation
+from outlast.runtime.operations.deferred import AwaitDeferred
+from outlast.runtime.operations.receive import Receive
+from outlast.runtime.operations.sleep import Sleep
+from outlast.runtime.operations.wait import After, At, Limit
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+
+def sleep(duration: Duration, name: str | None = None) -> Coroutine[Any, Any, None]:
+    """Wait that long, durably. A sleep with a `name` is one timer for the whole execution: its first wake time wins."""
+    return awaited(sleep_for(duration, name))
+
+
+def sleep_until(moment: datetime, name: str | None = None) -> Coroutine[Any, Any, None]:
+    """Wait until a moment (an aware datetime), durably."""
+    return awaited(sleep_to(moment, name))
+
+
+@overload
+def receive(name: str, type: type[T], *, timeout: Duration | None = None) -> Coroutine[Any, Any, T]: ...
+@overload
+def receive(name: str, type: Any = ..., *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
+def receive(name: str, type: Any = Any, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
+    """The oldest event of that name that was not received yet; waits for one. `TimeoutError` after `timeout`."""
+    return awaited(receive_of(name, type, timeout))
+
+
+class Deferred(Generic[T]):
+    """A value that comes from outside, at most once: `value = await deferred`."""
+
+    def __init__(self, name: str, annotation: Any, limit: Limit | None) -> None:
+        self.name = name
+        self._annotation = annotation
+        self._limit = limit
+
+    def __await__(self) -> Generator[Any, None, T]:
+        kind = AwaitDeferred(self.name, self._annotation, self._limit)
+        return cast("Generator[Any, None, T]", awaited(kind).__await__())
+
+    def __repr__(self) -> str:
+        return f"<deferred {self.name!r}>"
+
+
+@overload
+def deferred(name: str, type: type[T], *, timeout: Duration | None = None) -> Deferred[T]: ...
+@overload
+def deferred(name: str, type: Any = ..., *, timeout: Duration | None = None) -> Deferred[Any]: ...
+def deferred(name: str, type: Any = Any, *, timeout: Duration | None = None) -> Deferred[Any]:
+    """A named value, resolved from outside: `handle.resolve(name, value)`. The timeout counts from the await."""
+    workflow_code("deferred")
+    return Deferred(check_user_name("deferred", name), type, limit_of(timeout))
+
+
+def interrupted() -> Coroutine[Any, Any, None]:
+    """Wait until somebody asks for a graceful stop: `handle.interrupt()`."""
+    return awaited(interruption())
+
+
+@overload
+async def race(first: Awaitable[A], second: Awaitable[B], /) -> A | B: ...
+@overload
+async def race(first: Awaitable[A], second: Awaitable[B], third: Awaitable[C], /) -> A | B | C: ...
+@overload
+async def race(
+    first: Awaitable[A], second: Awaitable[B], third: Awaitable[C], fourth: Awaitable[D], /
+) -> A | B | C | D: ...
+@overload
+async def race(*awaitables: Awaitable[Any]) -> Any: ...
+async def race(*awaitables: Awaitable[Any]) -> Any:
+    """What the first one to finish gives, or raises; the others are given up.
+
+    plan = await outlast.race(outlast.receive("plan", Plan), outlast.sleep("3d"))    # a Plan, or None: too late
+    """
+    workflow_code("race")
+    if not awaitables:
+        raise InvalidInput("a race needs somebody who runs")
+    branches = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    try:
+        await asyncio.wait(branches, return_when=asyncio.FIRST_COMPLETED)
+        winner = next(branch for branch in branches if branch.done())
+    finally:
+        losers = [branch for branch in branches if not branch.done()]
+        for branch in losers:
+            branch.cancel()
+        await asyncio.gather(*losers, return_exceptions=True)
+    return winner.result()
+
+
+# ---- what both faces share ----------------------------------------------------------------------------------------
+
+
+def sleep_for(duration: Duration, name: str | None) -> Sleep:
+    return Sleep(After(to_ms(duration, what="sleep")), _timer(name))
+
+
+def sleep_to(moment: datetime, name: str | None) -> Sleep:
+    given = cast("object", moment)
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise InvalidInput(f"sleep_until needs an aware datetime (with a time zone), not {moment!r}")
+    return Sleep(At(max(0, round(given.timestamp() * 1_000))), _timer(name))
+
+
+def receive_of(name: str, annotation: Any, timeout: Duration | None) -> Receive:
+    return Receive(check_user_name("event", name), annotation, limit_of(timeout))
+
+
+def interruption() -> AwaitDeferred:
+    return AwaitDeferred(INTERRUPT, None, None)
+
+
+def limit_of(timeout: Duration | None) -> Limit | None:
+    return None if timeout is None else After(to_ms(timeout, what="timeout"))
+
+
+def _timer(name: str | None) -> str | None:
+    return None if name is None else check_user_name("timer", name)
+
+
+def workflow_code(what: str) -> LiveAttempt:
+    """The attempt whose code calls; elsewhere nothing could be written down."""
+    step = step_var.get()
+    if step is not None:
+        raise WrongPlace(f"{what} was called inside step {step!r}: only a workflow's own code can wait durably")
+    attempt = attempt_var.get()
+    if attempt is None:
+        raise WrongPlace(f"{what} was called outside of a workflow: only a workflow's own code can wait durably")
+    return attempt
+
+
+def awaited(kind: Kind) -> Coroutine[Any, Any, Any]:
+    """Which one it is, is fixed at the call. It waits from when it is awaited: what nobody awaits takes no event."""
+    attempt = workflow_code(kind.OP)
+    return _outcome(attempt, attempt.prepare(kind))
+
+
+async def _outcome(attempt: LiveAttempt, operation: Operation) -> Any:
+    return await attempt.begin(operation)
