@@ -388,7 +388,7 @@ class Opened:
         self.loop = asyncio.get_running_loop()
         self._app = app
         self._store = store
-        self._engine = Engine(store, entropy=app.entropy)
+        self._engine = Engine(store, entropy=app.entropy, carries=True)
         self._waiters = Waiters(store)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None

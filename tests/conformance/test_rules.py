@@ -16,7 +16,6 @@ from outlast.machine.decide import decide
 from outlast.machine.invariants import violations
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.completion import Completion
-from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.journal import JournalEntry
 from outlast.model.outbox import Delivery
@@ -247,7 +246,7 @@ class TestRules(Conformance):
             await engine.deliver(delivery)
         assert (await look(store, "timer")).inbox == 0
         assert (await look(store, "lease")).crashes == 1
-        assert (await look(store, ROOT)).inbox == len(await records(store, Deferred, ROOT)) == 1
+        assert (await look(store, ROOT)).inbox == len(await records(store, Event, ROOT)) == 1
         assert (await store.due(DueKind.OUTBOX, limit=9)).depth == 0
         for engine in engines:
             await engine.close()

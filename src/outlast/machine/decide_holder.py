@@ -183,14 +183,16 @@ def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> C
     and so does the deadline, which is that of the whole. What the old generation leaves behind is dropped in the
     background, however much it is."""
     fence: list[Guard] = [held_and_heard(execution, execution.inbox)]
-    if execution.cancel_requested:
+    if execution.cancel_requested and not execution.unwinds:
         writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
-        return changes(view, execution, fact, fence, writes, HOME)
+        return changes(view, execution, fact, [*fence, nothing_to_undo(execution)], writes, HOME)
     generation = execution.generation + 1
     fields: Fields = {
         **runnable(execution),
         **REOPENED,
         "resumed": True,
+        # Like a completion, it beats a cancel that the code has not observed; the next generation begins with it.
+        "cancel_requested": execution.cancel_requested,
         "generation": generation,
         "journal_generation": generation,
         "route": suspect_route(execution.route, suspect=False),

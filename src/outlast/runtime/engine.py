@@ -72,6 +72,7 @@ class Engine:
         batch_max: int = 500,
         patience_s: float = 30.0,
         pause: Pause = asyncio.sleep,
+        carries: bool = False,
     ) -> None:
         self.store = store
         self.entropy = entropy or SystemEntropy()
@@ -80,6 +81,8 @@ class Engine:
         self.group = GroupCommit(store, batch_max=batch_max, patience_s=patience_s, pause=pause)
 
         self.outbox = Outbox(self)
+        self._carries = carries
+        """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
 
     async def close(self) -> None:
         await self.outbox.close()
@@ -88,7 +91,7 @@ class Engine:
     async def commit(self, changes: Changes) -> Verdict:
         """Commit, and carry at once what the commit owes to others."""
         verdict = await self.group.commit(changes)
-        if verdict.applied and len(changes.writes) > 1:
+        if self._carries and verdict.applied and len(changes.writes) > 1:
             self.outbox.post(changes)
         return verdict
 

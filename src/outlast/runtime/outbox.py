@@ -113,14 +113,15 @@ class Outbox:
         refusal = told.refusal or _conflict(fact, told)
         if refusal is not None and refusal.code is not Code.ALREADY and not isinstance(fact, facts.ChildCompleted):
             await self._refused(delivery, fact, refusal)
-        elif not told.applied or not self._settled(delivery):
+        elif not self._settled(delivery, told):
             await self.strike(delivery)
         return told
 
-    def _settled(self, delivery: Delivery) -> bool:
-        """Whether what was told struck the debt off by itself."""
+    def _settled(self, delivery: Delivery, told: Told) -> bool:
+        """Whether what was told struck the debt off by itself. What was told before, by somebody who then died, did not
+        necessarily."""
         home = partition_of(delivery.namespace, delivery.target, self._engine.store.partitions)
-        return home == delivery.partition
+        return told.applied and told.verdict is not None and not told.verdict.again and home == delivery.partition
 
     async def _answer(self, fact: facts.Start, parent: str, existing: Execution) -> None:
         """There is one with that id. A parent that would wait for it must not wait for a word that will not come."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from outlast.machine import facts
 from outlast.machine.changes import Add, Code
@@ -182,9 +183,24 @@ def test_the_parent_learns_of_the_end_through_the_outbox(kind: type[facts.Fact],
     assert (delivery.partition, delivery.namespace, delivery.target) == (3, "shop", "cart-1")
     assert (delivery.due_at, delivery.created_at, delivery.change_id) == (Now(), Now(), "end-1")
     assert facts.decode_fact(delivery.fact) == facts.ChildCompleted(
-        change_id="end-1/parent", child="order-42", status=status, value=value
+        change_id="end-1/order-42/parent",
+        child="order-42",
+        status=status,
+        value=value,
+        cause=None if status is Status.SUCCEEDED else "failed",
     )
-    assert delivery.id == "end-1/parent"
+    assert (delivery.id, delivery.source) == ("end-1/order-42/parent", "order-42")
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_an_end_owes_its_children_what_they_were_started_for(way: str):
+    make, kind, given, status, cause, _ = ENDS[way]
+    before = structs.replace(make(), has_children=True)
+    [delivery] = inserts_of(changes_of(before, kind, change_id="end-1", **given), Delivery)
+    assert (delivery.target, delivery.source, delivery.change_id) == ("order-42", "order-42", "end-1")
+    assert facts.decode_debt(delivery.fact) == facts.CloseChildren(
+        change_id="end-1/order-42/children", reason=cause or status
+    )
 
 
 def test_the_completion_of_a_later_generation_is_its_own():
