@@ -10,6 +10,7 @@ app.run_worker()                 # a worker process; also `outlast worker module
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -53,6 +54,7 @@ from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
+from outlast.tokens import Tokens
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,6 +69,15 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
 
         return SqliteStore(url, clock=clock, points=points)
     raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db (PostgreSQL and Valkey come later)")
+
+
+def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop for a worker process, where it is installed (`outlast[uvloop]`); None is asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 class _StepDecorator(Protocol):
@@ -244,7 +255,8 @@ class App:
 
     def run_worker(self, **settings: Unpack[WorkerKeywords]) -> None:
         """A worker process, until SIGTERM or SIGINT: drains, then returns. A second signal ends it at once."""
-        asyncio.run(self.serve(**settings))
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            runner.run(self.serve(**settings))
 
     async def serve(self, **settings: Unpack[WorkerKeywords]) -> None:
         """As `run_worker`, in an event loop of the caller's."""
@@ -259,6 +271,7 @@ class App:
             loop.add_signal_handler(number, on_signal)
         try:
             await self._open(WorkerSettings(**settings))
+            gc.freeze()  # what is there by now stays: collections need not look at it again
             await stop.wait()
             closing = asyncio.create_task(self._close())
             hurry = asyncio.create_task(hard.wait())
@@ -316,6 +329,14 @@ class App:
         return self.opened().completions(
             after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag)
         )
+
+    async def resolve_token(self, token: str, value: Any = None) -> None:
+        """Resolve the deferred that a token names: for callers that have nothing else. `InvalidToken` if it is not
+        ours; that it is, is checked before anything else."""
+        await self.opened().resolve_token(Tokens(self.config.token_keys), token, value)
+
+    async def reject_token(self, token: str, why: str | Exception = "rejected") -> None:
+        await self.opened().reject_token(Tokens(self.config.token_keys), token, why)
 
     async def purge(self, older_than: Duration) -> int:
         return await self.opened().purge(older_than)
@@ -420,6 +441,8 @@ class Opened:
             threads=settings.concurrency,
             committed=self._waiters.committed,
             resident_ms=config.resident_ms,
+            tokens=Tokens(config.token_keys),
+            token_ttl_ms=config.token_ttl_ms,
         )
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"

@@ -15,6 +15,7 @@ from outlast import limits
 from outlast.errors import InvalidConfig, InvalidInput
 from outlast.model.duration import to_ms
 from outlast.model.names import check_name
+from outlast.tokens import Key, parse_keys
 
 RECONCILERS = (
     "lease_expiry",
@@ -58,6 +59,11 @@ class Config(Struct, frozen=True, kw_only=True):
 
     resident_ms: int = 1_000
     """An execution that waits for something durable is suspended, unless it will be woken within this time."""
+
+    token_keys: tuple[Key, ...] = ()
+    """Sign and check tokens of deferreds: `OUTLAST_TOKEN_KEYS=new:SECRET,old:SECRET@2026-12-01T00:00:00Z`."""
+    token_ttl_ms: int = 7 * 24 * 3_600 * 1_000
+    """How long a token is good for, if neither it nor its deferred says."""
 
     @staticmethod
     def load(env: Mapping[str, str], **options: Any) -> Config:
@@ -108,6 +114,10 @@ def _resident(value: object) -> int:
     return ms
 
 
+def _token_ttl(value: object) -> int:
+    return to_ms(_seconds(value), what="token_ttl")
+
+
 def _tag(value: object) -> tuple[str, str]:
     tag, equals, wanted = str(value).partition("=")
     if not tag or not equals or not wanted:
@@ -142,6 +152,8 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "fast_path": ("fast_path", flag),
     "doorbell": ("doorbell", flag),
     "resident": ("resident_ms", _resident),
+    "token_keys": ("token_keys", parse_keys),
+    "token_ttl": ("token_ttl_ms", _token_ttl),
 }
 
 _PREFIX = "OUTLAST_RECONCILER_"

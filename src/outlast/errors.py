@@ -10,7 +10,9 @@
     │   │   └── CodecHookFailed   … because the app's own codec failed: it may work later
     │   ├── UnknownWorkflow       no such workflow (or version) is registered in this app
     │   ├── DuplicateRegistration the name and version are taken by another function
-    │   └── InvalidConfig         an option or OUTLAST_… variable that cannot be used
+    │   ├── InvalidConfig         an option or OUTLAST_… variable that cannot be used
+    │   └── InvalidToken          not a token of ours, or not any more; it says nothing else
+    │       └── TokenExpired      … authentic, and too old
     ├── WrongPlace                called where it cannot work: a step's workflow, a loop's thread, a closed app
     ├── ExecutionNotFound
     ├── ExecutionFailed           the execution failed with an error that cannot be raised here as itself
@@ -90,6 +92,20 @@ class UnknownWorkflow(InvalidInput):
 
 class DuplicateRegistration(InvalidInput):
     """The name and version are taken by another function."""
+
+
+class InvalidToken(InvalidInput):
+    """Not a token of ours, or not any more. Nothing else is said: a wrong token learns nothing."""
+
+    def __init__(self, message: str = "this token is not valid") -> None:
+        super().__init__(message)
+
+
+class TokenExpired(InvalidToken):
+    """It was signed by us, and is too old."""
+
+    def __init__(self, message: str = "this token has expired") -> None:
+        super().__init__(message)
 
 
 class WrongPlace(OutlastError, RuntimeError):

@@ -17,8 +17,10 @@ from outlast.authoring.waiting import (
     interruption,
     limit_of,
     receive_of,
+    sign,
     sleep_for,
     sleep_to,
+    token_of,
     workflow_code,
 )
 from outlast.model.duration import Duration
@@ -61,6 +63,10 @@ class Deferred(Generic[T]):
 
     def result(self) -> T:
         return _blocking(AwaitDeferred(self.name, self._annotation, self._limit))
+
+    def token(self, expires: Duration | None = None) -> str:
+        """Who has it may resolve this deferred: `app.resolve_token(token, value)`."""
+        return sign(self.name, _blocking(token_of(self.name, self._limit, expires)))
 
     def __repr__(self) -> str:
         return f"<deferred {self.name!r}>"

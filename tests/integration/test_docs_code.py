@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     "README.md",
     "docs/workflows.md",
+    "docs/waiting.md",
     "docs/executions.md",
     "docs/workers.md",
     "docs/values.md",

@@ -23,6 +23,7 @@ GROUP_COMMIT = "tests/unit/runtime/test_group_commit.py::test_"
 ENGINE = "tests/unit/runtime/test_engine.py::test_"
 ATTEMPT = "tests/unit/runtime/test_attempt.py::test_"
 REPLAY = "tests/acceptance/test_replay.py::test_"
+WAITING = "tests/acceptance/test_waiting.py::test_"
 
 CONTROL = (
     f"{CONFORMANCE}Commit::test_a_start_and_what_follows_may_share_a_batch",
@@ -670,9 +671,7 @@ _RUNTIME = (
         file="runtime/forgetting.py",
         old="        return owed is None and age_ms > REPEATED_WITHIN_MS\n",
         new="        return age_ms > REPEATED_WITHIN_MS\n",
-        noticed_by=(
-            "tests/unit/runtime/test_outbox.py::test_what_a_far_partition_received_is_kept_while_it_is_owed",
-        ),
+        noticed_by=("tests/unit/runtime/test_outbox.py::test_what_a_far_partition_received_is_kept_while_it_is_owed",),
     ),
     Mutant(
         name="told-twice-struck-off-never",
@@ -697,8 +696,8 @@ _RUNTIME = (
         breaks="settlement 9",
         what="a step whose outcome is in the journal is performed again",
         file="runtime/attempt.py",
-        old="        if entry is None:\n            if self._replay or self._suspending:",
-        new="        if True:\n            if self._suspending:",
+        old="        if entry is not None:\n            self.replay.call(operation.key)\n        elif self.replay:",
+        new="        if entry is not None and False:\n            self.replay.call(operation.key)\n        elif False:",
         noticed_by=(
             f"{REPLAY}a_recorded_step_is_never_run_again",
             f"{REPLAY}a_recorded_def_step_is_never_run_again",
@@ -709,8 +708,8 @@ _RUNTIME = (
         breaks="settlement 9",
         what="new operations begin while the journal is still being replayed",
         file="runtime/attempt.py",
-        old="            if self._replay or self._suspending:",
-        new="            if self._suspending:",
+        old="        elif self.replay:\n            self._held.append(operation)\n",
+        new="",
         noticed_by=(f"{ATTEMPT}code_does_nothing_new_before_its_journal_is_replayed",),
     ),
     Mutant(
@@ -719,14 +718,41 @@ _RUNTIME = (
         what="the code goes on with an outcome that is not durable yet",
         file="runtime/attempt.py",
         old="""        try:
-            await self._record(operation, FAILED if outcome.error else SUCCEEDED, outcome.data, outcome.tries)
+            entry = await self._record(operation, outcome)
 """,
-        new="""        self._arrivals.append((operation, outcome))
-        self._nudge()
+        new="""        self._arrivals.append((operation, outcome, None))
+        self.nudge()
         try:
-            await self._record(operation, FAILED if outcome.error else SUCCEEDED, outcome.data, outcome.tries)
+            entry = await self._record(operation, outcome)
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
+    ),
+    Mutant(
+        name="event-taken-while-another-outcome-is-on-its-way",
+        breaks="rule 3",
+        what="an event is received while an outcome is delivered that makes the code give the receive up",
+        file="runtime/attempt.py",
+        old="        if not self._settling and self._waits.receives():",
+        new="        if self._waits.receives():",
+        noticed_by=(f"{WAITING}an_event_is_not_taken_while_another_outcome_is_on_its_way",),
+    ),
+    Mutant(
+        name="sleep-begins-anew",
+        breaks="settlement 9",
+        what="a sleep's wake time is not written down: after a restart it begins again",
+        file="runtime/waits.py",
+        old="            wake_at = replay.wake_times.get(known)\n",
+        new="            wake_at = None if timer is None else replay.wake_times.get(known)\n",
+        noticed_by=(f"{WAITING}a_restart_does_not_lengthen_a_sleep",),
+    ),
+    Mutant(
+        name="second-named-timer-wins",
+        breaks="settlement 9",
+        what="a named timer is set anew by every sleep of its name",
+        file="runtime/operations/sleep.py",
+        old="    def timer(self) -> str | None:\n        return self.timer_name",
+        new="    def timer(self) -> str | None:\n        return None",
+        noticed_by=(f"{WAITING}a_named_timer_keeps_its_first_wake_time",),
     ),
     Mutant(
         name="lost-lease-goes-on",

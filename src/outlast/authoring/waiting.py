@@ -24,7 +24,9 @@ from outlast.runtime.operation import Kind, Operation
 from outlast.runtime.operations.deferred import AwaitDeferred
 from outlast.runtime.operations.receive import Receive
 from outlast.runtime.operations.sleep import Sleep
+from outlast.runtime.operations.token import IssueToken
 from outlast.runtime.operations.wait import After, At, Limit
+from outlast.tokens import Claims
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -63,6 +65,12 @@ class Deferred(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         kind = AwaitDeferred(self.name, self._annotation, self._limit)
         return cast("Generator[Any, None, T]", awaited(kind).__await__())
+
+    def token(self, expires: Duration | None = None) -> Coroutine[Any, Any, str]:
+        """Who has it may resolve this deferred: `app.resolve_token(token, value)`. It is good for `expires`, else for
+        as long as the deferred waits, else for `token_ttl`."""
+        kind = token_of(self.name, self._limit, expires)
+        return _signed(awaited(kind), self.name)
 
     def __repr__(self) -> str:
         return f"<deferred {self.name!r}>"
@@ -113,6 +121,10 @@ async def race(*awaitables: Awaitable[Any]) -> Any:
     return winner.result()
 
 
+async def _signed(expiry: Coroutine[Any, Any, int], name: str) -> str:
+    return sign(name, await expiry)
+
+
 # ---- what both faces share ----------------------------------------------------------------------------------------
 
 
@@ -129,6 +141,23 @@ def sleep_to(moment: datetime, name: str | None) -> Sleep:
 
 def receive_of(name: str, annotation: Any, timeout: Duration | None) -> Receive:
     return Receive(check_user_name("event", name), annotation, limit_of(timeout))
+
+
+def token_of(name: str, limit: Limit | None, expires: Duration | None) -> IssueToken:
+    lasts_ms = workflow_code("token").parts.token_ttl_ms
+    if expires is not None:
+        lasts_ms = to_ms(expires, what="expires")
+    elif isinstance(limit, After):
+        lasts_ms = limit.ms
+    sign(name, 0)  # without a key it fails here, before anything is recorded
+    return IssueToken(name, lasts_ms)
+
+
+def sign(name: str, expires_at: int) -> str:
+    """Signed anew whenever the code runs: the token itself is stored nowhere."""
+    attempt = workflow_code("token")
+    e = attempt.execution
+    return attempt.parts.tokens.sign(Claims(e.namespace, e.id, e.journal_generation, name, expires_at))
 
 
 def interruption() -> AwaitDeferred:

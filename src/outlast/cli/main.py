@@ -24,9 +24,12 @@ from outlast.cli.migrate import migrate
 from outlast.cli.output import Output
 from outlast.cli.purge import purge
 from outlast.cli.release import release
+from outlast.cli.resolve import resolve
 from outlast.cli.retry import retry
+from outlast.cli.send import send
 from outlast.cli.show import show
 from outlast.cli.start import start
+from outlast.cli.tokens import tokens
 from outlast.cli.worker import worker
 from outlast.errors import InvalidInput, OutlastError
 
@@ -35,8 +38,8 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
     "Look": (ls, show, doctor),
-    "Act": (cancel, retry, hold, release),
-    "Keep": (migrate, purge),
+    "Act": (send, resolve, cancel, retry, hold, release),
+    "Keep": (migrate, purge, tokens),
 }
 """Every command, in the order and under the headings of `outlast --help`."""
 

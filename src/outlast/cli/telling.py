@@ -1,15 +1,25 @@
-"""What cancel, retry, hold and release share: tell an execution something, then say how it is now."""
+"""What cancel, retry, hold, release, send and resolve share: tell an execution something, then say how it is now."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from rich.text import Text
 
 from outlast.cli.context import Context, execution_of
 from outlast.cli.waiting import situation_of, why
 from outlast.client.handle import Handle
+from outlast.errors import InvalidInput
+
+
+def given_value(text: str) -> Any:
+    """A value as it is written on a command line."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"the value must be JSON, such as 42, true or '\"text\"', not {text!r}: {error}") from error
 
 
 async def tell(context: Context, execution_id: str, say: Callable[[Handle[Any]], Awaitable[None]]) -> None:

@@ -92,6 +92,11 @@ def _recorded(entry: JournalEntry, now: int) -> _Moment:
         scope, _, call = entry.scope.rpartition("~")
         what = _named(f"step {entry.name}", int(call) if call.isdecimal() else 1, scope)
         return _Moment(at, 3, what, f"try {entry.occurrence} failed", "cancelled", _again(entry.value, now))
+    if entry.op == "wait":
+        # How long an operation may wait is written beside it.
+        scope, _, call = entry.scope.rpartition("~")
+        what = _named(f"wait {entry.name}", int(call) if call.isdecimal() else 1, scope)
+        return _Moment(at, 3, what, "began", "quiet", _until(entry.value, now))
     if entry.op == "cancel":
         return _Moment(at, 3, "cancel told to the code")
     what = _named(f"{entry.op} {entry.name}", entry.occurrence, entry.scope.rstrip("!"))
@@ -105,6 +110,13 @@ def _recorded(entry: JournalEntry, now: int) -> _Moment:
 def _again(value: bytes | None, now: int) -> str:
     try:
         return f"again from {moment(msgspec.json.decode(value or b'', type=int), now=now)}"
+    except msgspec.MsgspecError:
+        return shown(value)
+
+
+def _until(value: bytes | None, now: int) -> str:
+    try:
+        return f"until {moment(msgspec.json.decode(value or b'', type=int), now=now)}"
     except msgspec.MsgspecError:
         return shown(value)
 

@@ -71,7 +71,7 @@ def worker(
         say_store(context, app)
         _say(context, app, chosen_lanes, words, processes, concurrency)
     if processes == 1:
-        asyncio.run(app.serve(**settings))
+        app.run_worker(**settings)
         return 0
     # The URL as the app sees it: in the child, $OUTLAST_URL or a relative path mean the same.
     command = [sys.executable, "-m", "outlast", "worker", target, "--concurrency", str(concurrency), "--drain", drain]

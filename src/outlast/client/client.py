@@ -41,6 +41,7 @@ from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.store.port import Filter, Query
+from outlast.tokens import Claims, Tokens
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
@@ -243,13 +244,40 @@ class Client:
     async def reject(self, execution_id: str, name: str, why: str | Exception) -> None:
         await self._resolve(execution_id, rejected(self._values, name, why)(self._new_id()))
 
+    async def resolve_token(self, tokens: Tokens, token: str, value: Any) -> None:
+        claims = await self._authenticated(tokens, token)
+        await self._resolve_claimed(claims, resolved(self._values, claims.name, value)(self._new_id()))
+
+    async def reject_token(self, tokens: Tokens, token: str, why: str | Exception) -> None:
+        claims = await self._authenticated(tokens, token)
+        await self._resolve_claimed(claims, rejected(self._values, claims.name, why)(self._new_id()))
+
+    async def _resolve_claimed(self, claims: Claims, fact: facts.DeferredResolved) -> None:
+        await self._resolve(claims.execution, fact, namespace=claims.namespace, generation=claims.generation)
+
+    async def _authenticated(self, tokens: Tokens, token: str) -> Claims:
+        """Before any state is looked at, but for the store's clock."""
+        return tokens.authenticate(token, now=await self._engine.store.now())
+
     async def interrupt(self, execution_id: str) -> None:
         await self._resolve(execution_id, interrupted(self._values)(self._new_id()))
 
-    async def _resolve(self, execution_id: str, fact: facts.DeferredResolved) -> None:
+    async def _resolve(
+        self,
+        execution_id: str,
+        fact: facts.DeferredResolved,
+        *,
+        namespace: str | None = None,
+        generation: int | None = None,
+    ) -> None:
         """The first resolution stands. The same again is accepted, also when the execution has ended with it."""
         name, resolution = fact.name, fact.resolution
-        told = await self._engine.tell(self.namespace, execution_id, fact)
+        namespace = namespace or self.namespace
+        if generation is not None:
+            found = await self._engine.look(namespace, execution_id)
+            if found is not None and found.journal_generation != generation:
+                raise ExecutionRefused(execution_id, Code.CONFLICT, "was begun anew since the token was made")
+        told = await self._engine.tell(namespace, execution_id, fact)
         stands = told.instead
         if told.refusal is not None and told.refusal.code is Code.TERMINAL and told.before is not None:
             before = told.before

@@ -51,7 +51,9 @@ class Handle(Generic[R]):
         attempt = inside()
         if attempt is not None:
             return await attempt.call(self.awaited(timeout))
-        seconds = None if timeout is None else to_ms(timeout, what="timeout") / 1_000
+        if timeout is None:
+            return await self._client.result(self.id, self._annotation)
+        seconds = to_ms(timeout, what="timeout") / 1_000
         limit = asyncio.timeout(seconds)
         try:
             async with limit:

@@ -12,6 +12,7 @@ from outlast.codec.annotations import Hints, Unresolved
 from outlast.codec.values import Values
 from outlast.errors import CodecError, InvalidArguments
 
+_BY_NAME = dict[str, msgspec.Raw]
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -73,7 +74,7 @@ class Arguments:
     def decode(self, values: Values, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with; `CodecError` if they are not of the declared types."""
         plain = values.unseal(data, f"input of {self._what}")
-        raw: dict[str, msgspec.Raw] = values.read(plain, dict[str, msgspec.Raw], self._what, "input")
+        raw: dict[str, msgspec.Raw] = values.read(plain, _BY_NAME, self._what, "input")
         unknown = raw.keys() - self.signature.parameters.keys()
         if unknown:
             raise CodecError(f"{self._what} does not take {min(unknown)!r}, which this execution was started with")

@@ -29,6 +29,8 @@ JITTER = 0.1
 """So much of an interval is random: processes that started together do not stay in step."""
 PARALLEL = 100
 """So many items of a cycle at a time: they share commits."""
+NEXT_MIN_MS = 1
+"""Before the next item is due, at the earliest: so a cycle never follows another without a pause."""
 BACKOFF_MAX_CYCLES = 64
 BACKOFF_MAX_ITEMS = 500
 
@@ -41,6 +43,8 @@ class Report(Struct, frozen=True):
     skipped: int = 0
     full: bool = False
     """There was at least a whole batch: look again at once."""
+    next_ms: int | None = None
+    """In so many milliseconds the next item will be due, if that is known."""
 
 
 class _Backoff(Struct):
@@ -92,7 +96,10 @@ class Reconcilers:
             if report.full and report.processed:
                 continue
             jitter = JITTER * (2 * self._engine.entropy.random() - 1)
-            await self._pause(row.interval_ms / 1_000 * (1 + jitter))
+            pause_ms = row.interval_ms * (1 + jitter)
+            if report.next_ms is not None:
+                pause_ms = min(pause_ms, max(report.next_ms, NEXT_MIN_MS))
+            await self._pause(pause_ms / 1_000)
 
     # ---- one cycle ------------------------------------------------------------------------------------------------
 
@@ -126,7 +133,13 @@ class Reconcilers:
                 chosen.append(item.record)
         settled = await self._repair_all(row, chosen)
         processed, errors = settled.count(True), settled.count(None)
-        return Report(processed, errors, len(due.items) - processed - errors, full=len(due.items) == limit)
+        return Report(
+            processed,
+            errors,
+            len(due.items) - processed - errors,
+            full=len(due.items) == limit,
+            next_ms=None if due.next_at is None else due.next_at - due.now,
+        )
 
     async def _look(self, row: Row, limit: int) -> Due:
         if row.look is not None:

@@ -13,6 +13,7 @@ from outlast.machine.changes import Changes, View
 from outlast.runtime.engine import Engine
 from outlast.runtime.threads import DaemonThreads
 from outlast.runtime.timers import Timers
+from outlast.tokens import Tokens
 
 
 class WorkflowDefinition(Struct, frozen=True, kw_only=True):
@@ -35,10 +36,14 @@ class Parts:
         threads: int,
         committed: Callable[[View, Changes], None],
         resident_ms: int = 1_000,
+        tokens: Tokens | None = None,
+        token_ttl_ms: int = 0,
     ) -> None:
         self.engine = engine
         self.values = values
         self.timers = Timers(engine)
+        self.tokens = tokens or Tokens(())
+        self.token_ttl_ms = token_ttl_ms
         self.resident_ms = resident_ms
         """What will be woken so soon is not suspended."""
         self.threads = DaemonThreads(threads, name="outlast step")

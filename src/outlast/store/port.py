@@ -150,11 +150,16 @@ class DueItem(Struct, frozen=True):
 
 
 class Due(Struct, frozen=True):
-    """Oldest first. `depth` counts all that is due, this page included."""
+    """Oldest first. `depth` counts all that is due, this page included.
+
+    `next_at` is when the next one will be due, as far as the store can tell at no cost: who looks in time repairs in
+    time. None is always a right answer: then it is found at the next look.
+    """
 
     now: int
     items: list[DueItem]
     depth: int
+    next_at: int | None = None
 
 
 # ---- find ---------------------------------------------------------------------------------------------------------

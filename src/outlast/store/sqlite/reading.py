@@ -178,7 +178,10 @@ def due(tx: Transaction, kind: DueKind, limit: int, filter: Filter) -> Due:
     if depth == limit:
         counted = statement("due:depth").format(part=part)
         depth = tx.rows(counted, {"now": tx.now, "limit": DEPTH_MAX, **values})[0][0]
-    return Due(tx.now, items, depth)
+    next_at = None
+    if kind is DueKind.TIMER:
+        next_at = tx.rows(statement("due:next_timer").format(filter=text), {"now": tx.now, **values})[0][0]
+    return Due(tx.now, items, depth, next_at)
 
 
 def filtered(filter: Filter, id_column: str) -> tuple[str, dict[str, Any]]:

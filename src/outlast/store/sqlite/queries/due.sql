@@ -32,6 +32,13 @@ WHERE x.deadline_at <= :now {filter} ORDER BY x.deadline_at LIMIT :limit
 SELECT x.wake_at AS due_at, {columns} FROM outlast_execution AS x INDEXED BY outlast_execution_timer
 WHERE x.wake_at <= :now {filter} ORDER BY x.wake_at LIMIT :limit
 
+-- part: next_timer
+-- When the next timer will be due: one step in the index behind what is.
+SELECT min(due_at) FROM (
+  SELECT x.wake_at AS due_at FROM outlast_execution AS x INDEXED BY outlast_execution_timer
+  WHERE x.wake_at > :now {filter} ORDER BY x.wake_at LIMIT 1
+)
+
 -- part: retention
 SELECT x.purge_at AS due_at, {columns} FROM outlast_execution AS x INDEXED BY outlast_execution_retention
 WHERE x.purge_at <= :now {filter} ORDER BY x.purge_at LIMIT :limit

@@ -1,0 +1,48 @@
+"""`outlast resolve ID NAME VALUE`, or with a token."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from outlast.cli.context import ContextArgument, Failed
+from outlast.cli.telling import given_value, tell
+
+Id = Annotated[str | None, Parameter(help="The execution's id; not with --token.")]
+
+
+async def resolve(
+    id: Id = None,
+    name: Annotated[str | None, Parameter(help="The deferred's name; not with --token.")] = None,
+    /,
+    *,
+    value: Annotated[str, Parameter(help="JSON, such as true.")] = "null",
+    reject: Annotated[str | None, Parameter(help="Let it raise DeferredRejected with this message instead.")] = None,
+    token: Annotated[str | None, Parameter(help="The token of the deferred, instead of its name.")] = None,
+    context: ContextArgument,
+) -> None:
+    """Resolve (or reject) a deferred that an execution waits for. The first resolution stands.
+
+    Examples:
+      outlast resolve order-42 approval --value true
+      outlast resolve order-42 approval --reject "too expensive"
+      outlast resolve --token ol1.k1.… --value true
+    """
+    data = given_value(value)
+    if token is not None:
+        if id is not None or name is not None:
+            raise Failed("a token names the execution and the deferred: leave both out")
+        async with context.acting() as app:
+            await (app.resolve_token(token, data) if reject is None else app.reject_token(token, reject))
+        if context.out.json:
+            context.out.document({"store": context.shown_store, "namespace": context.namespace, "resolved": True})
+        else:
+            context.out.show("resolved" if reject is None else "rejected")
+        return
+    if id is None or name is None:
+        raise Failed("say which execution and which deferred, or give a --token")
+    if reject is None:
+        await tell(context, id, lambda handle: handle.resolve(name, data))
+    else:
+        await tell(context, id, lambda handle: handle.reject(name, reject))

@@ -1,0 +1,173 @@
+"""The replay cursor: recorded outcomes come in their order, a retry may loosen it, and nothing is delivered twice."""
+
+from __future__ import annotations
+
+import msgspec
+
+from outlast.machine.replay import BESIDE, GIVEN_UP, Replay, beside, key_of
+from outlast.model.journal import BEGAN, CANCEL, CANCELLED, FAILED, RETRY, STEP, SUCCEEDED, WAIT, JournalEntry
+
+
+def entry(
+    name: str,
+    position: int,
+    *,
+    op: str = STEP,
+    outcome: str = SUCCEEDED,
+    scope: str = "",
+    occurrence: int = 1,
+    value: bytes | None = None,
+) -> JournalEntry:
+    return JournalEntry(
+        namespace="default",
+        execution="it",
+        generation=1,
+        scope=scope,
+        name=name,
+        occurrence=occurrence,
+        op=op,
+        outcome=outcome,
+        value=value,
+        epoch=1,
+        position=position,
+        recorded_at=position,
+        change_id=str(position),
+    )
+
+
+def replay(*entries: JournalEntry, retried: bool = False) -> Replay:
+    cursor = Replay()
+    cursor.load(entries, retried=retried)
+    return cursor
+
+
+A, B, C = ("", "a", 1), ("", "b", 1), ("", "c", 1)
+
+
+def taken(cursor: Replay, *called: tuple[str, str, int]) -> str | None:
+    found = cursor.take(set(called))
+    return None if found is None else found.name
+
+
+def test_outcomes_come_in_the_order_in_which_they_were_recorded():
+    cursor = replay(entry("a", 0), entry("b", 1))
+    assert taken(cursor, B) is None, "a was first"
+    assert (cursor.head.name, bool(cursor)) == ("a", True)
+    assert [taken(cursor, A, B), taken(cursor, A, B), taken(cursor, A, B)] == ["a", "b", None]
+    assert not cursor
+
+
+def test_a_cancel_is_delivered_where_it_was_observed():
+    cursor = replay(entry("a", 0), entry("outlast:cancel", 1, op=CANCEL))
+    assert cursor.cancelled
+    assert ("", "outlast:cancel", 1) not in cursor.recorded
+    assert [taken(cursor, A), taken(cursor)] == ["a", "outlast:cancel"]
+
+
+def test_a_cancel_that_is_new_comes_last():
+    cursor = replay(entry("a", 0))
+    assert not cursor.cancelled
+    cursor.append(entry("outlast:cancel", 1, op=CANCEL))
+    assert cursor.cancelled
+    assert [taken(cursor, A), taken(cursor)] == ["a", "outlast:cancel"]
+
+
+def test_what_the_code_gave_up_is_passed_over():
+    cursor = replay(entry("a", 0), entry("b", 1))
+    cursor.pass_over(A)
+    assert taken(cursor, B) == "b"
+    cursor = replay(entry("a", 0))
+    cursor.pass_over(A)
+    assert (taken(cursor), bool(cursor)) == (None, False)
+
+
+def test_what_stands_beside_a_call_is_not_delivered():
+    tried = entry("a", 0, op=RETRY, outcome=FAILED, scope="1.~2", value=b"5000")
+    waits = entry("b", 1, op=WAIT, outcome=BEGAN, scope="~1", occurrence=0, value=msgspec.json.encode(7_000))
+    named = entry("cool", 2, op=WAIT, outcome=BEGAN, scope=BESIDE, occurrence=0, value=None)
+    cursor = replay(tried, waits, named)
+    assert not cursor
+    assert cursor.tries == {("1.", "a", 2): [tried]}
+    assert cursor.wake_times == {B: 7_000, (BESIDE, "cool", 0): 0}
+    assert key_of(waits) == beside(B, 0)
+
+
+def test_an_outcome_that_came_when_the_call_was_given_up_is_not_delivered():
+    entries = [entry("a", 0), entry("a", 1, outcome=CANCELLED, scope=GIVEN_UP), entry("b", 2)]
+    cursor = replay(*entries)
+    assert cursor.given_up == {A}
+    assert taken(cursor, A, B) == "b"
+    assert taken(replay(*entries, retried=True), A, B) == "a", "after a retry it may be wanted"
+
+
+def test_code_that_ends_may_leave_behind_what_it_called_gave_up_or_was_cancelled_by():
+    cursor = replay(entry("a", 0), entry("b", 1), entry("outlast:cancel", 2, op=CANCEL))
+    cursor.pass_over(B)
+    cursor.code_ended({A})
+    assert not cursor
+    cursor = replay(entry("a", 0))
+    cursor.code_ended(set())
+    assert cursor, "the code did not do what it did"
+
+
+# ---- after a retry ------------------------------------------------------------------------------------------------
+
+
+def test_without_a_retry_the_order_binds():
+    cursor = replay(entry("a", 0))
+    assert not cursor.loosens({B}, can_move=False)
+
+
+def test_behind_a_gap_what_is_new_need_not_wait_for_the_rest():
+    cursor = replay(entry("a", 0), entry("c", 2))
+    assert not cursor.loosens({B}, can_move=True), "the gap is not reached"
+    assert taken(cursor, A) == "a"
+    assert not cursor.loosens(set(), can_move=True), "nothing new is awaited"
+    assert cursor.loosens({B}, can_move=True)
+    assert cursor.loose
+    assert (taken(cursor, B), bool(cursor)) == (None, True)
+    cursor.call(C)
+    assert taken(cursor, C) == "c"
+    cursor.code_ended(set())
+    assert not cursor
+
+
+def test_a_retried_execution_that_does_not_get_on_loosens():
+    cursor = replay(entry("a", 0), entry("b", 1), entry("outlast:cancel", 2, op=CANCEL), entry("c", 3), retried=True)
+    assert not cursor.loosens({C}, can_move=True)
+    assert cursor.loosens({C}, can_move=False)
+    assert taken(cursor, C) == "outlast:cancel", "in the order of the journal, among what is wanted"
+    assert taken(cursor, C) == "c"
+    cursor.call(C)
+    assert taken(cursor, C) is None, "once"
+    cursor.call(B)
+    cursor.call(B)
+    assert taken(cursor, B) == "b"
+    assert taken(cursor, B) is None
+    cursor.call(A)
+    assert taken(cursor) is None, "given up meanwhile"
+    assert not cursor
+
+
+def test_what_escaped_is_taken_out_with_what_stands_beside_it():
+    cursor = replay(
+        entry("a", 0, op=RETRY, outcome=FAILED, scope="~1", occurrence=1, value=b"1"),
+        entry("b", 1, op=WAIT, outcome=BEGAN, scope="~1", occurrence=0, value=b"1"),
+        entry("a", 2, outcome=FAILED),
+        entry("b", 3, outcome=FAILED),
+    )
+    assert cursor.escaped([A, C]) == (A, ("~1", "a", 1)), "c is not recorded"
+    assert cursor.escaped([B]) == (B, ("~1", "b", 0))
+
+
+def test_ten_thousand_outcomes_behind_a_gap_are_found_without_a_search():
+    count = 10_000
+    entries = [entry("a", n, occurrence=n) for n in range(1, count)]
+    cursor = replay(*entries)
+    assert cursor.loosens({B}, can_move=False)
+    for n in reversed(range(1, count)):
+        cursor.call(("", "a", n))
+        found = cursor.take({("", "a", n)})
+        assert found is not None
+        assert found.occurrence == n
+    assert not cursor
