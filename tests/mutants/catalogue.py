@@ -120,7 +120,7 @@ _GUARDS = (
         what="a completion is refused by a cancel that was not yet observed",
         file="machine/decide_holder.py",
         old="""cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)""",
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)""",
         new="""cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
     return changes(view, execution, fact, [held_and_heard(execution, execution.inbox)], writes, HOME)""",
         noticed_by=(f"{SETTLEMENT}02_a_completion_beats_a_cancel_not_yet_observed",),

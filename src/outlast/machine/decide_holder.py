@@ -28,6 +28,7 @@ from outlast.machine.parts import (
     ended,
     held_and_heard,
     held_by,
+    held_to_the_end,
     joined,
     key_of,
     next_attempt,
@@ -239,7 +240,7 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
     writes = ended(view, execution, fact, Status.SUCCEEDED, cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
 
 
 def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
@@ -258,7 +259,7 @@ def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
         counted={"failures": failures},
         value=fact.failure,
     )
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
 
 
 def try_again(
@@ -305,7 +306,7 @@ def cancelled(view: View, execution: Execution, fact: facts.Cancelled) -> Change
     if not execution.cancel_requested:
         return Refusal(Code.NOT_ALLOWED, "nobody asked to cancel it")
     writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
 
 
 def hand_back(view: View, execution: Execution, fact: facts.HandBack, now: int) -> Changes:

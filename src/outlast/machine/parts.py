@@ -84,6 +84,12 @@ def held_by(execution: Execution) -> Matches:
     return Matches(key_of(execution), {"status": Status.ACTIVE, "epoch": execution.epoch})
 
 
+def held_to_the_end(execution: Execution) -> Matches:
+    """The fence of an end by its holder: nobody may be left behind."""
+    fields: dict[str, Plain] = {"status": Status.ACTIVE, "epoch": execution.epoch}
+    return Matches(key_of(execution), {**fields, "has_children": execution.has_children})
+
+
 def held_and_heard(execution: Execution, inbox: int) -> Matches:
     """… and nothing came from outside that the decision has not taken into account: no wake-up and no child is lost."""
     return Matches(

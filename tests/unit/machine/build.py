@@ -204,6 +204,12 @@ def fence(execution: Execution) -> Matches:
     return Matches(execution.key, {"status": Status.ACTIVE, "epoch": execution.epoch})
 
 
+def fence_of_an_end(execution: Execution) -> Matches:
+    """The holder's, who leaves no child behind."""
+    fields = {"status": Status.ACTIVE, "epoch": execution.epoch, "has_children": execution.has_children}
+    return Matches(execution.key, fields)
+
+
 def fence_and_inbox(execution: Execution, inbox: int | None = None) -> Matches:
     """The holder's, if nothing may have come from outside."""
     seen = execution.inbox if inbox is None else inbox

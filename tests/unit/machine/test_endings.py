@@ -27,7 +27,7 @@ from tests.unit.machine.build import (
     delayed,
     expired,
     failed,
-    fence,
+    fence_of_an_end,
     held,
     insert_of,
     inserts_of,
@@ -143,7 +143,7 @@ def test_a_lease_that_ends_with_the_execution_gives_its_permit_back(way: str):
 def test_a_completion_is_fenced_by_the_epoch_and_not_stopped_by_the_inbox():
     """Settlement 2: a completion beats a cancel that was not yet observed."""
     execution = asked_to_cancel(active())
-    assert changes_of(execution, facts.Complete).guards == (fence(execution),)
+    assert changes_of(execution, facts.Complete).guards == (fence_of_an_end(execution),)
     assert after(execution, facts.Complete).status is Status.SUCCEEDED
 
 
@@ -158,7 +158,7 @@ def test_a_failure_is_kept_with_the_execution_and_with_its_attempt():
     changes = changes_of(active(), facts.Fail, failure=b"boom")
     assert (insert_of(changes, Payload).role, insert_of(changes, Payload).value) == (Role.FAILURE, b"boom")
     assert patch_of(changes, Attempt.KIND)["failure"] == b"boom"
-    assert changes.guards == (fence(active()),)
+    assert changes.guards == (fence_of_an_end(active()),)
 
 
 def test_an_end_without_a_value_writes_no_payload():
@@ -253,7 +253,7 @@ def test_code_that_nobody_asked_to_cancel_cannot_end_as_cancelled():
 
 def test_code_that_was_asked_ends_as_cancelled_under_its_fence():
     execution = asked_to_cancel(active())
-    assert changes_of(execution, facts.Cancelled).guards == (fence(execution),)
+    assert changes_of(execution, facts.Cancelled).guards == (fence_of_an_end(execution),)
 
 
 def test_a_zombie_cannot_end_it():
