@@ -1,11 +1,12 @@
 """Parents and children: who is open, and what becomes of children when their parent ends.
 
 A parent keeps one record for each open child that its end may concern; the child's end removes it. Closing is an errand
-of the outbox: a part at a time, the children of one partition in one commit.
+of the outbox, a part at a time. A cancel that ends a parent takes its children along in its commit, if they are few.
 """
 
 from __future__ import annotations
 
+import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from outlast.runtime.lease import Lease
 
 TOGETHER_MAX = 50
-"""So many children are cancelled in one commit."""
+"""So many children are cancelled in one commit, or closed in one part."""
 PAGE = 500
 
 
@@ -79,11 +80,15 @@ async def close_children(engine: Engine, namespace: str, parent: str, errand: fa
         current = await engine.look(namespace, parent)
         if current is not None and not current.status.terminal:
             return  # it was opened again, and its children are its own once more
-        for child in children:
-            fact = facts.CancelRequested(
-                change_id=engine.entropy.new_id(), reason=f"its parent {parent!r} ended: {errand.reason}"[:500]
+        reason = f"its parent {parent!r} ended: {errand.reason}"
+        await asyncio.gather(
+            *(
+                engine.tell(
+                    namespace, child.id, facts.CancelRequested(change_id=engine.entropy.new_id(), reason=reason)
+                )
+                for child in children
             )
-            await engine.tell(namespace, child.id, fact)
+        )
         await engine.group.commit(
             Changes(
                 id=engine.entropy.new_id(),

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
 
 PART = 500
+PARTS_MAX = 4
+"""So many parts of the events are looked through for each new generation, oldest first: the rest has its turn later."""
 REPEATED_WITHIN_MS = 60_000
 """A send whose reply was lost is repeated no longer than half of this."""
 KEY_KEPT_MS = 24 * 3_600 * 1_000
@@ -58,7 +60,7 @@ async def _drop_received(engine: Engine, namespace: str, execution_id: str) -> N
     now = await engine.store.now()
     home = partition_of(namespace, execution_id, engine.store.partitions)
     after: Key | None = None
-    while True:
+    for _ in range(PARTS_MAX):
         page = await engine.store.scan(Event.KIND, (namespace, execution_id), after=after, limit=PART)
         events = [record for record in page if isinstance(record, Event)]
         gone = [event.key for event in events if await _may_go(engine, event, now, home)]
