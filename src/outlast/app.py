@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import secrets
 import signal
@@ -20,6 +21,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from outlast import limits
+from outlast.authoring.changed import warn_of_changed_code
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
 from outlast.authoring.workflow import (
@@ -38,7 +40,7 @@ from outlast.client.portal import call_in, portal, refuse_on_loop
 from outlast.client.waiters import Waiters
 from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
-from outlast.errors import InvalidConfig, InvalidInput, OutlastError, WrongPlace
+from outlast.errors import InvalidConfig, InvalidInput, StoreClosed, WrongPlace
 from outlast.machine.changes import lane_channel, partition_channel
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_name, check_word
@@ -59,6 +61,10 @@ from outlast.tokens import Tokens
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+RELISTEN_S = 1.0
 
 
 def store_for(url: str, *, clock: Clock | None = None, points: Points | None = None) -> Store:
@@ -114,7 +120,7 @@ class App:
     ) -> None:
         self.config = Config.load(os.environ, url=url, namespace=namespace, lease_ttl=lease_ttl, **options)
         self.registry = Registry()
-        self.values = Values(codec)
+        self.values = Values(codec, allow_pickle=self.config.allow_pickle)
         self.entropy = entropy or SystemEntropy()
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
@@ -322,12 +328,10 @@ class App:
     def completions(
         self, *, after: str | None = None, namespace: str | None = None, tags: dict[str, str] | None = None
     ) -> AsyncIterator[CompletionInfo]:
-        """Every end, in commit order, from a cursor on."""
-        if tags is not None and len(tags) > 1:
-            raise InvalidInput("completions can be filtered by one tag")
-        tag = next(iter(tags.items())) if tags else None
+        """Every end, in commit order, from a cursor on; of executions that have all of `tags`."""
+        tag = next(iter(tags.items())) if tags else None  # the store looks at one, the client at the others
         return self.opened().completions(
-            after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag)
+            after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag), tags=tags or {}
         )
 
     async def resolve_token(self, token: str, value: Any = None) -> None:
@@ -415,6 +419,7 @@ class Opened:
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
         self._listening: asyncio.Task[None] | None = None
+        self._comparing: asyncio.Task[None] | None = None
         self.parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
@@ -472,11 +477,19 @@ class Opened:
             self._subscription = self._store.listen()
             self._listening = asyncio.create_task(self._listen(self._subscription), name="outlast listen")
         if self.worker is not None:
+            self._comparing = asyncio.create_task(self._compare_signatures(), name="outlast signatures")
             self.worker.start()
             self._watchdog = Watchdog(self.loop)
             self._watchdog.start()
         if self.reconcilers is not None:
             self.reconcilers.start()
+
+    async def _compare_signatures(self) -> None:
+        """A warning is worth a look, and no more: work goes on without it."""
+        try:
+            await warn_of_changed_code(self._store, self._app.config.namespace, list(self._app.registry))
+        except Exception as error:
+            _log.warning("whether code was changed under open executions could not be found out: %s", error)
 
     def _kick(self) -> None:
         """The fast path: what was started here starts here at once, if there is room."""
@@ -484,12 +497,33 @@ class Opened:
             self.worker.kick()
 
     async def _listen(self, subscription: Subscription) -> None:
+        """Nothing ends this but the app: without it all would still work, but slowly, and nobody would know why."""
+        while True:
+            try:
+                await self._hear_all(subscription)
+                return  # closed, and the app with it
+            except StoreClosed:
+                return
+            except Exception as error:
+                _log.warning("the doorbell is not heard, and hung anew; polling goes on meanwhile: %s", error)
+            await asyncio.sleep(RELISTEN_S)
+            try:
+                await subscription.close()
+                subscription = self._subscription = self._store.listen()  # it begins with a rescan: nothing is missed
+            except StoreClosed:
+                return
+            except Exception as error:
+                _log.warning("the doorbell could not be hung: %s", error)
+
+    async def _hear_all(self, subscription: Subscription) -> None:
         homes = {partition_channel(n): n for n in range(self._store.partitions)}
         async for heard in subscription:
             try:
                 await self._heard(heard, homes)
-            except OutlastError:
-                continue  # the polling nets look again
+            except StoreClosed:
+                raise
+            except Exception as error:
+                _log.warning("what rang could not be looked at; polling looks again: %s", error)
 
     async def _heard(self, heard: frozenset[str], homes: dict[str, int]) -> None:
         partitions = [number for channel, number in homes.items() if channel in heard]
@@ -530,9 +564,10 @@ class Opened:
     async def _stop_listening(self) -> None:
         if self._subscription is not None:
             await self._subscription.close()
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.gather(self._listening, return_exceptions=True)
+        for task in (self._listening, self._comparing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     @property
     def here(self) -> bool:

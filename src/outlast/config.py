@@ -65,6 +65,9 @@ class Config(Struct, frozen=True, kw_only=True):
     token_ttl_ms: int = 7 * 24 * 3_600 * 1_000
     """How long a token is good for, if neither it nor its deferred says."""
 
+    allow_pickle: bool = False
+    """Pickle values that typed JSON does not keep, and read such values, which runs whatever their writer wanted."""
+
     @staticmethod
     def load(env: Mapping[str, str], **options: Any) -> Config:
         """From the environment and the caller's arguments, which win."""
@@ -154,6 +157,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "resident": ("resident_ms", _resident),
     "token_keys": ("token_keys", parse_keys),
     "token_ttl": ("token_ttl_ms", _token_ttl),
+    "allow_pickle": ("allow_pickle", flag),
 }
 
 _PREFIX = "OUTLAST_RECONCILER_"

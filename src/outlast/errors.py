@@ -18,6 +18,7 @@
     ├── ExecutionFailed           the execution failed with an error that cannot be raised here as itself
     ├── ExecutionCancelled        … was cancelled
     ├── ExecutionExpired          … ran out of time, or crashed too often
+    ├── ExecutionSkipped          … never ran: what it depends on did not succeed
     ├── DeferredRejected          what a workflow waited for was rejected from outside
     ├── NonDeterminism            a replay met another operation than the recorded one
     ├── ExecutionConflict         the id exists with other arguments
@@ -127,6 +128,10 @@ class ExecutionCancelled(OutlastError):
 
 class ExecutionExpired(OutlastError):
     """The execution ran out of time, or its process died too often."""
+
+
+class ExecutionSkipped(OutlastError):
+    """The execution never ran: its dependencies can no longer be satisfied."""
 
 
 class DeferredRejected(OutlastError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import subprocess
@@ -467,3 +468,31 @@ async def test_two_processes_on_one_store_share_the_work_and_drain(place: Place,
         for process in processes:
             process.send_signal(signal.SIGTERM)
         assert [await asyncio.to_thread(process.wait, 20) for process in processes] == [0, 0]
+
+
+async def test_what_has_ended_leaves_no_garbage(app: App):
+    """Everything of an attempt is freed when it ends: nothing waits for the collector, however many there were."""
+
+    @app.step
+    async def twice(number: int) -> int:
+        return 2 * number
+
+    @app.workflow
+    async def double(number: int) -> int:
+        return await twice(number) + await twice(number)
+
+    async with app:
+        await asyncio.gather(*(double(number) for number in range(20)))
+        gc.collect()
+        gc.disable()
+        try:
+            await asyncio.gather(*(double(number) for number in range(20)))
+            await asyncio.sleep(0.05)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = Counter(type(one).__name__ for one in gc.garbage)
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert left["LiveAttempt"] == left["Operation"] == left["WorkflowLoop"] == left["Task"] == 0, left

@@ -87,8 +87,8 @@ def plain_asyncio(app: App, ledger: list[str]) -> Any:
     """`asyncio.sleep` and `asyncio.timeout` are durable in a workflow."""
 
     @app.workflow
-    async def plain() -> list[str]:
-        said: list[str] = []
+    async def plain() -> list[Any]:
+        said: list[Any] = []
         await asyncio.sleep(3_600)
         try:
             async with asyncio.timeout(3_600):

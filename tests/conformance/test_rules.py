@@ -25,38 +25,7 @@ from outlast.model.status import Status, is_reason
 from outlast.runtime.engine import Engine
 from outlast.store.port import RESCAN, DueKind, Query, Store
 from outlast.store.sqlite import SqliteStore
-from outlast.testing.conformance.actors import (
-    LANE,
-    NAMESPACE,
-    ROOT,
-    TTL_MS,
-    cancels,
-    changing,
-    claim_one,
-    claim_request,
-    claimed_ids,
-    commit,
-    commit_one,
-    completes,
-    decided,
-    ended,
-    fails,
-    look,
-    loses_lease,
-    new_id,
-    records,
-    running,
-    sends,
-    start,
-    start_fact,
-    state,
-    steps,
-    suspended,
-    suspends,
-    tell,
-    times_out,
-    view_of,
-)
+from outlast.testing.conformance import actors
 from outlast.testing.conformance.harness import Conformance, World, refused
 from outlast.testing.conformance.samples import suspended_execution
 
@@ -65,123 +34,141 @@ class TestRules(Conformance):
     # ---- 1 --------------------------------------------------------------------------------------------------------
 
     async def test_rule_01_every_write_of_a_worker_is_fenced(self, world: World, store: Store):
-        held = await running(store, retry=RetryPolicy(max_attempts=5))
+        held = await actors.running(store, retry=RetryPolicy(max_attempts=5))
         said: list[facts.AnyFact] = [
-            steps(held),
-            suspends(held, waits=("event:plan",)),
-            completes(held),
-            fails(held),
+            actors.steps(held),
+            actors.suspends(held, waits=("event:plan",)),
+            actors.completes(held),
+            actors.fails(held),
             facts.HandBack(change_id="back", epoch=held.epoch),
         ]
         for fact in said:
-            guards = decided(store, held, fact).guards
+            guards = actors.decided(store, held, fact).guards
             fences = [g.fields for g in guards if isinstance(g, Matches) and g.key == held.key]
             assert any(f.get("epoch") == held.epoch and f.get("status") is Status.ACTIVE for f in fences)
-        zombie_writes = [decided(store, held, fact) for fact in said]
+        zombie_writes = [actors.decided(store, held, fact) for fact in said]
         world.clock.advance("11s")
-        await tell(store, "a", loses_lease(held))
-        await claim_one(store, "w2")
-        before = await state(store, "a")
-        assert not any(verdict.applied for verdict in await commit(store, *zombie_writes))
-        assert await state(store, "a") == before
+        await actors.tell(store, "a", actors.loses_lease(held))
+        await actors.claim_one(store, "w2")
+        before = await actors.state(store, "a")
+        assert not any(verdict.applied for verdict in await actors.commit(store, *zombie_writes))
+        assert await actors.state(store, "a") == before
+
+    async def test_rule_01_a_zombie_of_a_former_life_is_refused(self, world: World, store: Store):
+        """Its execution was purged, and the id started anew: by a client, which draws where the epochs begin."""
+        held = await actors.running(store, first_epoch=3_000_000_000)
+        late = [
+            actors.decided(store, held, fact)
+            for fact in (actors.steps(held, "late"), actors.completes(held, b"late"), actors.fails(held))
+        ]
+        await actors.commit_one(store, actors.decided(store, held, actors.completes(held)))
+        assert await store.purge(finished_before=world.clock.now_ms() + 1) == 1
+        anew = await actors.running(store, first_epoch=17)
+        assert anew.epoch == 18
+        before = await actors.state(store, "a")
+        assert not any(verdict.applied for verdict in await actors.commit(store, *late))
+        assert not (
+            await store.append(actors.NAMESPACE, "a", epoch=held.epoch, change_id="late", frames=[b"x"])
+        ).applied
+        assert await actors.state(store, "a") == before
 
     # ---- 2 --------------------------------------------------------------------------------------------------------
 
     async def test_rule_02_failures_crashes_and_suspensions_are_counted_apart(self, world: World, store: Store):
-        held = await running(store, retry=RetryPolicy(max_attempts=9, initial_ms=0), timeout_ms=1_000)
-        await tell(store, "a", fails(held))
-        held = await claim_one(store)
+        held = await actors.running(store, retry=RetryPolicy(max_attempts=9, initial_ms=0), timeout_ms=1_000)
+        await actors.tell(store, "a", actors.fails(held))
+        held = await actors.claim_one(store)
         world.clock.advance("2s")
-        await tell(store, "a", times_out(held))
-        held = await claim_one(store)
+        await actors.tell(store, "a", actors.times_out(held))
+        held = await actors.claim_one(store)
         world.clock.advance("11s")
-        await tell(store, "a", loses_lease(held))
-        held = await claim_one(store)
+        await actors.tell(store, "a", actors.loses_lease(held))
+        held = await actors.claim_one(store)
         counts = (held.failures, held.crashes, held.attempt)
         assert counts == (2, 1, 4)
         for _ in range(3):
-            await tell(store, "a", suspends(held, waits=("event:plan",)))
-            await tell(store, "a", sends())
-            held = await claim_one(store)
-        await tell(store, "a", facts.HandBack(change_id="back", epoch=held.epoch))
-        held = await claim_one(store)
+            await actors.tell(store, "a", actors.suspends(held, waits=("event:plan",)))
+            await actors.tell(store, "a", actors.sends())
+            held = await actors.claim_one(store)
+        await actors.tell(store, "a", facts.HandBack(change_id="back", epoch=held.epoch))
+        held = await actors.claim_one(store)
         assert (held.failures, held.crashes, held.attempt) == counts
-        outcomes = [attempt.outcome for attempt in await records(store, Attempt)]
+        outcomes = [attempt.outcome for attempt in await actors.records(store, Attempt)]
         assert outcomes == [Outcome.FAILED, Outcome.TIMED_OUT, Outcome.INTERRUPTED, None]
 
     async def test_rule_02_crashes_have_a_cap_of_their_own(self, world: World, store: Store):
-        await start(store, crash_cap=2)
+        await actors.start(store, crash_cap=2)
         for expected in (Status.READY, Status.EXPIRED):
-            held = await claim_one(store)
+            held = await actors.claim_one(store)
             world.clock.advance("11s")
-            await tell(store, "a", loses_lease(held))
-            assert (await look(store, "a")).status is expected
-        execution = await look(store, "a")
+            await actors.tell(store, "a", actors.loses_lease(held))
+            assert (await actors.look(store, "a")).status is expected
+        execution = await actors.look(store, "a")
         assert (execution.cause, execution.crashes, execution.failures) == ("crashes", 2, 0)
 
     # ---- 3 --------------------------------------------------------------------------------------------------------
 
     async def test_rule_03_an_end_and_its_completion_are_one_commit(self, store: Store):
-        held = await running(store, parent=ROOT)
-        changes = decided(store, held, completes(held))
+        held = await actors.running(store, parent=actors.ROOT)
+        changes = actors.decided(store, held, actors.completes(held))
         kinds = {write.record.KIND for write in changes.writes if isinstance(write, Insert)}
         assert {"completion", "payload", "outbox"} <= kinds
-        await commit_one(store, changes)
-        assert len(await records(store, Completion)) == 1
+        await actors.commit_one(store, changes)
+        assert len(await actors.records(store, Completion)) == 1
         assert (await store.due(DueKind.OUTBOX, limit=10)).depth == 1
 
     async def test_rule_03_receiving_an_event_and_going_on_are_one_commit(self, store: Store):
-        held = await running(store)
-        await tell(store, "a", sends(dedup="k"))
-        received = steps(held, "plan", op="receive", consumes=("plan", "k"))
-        await commit_one(store, decided(store, held, received))
-        assert [event.consumed for event in await records(store, Event)] == [True]
-        assert len(await records(store, JournalEntry)) == 1
-        twice = steps(held, "plan", occurrence=2, op="receive", consumes=("plan", "k"))
-        assert not (await commit_one(store, decided(store, held, twice))).applied
-        assert len(await records(store, JournalEntry)) == 1
+        held = await actors.running(store)
+        await actors.tell(store, "a", actors.sends(dedup="k"))
+        received = actors.steps(held, "plan", op="receive", consumes=("plan", "k"))
+        await actors.commit_one(store, actors.decided(store, held, received))
+        assert [event.consumed for event in await actors.records(store, Event)] == [True]
+        assert len(await actors.records(store, JournalEntry)) == 1
+        twice = actors.steps(held, "plan", occurrence=2, op="receive", consumes=("plan", "k"))
+        assert not (await actors.commit_one(store, actors.decided(store, held, twice))).applied
+        assert len(await actors.records(store, JournalEntry)) == 1
 
     async def test_rule_03_an_event_and_the_wake_up_are_one_commit(self, store: Store):
-        await suspended(store)
-        await tell(store, "a", sends())
-        assert (await look(store, "a")).status is Status.READY
-        assert len(await records(store, Event)) == 1
+        await actors.suspended(store)
+        await actors.tell(store, "a", actors.sends())
+        assert (await actors.look(store, "a")).status is Status.READY
+        assert len(await actors.records(store, Event)) == 1
 
     async def test_rule_03_a_suspension_and_its_wake_time_are_one_commit(self, world: World, store: Store):
-        held = await running(store)
+        held = await actors.running(store)
         at = world.clock.now_ms() + 5_000
-        await tell(store, "a", suspends(held, wake_at=at))
-        execution = await look(store, "a")
+        await actors.tell(store, "a", actors.suspends(held, wake_at=at))
+        execution = await actors.look(store, "a")
         assert (execution.status, execution.wake_at, execution.worker) == (Status.SUSPENDED, at, None)
 
     # ---- 4 --------------------------------------------------------------------------------------------------------
 
     async def test_rule_04_terminal_operations_are_idempotent(self, store: Store):
         engine = Engine(store)
-        held = await running(store)
-        assert (await engine.tell(NAMESPACE, "a", completes(held))).applied
-        before = await state(store, "a")
-        same = await engine.tell(NAMESPACE, "a", completes(held))
+        held = await actors.running(store)
+        assert (await engine.tell(actors.NAMESPACE, "a", actors.completes(held))).applied
+        before = await actors.state(store, "a")
+        same = await engine.tell(actors.NAMESPACE, "a", actors.completes(held))
         assert same.refusal is not None
         assert same.refusal.code is Code.ALREADY
-        for different in (fails(held), cancels(), facts.DeadlinePassed(change_id="d")):
-            told = await engine.tell(NAMESPACE, "a", different)
+        for different in (actors.fails(held), actors.cancels(), facts.DeadlinePassed(change_id="d")):
+            told = await engine.tell(actors.NAMESPACE, "a", different)
             assert told.refusal is not None
             assert told.refusal.code is Code.TERMINAL
             assert "succeeded" in told.refusal.message
-        assert await state(store, "a") == before
+        assert await actors.state(store, "a") == before
         await engine.close()
 
     # ---- 5 --------------------------------------------------------------------------------------------------------
 
     async def test_rule_05_retention_counts_from_the_end(self, world: World, store: Store):
-        held = await running(store, retention_ms=1_000)
-        await commit_one(store, decided(store, held, steps(held)))
-        await tell(store, "a", sends())
+        held = await actors.running(store, retention_ms=1_000)
+        await actors.commit_one(store, actors.decided(store, held, actors.steps(held)))
+        await actors.tell(store, "a", actors.sends())
         world.clock.advance("365d")
-        await store.renew("w1", lease_ttl_ms=TTL_MS)
+        await store.renew("w1", lease_ttl_ms=actors.TTL_MS)
         assert await store.purge() == 0
-        await commit_one(store, decided(store, held, completes(held)))
+        await actors.commit_one(store, actors.decided(store, held, actors.completes(held)))
         world.clock.advance("999ms")
         assert await store.purge() == 0
         world.clock.advance("1ms")
@@ -195,34 +182,34 @@ class TestRules(Conformance):
         channels = aiter(subscription)
         assert RESCAN in await asyncio.wait_for(anext(channels), 10)
         for number in range(5):
-            await start(store, f"x{number}")
+            await actors.start(store, f"x{number}")
         heard = await asyncio.wait_for(anext(channels), 10)
-        assert heard - {RESCAN} == {lane_channel(NAMESPACE, LANE)}
+        assert heard - {RESCAN} == {lane_channel(actors.NAMESPACE, actors.LANE)}
         await subscription.close()
-        await start(store, "unheard")
-        assert len(await claimed_ids(other)) == 6
+        await actors.start(store, "unheard")
+        assert len(await actors.claimed_ids(other)) == 6
 
     # ---- 7 --------------------------------------------------------------------------------------------------------
 
     async def test_rule_07_past_a_limit_a_call_of_the_store_is_a_typed_error(self, store: Store):
-        held = await running(store)
-        nothing = changing(store, "a")
+        held = await actors.running(store)
+        nothing = actors.changing(store, "a")
         calls = [
             store.commit([nothing] * (limits.BATCH_MAX_CHANGES + 1)),
-            store.claim(claim_request(limit=limits.CLAIM_MAX + 1)),
+            store.claim(actors.claim_request(limit=limits.CLAIM_MAX + 1)),
             store.load([held.key] * (limits.LOAD_MAX_KEYS + 1)),
-            store.scan(Event.KIND, (NAMESPACE, "a"), limit=limits.SCAN_MAX_RECORDS + 1),
-            store.find(Query(namespace=NAMESPACE, limit=limits.FIND_MAX + 1)),
+            store.scan(Event.KIND, (actors.NAMESPACE, "a"), limit=limits.SCAN_MAX_RECORDS + 1),
+            store.find(Query(namespace=actors.NAMESPACE, limit=limits.FIND_MAX + 1)),
             store.due(DueKind.TIMER, limit=limits.DUE_MAX + 1),
             store.purge(limit=limits.PURGE_MAX + 1),
-            store.append(NAMESPACE, "a", epoch=1, change_id="c", frames=[b"x" * (limits.FRAME_MAX_BYTES + 1)]),
+            store.append(actors.NAMESPACE, "a", epoch=1, change_id="c", frames=[b"x" * (limits.FRAME_MAX_BYTES + 1)]),
         ]
         for call in calls:
             await refused(call, InvalidInput)
 
     async def test_rule_07_a_full_journal_is_refused_with_what_to_do(self, store: Store):
-        held = await running(store)
-        answer = decide(view_of(store, held), steps(held, entries=limits.JOURNAL_MAX_ENTRIES), 0)
+        held = await actors.running(store)
+        answer = decide(actors.view_of(store, held), actors.steps(held, entries=limits.JOURNAL_MAX_ENTRIES), 0)
         assert isinstance(answer, Refusal)
         assert answer.code is Code.LIMIT
         assert "continue as new" in answer.message
@@ -233,20 +220,22 @@ class TestRules(Conformance):
 
     async def test_rule_09_two_engines_doing_the_same_repair_are_harmless(self, world: World, store: Store):
         engines = [Engine(other) for other in await world.stores(2)]
-        await start(store, "timer", delay_ms=1_000)
-        held = await running(store, "lease")
-        await ended(store, f"{ROOT}/child", parent=ROOT)
+        await actors.start(store, "timer", delay_ms=1_000)
+        held = await actors.running(store, "lease")
+        await actors.ended(store, f"{actors.ROOT}/child", parent=actors.ROOT)
         world.clock.advance("1h")
         [delivery] = [item.record for item in (await store.due(DueKind.OUTBOX, limit=9)).items]
         assert isinstance(delivery, Delivery)
-        await start(store, ROOT)
+        await actors.start(store, actors.ROOT)
         for engine in engines:
-            await engine.tell(NAMESPACE, "timer", facts.Wake(change_id=new_id(), cause="delay"))
-            await engine.tell(NAMESPACE, "lease", loses_lease(held))
+            await engine.tell(actors.NAMESPACE, "timer", facts.Wake(change_id=actors.new_id(), cause="delay"))
+            await engine.tell(actors.NAMESPACE, "lease", actors.loses_lease(held))
             await engine.deliver(delivery)
-        assert (await look(store, "timer")).inbox == 0
-        assert (await look(store, "lease")).crashes == 1
-        assert (await look(store, ROOT)).inbox == len(await records(store, Event, ROOT)) == 1
+        assert (await actors.look(store, "timer")).inbox == 0
+        assert (await actors.look(store, "lease")).crashes == 1
+        assert (
+            (await actors.look(store, actors.ROOT)).inbox == len(await actors.records(store, Event, actors.ROOT)) == 1
+        )
         assert (await store.due(DueKind.OUTBOX, limit=9)).depth == 0
         for engine in engines:
             await engine.close()
@@ -255,22 +244,22 @@ class TestRules(Conformance):
 
     async def test_rule_10_whatever_does_not_run_says_why(self, world: World, store: Store):
         retry = RetryPolicy(max_attempts=5, initial_ms=1_000)
-        await suspended(store, "event")
-        held = await running(store, "timer")
-        await tell(store, "timer", suspends(held, wake_at=world.clock.now_ms() + 1))
-        held = await running(store, "deferred")
-        await tell(store, "deferred", suspends(held, waits=("deferred:approval",)))
-        held = await running(store, "child")
-        await tell(store, "child", suspends(held, waits=("child:child/ship",)))
-        held = await running(store, "version")
-        await tell(store, "version", suspends(held, waits=("version",)))
-        held = await running(store, "retry", retry=retry)
-        await tell(store, "retry", fails(held))
-        await start(store, "delay", delay_ms=1)
-        await start(store, "dependencies", after_dependencies=True)
-        await start(store, "operator")
-        await tell(store, "operator", facts.Hold(change_id="h"))
-        found = (await store.find(Query(namespace=NAMESPACE))).executions
+        await actors.suspended(store, "event")
+        held = await actors.running(store, "timer")
+        await actors.tell(store, "timer", actors.suspends(held, wake_at=world.clock.now_ms() + 1))
+        held = await actors.running(store, "deferred")
+        await actors.tell(store, "deferred", actors.suspends(held, waits=("deferred:approval",)))
+        held = await actors.running(store, "child")
+        await actors.tell(store, "child", actors.suspends(held, waits=("child:child/ship",)))
+        held = await actors.running(store, "version")
+        await actors.tell(store, "version", actors.suspends(held, waits=("version",)))
+        held = await actors.running(store, "retry", retry=retry)
+        await actors.tell(store, "retry", actors.fails(held))
+        await actors.start(store, "delay", delay_ms=1)
+        await actors.start(store, "dependencies", after_dependencies=True)
+        await actors.start(store, "operator")
+        await actors.tell(store, "operator", facts.Hold(change_id="h"))
+        found = (await store.find(Query(namespace=actors.NAMESPACE))).executions
         assert {execution.id: execution.reason for execution in found} == {
             "event": "event:plan",
             "timer": "timer",
@@ -300,7 +289,7 @@ class TestRules(Conformance):
 )
 def test_rule_07_past_a_limit_a_start_is_a_typed_error(options: dict[str, Any]):
     with pytest.raises(LimitExceeded) as caught:
-        start_fact(**options)
+        actors.start_fact(**options)
     assert caught.value.actual == caught.value.limit + 1
 
 
@@ -311,7 +300,7 @@ def test_rule_07_past_a_limit_a_start_is_a_typed_error(options: dict[str, Any]):
 )
 def test_rule_08_an_option_that_cannot_be_honoured_is_refused(options: dict[str, Any]):
     with pytest.raises(InvalidInput):
-        start_fact(**options)
+        actors.start_fact(**options)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x.db?cache=shared", "sqlite:///x.db?synchronous=OFF", "sqlite://:memory:"])

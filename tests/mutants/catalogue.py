@@ -23,7 +23,7 @@ GROUP_COMMIT = "tests/unit/runtime/test_group_commit.py::test_"
 ENGINE = "tests/unit/runtime/test_engine.py::test_"
 ATTEMPT = "tests/unit/runtime/test_attempt.py::test_"
 REPLAY = "tests/acceptance/test_replay.py::test_"
-WAITING = "tests/acceptance/test_waiting.py::test_"
+WAITING = "tests/acceptance/test_waits.py::test_"
 
 CONTROL = (
     f"{CONFORMANCE}Commit::test_a_start_and_what_follows_may_share_a_batch",
@@ -332,6 +332,24 @@ _TRANSITIONS = (
         old="        writes += superseded(execution, fact.supersedes)\n",
         new="        pass\n",
         noticed_by=(f"{SETTLEMENT}09_a_retry_supersedes_only_the_failure_that_escaped",),
+    ),
+    Mutant(
+        name="failure-leaves-first",
+        breaks="settlement 9",
+        what="of many entries that a retry supersedes, the failure leaves ahead of what was given up because of it",
+        file="machine/superseding.py",
+        old="        return 0\n    return 1 if entry.op == RETRY else 2\n",
+        new="        return 2\n    return 1 if entry.op == RETRY else 0\n",
+        noticed_by=(f"{MACHINE}superseding.py::test_what_was_given_up_leaves_first_and_the_first_failure_last",),
+    ),
+    Mutant(
+        name="lives-share-their-epochs",
+        breaks="rule 1",
+        what="the epochs of every execution begin at zero, also of an id that was purged and started anew",
+        file="machine/decide_start.py",
+        old="        epoch=fact.first_epoch,\n",
+        new="",
+        noticed_by=(f"{RULE}01_a_zombie_of_a_former_life_is_refused",),
     ),
 )
 
@@ -686,9 +704,9 @@ _RUNTIME = (
         name="replay-in-another-order",
         breaks="settlement 9",
         what="the journal is replayed in the order of its keys, not in that of its records",
-        file="runtime/lease.py",
-        old="        entries.sort(key=lambda entry: entry.position)\n",
-        new="",
+        file="runtime/journal.py",
+        old="            return sorted(entries, key=lambda entry: entry.position)\n",
+        new="            return entries\n",
         noticed_by=(f"{REPLAY}concurrent_branches_replay_to_the_same",),
     ),
     Mutant(

@@ -16,6 +16,12 @@ def test_variables_set_options_and_arguments_win():
     assert (config.url, config.namespace, config.lease_ttl_ms) == ("sqlite:///a.db", "shop", 60_000)
 
 
+def test_pickle_is_off_unless_asked_for():
+    assert not Config.load({}).allow_pickle
+    assert Config.load({"OUTLAST_ALLOW_PICKLE": "yes"}).allow_pickle
+    assert not Config.load({"OUTLAST_ALLOW_PICKLE": "yes"}, allow_pickle=False).allow_pickle
+
+
 @pytest.mark.parametrize("value, ms", [("15", 15_000), ("0.5", 500), ("250ms", 250), (2, 2_000)])
 def test_a_plain_number_means_seconds_in_variables_too(value, ms):
     assert Config.load({"OUTLAST_LEASE_TTL": str(value)}).lease_ttl_ms == ms

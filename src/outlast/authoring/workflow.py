@@ -241,6 +241,7 @@ class Workflow(Generic[P, R]):
             retention_ms=own.retention_ms if given.retention_ms is None else given.retention_ms,
             tags=given.tags,
             if_exists=given.if_exists,
+            first_epoch=int(entropy.random() * limits.FIRST_EPOCHS),
             worker=worker,
             sends=tuple(
                 facts.Sent(name, values.encode(value, f"event {name!r}")) for name, value in given.sends.items()

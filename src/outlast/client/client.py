@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outlast.client.handle import Handle
@@ -12,12 +12,13 @@ from outlast.client.info import (
     CompletionInfo,
     Info,
     JournalInfo,
+    completion_of,
     info_of,
     moment,
     moment_or_none,
 )
 from outlast.client.saying import event_sent, interrupted, rejected, resolved
-from outlast.client.waiters import POLL_S, Waiters
+from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
 from outlast.errors import (
@@ -26,20 +27,22 @@ from outlast.errors import (
     ExecutionExpired,
     ExecutionNotFound,
     ExecutionRefused,
+    ExecutionSkipped,
     InvalidInput,
 )
-from outlast.machine import facts
+from outlast.machine import facts, superseding
 from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, JournalEntry, OperationKey
+from outlast.model.journal import JournalEntry
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
+from outlast.runtime.journal import journal_of
 from outlast.store.port import Filter, Query
 from outlast.tokens import Claims, Tokens
 
@@ -125,10 +128,10 @@ class Client:
         assert existing is not None
         key = payload_key(existing.namespace, existing.id, existing.journal_generation, Role.INPUT)
         [stored] = await self._engine.store.load([key])
-        was = stored.value if isinstance(stored, Payload) else b""
+        was = self._shown(stored.value) if isinstance(stored, Payload) else "(purged since)"
         return ExecutionConflict(
             fact.id,
-            existing=f"{existing.workflow} {self._shown(was)} ({existing.status})",
+            existing=f"{existing.workflow} {was} ({existing.status})",
             given=f"{fact.workflow} {self._shown(fact.input)}",
         )
 
@@ -144,13 +147,17 @@ class Client:
             raise ExecutionNotFound(self.namespace, execution_id)
         match end.status:
             case Status.SUCCEEDED:
-                return self._values.decode(end.value or b"null", annotation, f"result of {execution_id!r}")
+                assert end.value is not None
+                return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
                 raise ExecutionCancelled(f"execution {execution_id!r} was cancelled")
-            case Status.EXPIRED | Status.SKIPPED:
+            case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
+            case Status.SKIPPED:
+                raise ExecutionSkipped(f"execution {execution_id!r} was skipped: {end.cause}")
             case _:
-                failure = decode_failure(self._values.unseal(end.value or b"{}"))
+                assert end.value is not None
+                failure = decode_failure(self._values.unseal(end.value))
                 raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
 
     # ---- looking --------------------------------------------------------------------------------------------------
@@ -161,9 +168,7 @@ class Client:
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
         execution = await self._look(execution_id)
-        prefix = (self.namespace, execution_id, execution.journal_generation)
-        entries = [entry for entry in await self._all(JournalEntry.KIND, prefix) if isinstance(entry, JournalEntry)]
-        entries.sort(key=lambda entry: entry.position)
+        entries = await journal_of(self._engine.store, execution)
         return [
             JournalInfo(
                 scope=entry.scope,
@@ -203,24 +208,23 @@ class Client:
     async def count(self, query: Query) -> int:
         return await self._engine.store.count(query)
 
-    async def completions(self, *, after: str | None, filter: Filter) -> AsyncIterator[CompletionInfo]:
-        """Every end, in commit order, for ever; go on from a `cursor` after a restart."""
+    async def completions(
+        self, *, after: str | None, filter: Filter, tags: Mapping[str, str]
+    ) -> AsyncIterator[CompletionInfo]:
+        """Every end, in commit order, for ever; go on from a `cursor` after a restart. All of `tags` must fit."""
         cursor = after
+        loop = asyncio.get_running_loop()
         while True:
+            rings, began_s = self._waiters.rings, loop.time()
             feed = await self._engine.store.completions(after=cursor, filter=filter)
+            look_at_s = loop.time() + (loop.time() - began_s) * DISTANCE
             for completion in feed.completions:
-                yield CompletionInfo(
-                    execution_id=completion.execution,
-                    namespace=completion.namespace,
-                    status=completion.status,
-                    cause=completion.cause,
-                    workflow=completion.workflow,
-                    tags=completion.tag_map,
-                    finished_at=moment(settled(completion.finished_at)),
-                    cursor=str(completion.seq),
-                )
+                if tags.items() <= completion.tag_map.items():
+                    yield completion_of(completion)
             if cursor == feed.cursor:
-                await asyncio.sleep(POLL_S / 10)
+                await self._waiters.rung(rings)
+                # As in `Waiters`: a busy store rings all the time, mostly for others.
+                await asyncio.sleep(max(0.0, look_at_s - loop.time()))
             cursor = feed.cursor
 
     # ---- telling --------------------------------------------------------------------------------------------------
@@ -303,17 +307,38 @@ class Client:
 
         What waits for its version is tried again as it is: the code that runs now may fit.
         """
-        execution = await self._look(execution_id)
-        if execution.reason == Reason.VERSION:
-            await self._tell(execution_id, facts.Wake(change_id=self._new_id(), cause=Reason.VERSION))
-            return
-        supersedes: tuple[OperationKey, ...] = ()
-        if execution.status is Status.FAILED:
-            data = await self._payload(execution, Role.FAILURE)
-            supersedes = tuple(decode_failure(self._values.unseal(data or b"{}")).again)
-        elif execution.status is Status.CANCELLED:
-            supersedes = _cancels_in(await self.journal(execution_id))
-        await self._tell(execution_id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+        self._waiters.touched(self.namespace, execution_id)
+        while True:
+            execution = await self._look(execution_id)
+            if execution.reason == Reason.VERSION:
+                fact: facts.AnyFact = facts.Wake(change_id=self._new_id(), cause=Reason.VERSION)
+            else:
+                fact = await self._retry_of(execution)
+            told = await self._engine.tell(self.namespace, execution_id, fact)
+            if told.refusal is None or told.refusal.code is not Code.CONFLICT:
+                break  # else somebody else has retried it, and it has ended anew
+        self._told(execution_id, told)
+
+    async def _retry_of(self, execution: Execution) -> facts.Retry:
+        """The retry, once all but so much as it can take has left the journal."""
+        ahead, last = superseding.parts(await self._superseded_by_retry(execution))
+        for entries in ahead:
+            fact = facts.Supersede(change_id=self._new_id(), epoch=execution.epoch, entries=entries)
+            told = await self._engine.tell(self.namespace, execution.id, fact)
+            if told.refusal is not None:
+                break  # it is not what it was: so says the answer to the retry
+        return facts.Retry(change_id=self._new_id(), supersedes=last, seen_epoch=execution.epoch)
+
+    async def _superseded_by_retry(self, execution: Execution) -> list[JournalEntry]:
+        if execution.status is Status.CANCELLED:
+            return superseding.cut_short(await journal_of(self._engine.store, execution))
+        if execution.status is not Status.FAILED:
+            return []
+        data = await self._payload(execution, Role.FAILURE)
+        if data is None:
+            raise ExecutionNotFound(execution.namespace, execution.id)  # purged meanwhile
+        places = superseding.places_in(decode_failure(self._values.unseal(data)).again)
+        return superseding.at_places(await journal_of(self._engine.store, execution), places) if places else []
 
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many."""
@@ -359,8 +384,3 @@ class Client:
 
     def _new_id(self) -> str:
         return self._engine.entropy.new_id()
-
-
-def _cancels_in(journal: list[JournalInfo]) -> tuple[OperationKey, ...]:
-    """The cancel itself. What the code recorded before it, and while it unwound, stays."""
-    return tuple(entry.key for entry in journal if entry.op == CANCEL)

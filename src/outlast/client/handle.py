@@ -44,9 +44,10 @@ class Handle(Generic[R]):
         return self._client.namespace
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """What the workflow returned; raises what it raised, `ExecutionCancelled` or `ExecutionExpired`.
+        """What the workflow returned; raises what it raised.
 
-        `TimeoutError` after `timeout`: the execution goes on.
+        `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if it ended in such a way; `TimeoutError` after
+        `timeout`: the execution goes on.
         """
         attempt = inside()
         if attempt is not None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
+from outlast.model.completion import Completion
 from outlast.model.execution import Execution, parse_route
 from outlast.model.record import settled
 from outlast.model.status import Status
@@ -101,7 +102,7 @@ def info_of(e: Execution) -> Info:
         lane=e.lane,
         requires=tuple(sorted(parse_route(e.route).requires)),
         priority=e.priority,
-        attempts=begun if e.epoch else 0,
+        attempts=begun,
         failures=e.failures,
         crashes=e.crashes,
         generation=e.generation,
@@ -113,4 +114,17 @@ def info_of(e: Execution) -> Info:
         wake_at=moment_or_none(settled(e.wake_at)),
         deadline_at=moment_or_none(settled(e.deadline_at)),
         finished_at=moment_or_none(settled(e.finished_at)),
+    )
+
+
+def completion_of(completion: Completion) -> CompletionInfo:
+    return CompletionInfo(
+        execution_id=completion.execution,
+        namespace=completion.namespace,
+        status=completion.status,
+        cause=completion.cause,
+        workflow=completion.workflow,
+        tags=completion.tag_map,
+        finished_at=moment(settled(completion.finished_at)),
+        cursor=str(completion.seq),
     )

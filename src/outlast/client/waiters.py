@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from outlast.errors import StoreClosed
+from outlast.errors import CorruptState, StoreClosed
 from outlast.machine.changes import Changes, Insert, View
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution, execution_key
@@ -32,6 +32,10 @@ FRESH_S = 0.1
 FRESH_MAX = 10_000
 DISTANCE = 20
 """A look that found nothing is not repeated before it was idle for so many times as long as it took."""
+
+
+HAVE_VALUES = frozenset({Status.SUCCEEDED, Status.FAILED})
+"""These ends always leave an output or a failure."""
 
 
 class End(Struct, frozen=True):
@@ -52,6 +56,9 @@ class Waiters:
         self._looked = 0
         self._look_at_s = 0.0
         self._fresh: dict[Name, tuple[int, float]] = {}
+        self.rings = 0
+        """Grows whenever something may have ended, here or elsewhere."""
+        self._bell = asyncio.Event()
 
     def started(self, namespace: str, execution_id: str) -> None:
         """Started by this process, just now."""
@@ -63,12 +70,24 @@ class Waiters:
         """Told something: it may have ended by that."""
         self._fresh.pop((namespace, execution_id), None)
 
+    async def rung(self, rings: int) -> None:
+        """Until something may have ended since there were so many `rings`; for so long as the net takes, at most."""
+        if self.rings == rings:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._bell.wait(), POLL_S)
+
+    def _ring(self) -> None:
+        self.rings += 1
+        self._bell.set()
+        self._bell = asyncio.Event()
+
     async def ended(self, namespace: str, execution_id: str) -> End | None:
         """How the execution ended, once it has; None if there is none."""
         name = (namespace, execution_id)
         loop = asyncio.get_running_loop()
         looked, started_at_s = self._fresh.pop(name, (-1, 0.0))
         fresh = looked == self._looked and loop.time() - started_at_s < FRESH_S
+        gone: Execution | None = None
         while True:
             future: asyncio.Future[End | None] = loop.create_future()
             # Wait before looking: an end between the two rings, too.
@@ -82,7 +101,12 @@ class Waiters:
                     assert isinstance(found, Execution)
                     if found.status.terminal:
                         [end] = await self._ends_of([found])
-                        return end
+                        if end is not None:
+                            return end
+                        if found == gone:
+                            raise CorruptState(f"execution {execution_id!r} {found.status} without a value")
+                        gone = found  # purged between the two looks: look again
+                        continue
                 fresh = False
                 end = await future
                 if end is not None:
@@ -94,13 +118,17 @@ class Waiters:
                     if not waiting:
                         del self._waiting[name]
 
-    async def _ends_of(self, executions: list[Execution]) -> list[End]:
+    async def _ends_of(self, executions: list[Execution]) -> list[End | None]:
+        """How they ended; None for one whose value is not there any more, because it was purged meanwhile."""
         keys = [
             payload_key(e.namespace, e.id, e.generation, Role.OUTPUT if e.status is Status.SUCCEEDED else Role.FAILURE)
             for e in executions
         ]
         values = [record.value if isinstance(record, Payload) else None for record in await self._store.load(keys)]
-        return [End(e.status, e.cause, e.workflow, value) for e, value in zip(executions, values, strict=True)]
+        return [
+            None if value is None and e.status in HAVE_VALUES else End(e.status, e.cause, e.workflow, value)
+            for e, value in zip(executions, values, strict=True)
+        ]
 
     def committed(self, view: View, changes: Changes) -> None:
         """A commit of this process: its ends are known at once."""
@@ -115,11 +143,13 @@ class Waiters:
         if completion is not None:
             name = (completion.namespace, completion.execution)
             self._fresh.pop(name, None)
+            self._ring()
             self._wake(name, End(completion.status, completion.cause, completion.workflow, value))
 
     async def rescan(self, partitions: Iterable[int] | None = None) -> None:
         """Look at all that is waited for, or at that of some partitions: now, or when it is time again."""
         self._looked += 1
+        self._ring()
         for _ in range(4):  # an end of this process rings before it is heard here: it need not be looked up
             await asyncio.sleep(0)
         wanted = None if partitions is None else set(partitions)
@@ -174,6 +204,7 @@ class Waiters:
 
     async def close(self) -> None:
         """Whoever still waits is told: nobody looks for them any more."""
+        self._ring()
         if self._poll is not None:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)

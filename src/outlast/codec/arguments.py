@@ -63,13 +63,12 @@ class Arguments:
         return values.seal(data, f"input of {self._what}"), values.digest(given, data)
 
     def _encode_one(self, values: Values, name: str, value: Any) -> bytes:
-        data = values.plain(value, self._what, name)
         try:
-            values.check(value, data, self.annotation(name), self._what, name)
+            return values.keep(value, self.annotation(name), self._what, name)[0]
         except CodecError as error:
+            values.plain(value, self._what, name)
             values.refuse_unstorable(value, self._what, name)
-            raise InvalidArguments(str(error)) from error
-        return data
+            raise InvalidArguments(str(error)) from error  # it can be stored, but is not what the function takes
 
     def decode(self, values: Values, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with; `CodecError` if they are not of the declared types."""

@@ -34,7 +34,8 @@ PLAIN_MAX_BYTES = limits.FAILURE_MAX_BYTES // 2
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`type` is `module:qualified name`; `args` is None where the message stands for them.
 
-    `again` are the keys of the journaled operations that a retry must run again, as it can't know them otherwise.
+    `again` are the places of the journaled operations that a retry must run again, as it can't know them otherwise: a
+    bit for each, so that it is never too long to be kept.
     """
 
     type: str = ""
@@ -44,7 +45,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Failure | None = None
     members: list[Failure] = []
     traceback: str = ""
-    again: list[tuple[str, str, int]] = []
+    again: bytes = b""
 
 
 def settle_failure(error: BaseException, *, execution_id: str, what: str) -> tuple[bytes, Exception]:
@@ -174,7 +175,7 @@ def _without_members(failure: Failure) -> Failure:
 
 
 def _bare(failure: Failure) -> Failure:
-    return Failure(type=failure.type[:500], message=failure.message[:500])
+    return Failure(type=failure.type[:500], message=failure.message[:500], again=failure.again)
 
 
 # ---- from bytes ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ with the path of the culprit, never stored as something else. So:
 - without an annotation only plain JSON comes back equal: anything else asks for one. A tuple is then a list;
 - plain JSON may be given where a richer type is declared, such as a dict for a dataclass: code sees the declared type.
 
-A hook may turn the bytes into others, to encrypt or compress them.
+A hook may turn the bytes into others, to encrypt or compress them. With `allow_pickle` what cannot be kept so
+is pickled (`pickled.py` says at what price).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import msgspec
 from outlast import limits
 from outlast.codec.annotations import Unresolved, name_of
 from outlast.codec.custom import from_plain, to_builtins, to_plain
+from outlast.codec.pickled import is_pickled, pickled, unpickled
 from outlast.codec.shapes import Change, change_in, culprit_in, unstorable_in
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded
 
@@ -39,19 +41,23 @@ class CodecHook(Protocol):
 class Values:
     """`values.decode(values.encode(order, "order"), Order, "order")`."""
 
-    def __init__(self, hook: CodecHook | None = None) -> None:
+    def __init__(self, hook: CodecHook | None = None, *, allow_pickle: bool = False) -> None:
         for name in () if hook is None else ("encode", "decode"):
             if not callable(getattr(hook, name, None)):
                 raise CodecError(f"a codec turns bytes into bytes, both ways: {hook!r} has no method {name}")
         self._hook = hook
+        self._allow_pickle = allow_pickle
         self._encoder = msgspec.json.Encoder(enc_hook=to_plain)
         self._canonical = msgspec.json.Encoder(enc_hook=to_builtins, order="deterministic")
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
     def encode(self, value: object, what: str) -> bytes:
         """The bytes of a value whose reader is not known yet; `CodecError` names the path of what cannot be stored."""
-        data = self.plain(value, what)
-        self.refuse_unstorable(value, what)
+        try:
+            data = self.plain(value, what)
+            self.refuse_unstorable(value, what)
+        except CodecError as error:
+            data = self._pickled(value, Any, error)
         return self.seal(data, what)
 
     def decode(self, data: bytes, annotation: Any, what: str) -> Any:
@@ -60,13 +66,21 @@ class Values:
 
     def settle(self, value: object, annotation: Any, what: str) -> tuple[bytes, Any]:
         """The bytes of a value, and the value as a replay would see it, which is equal."""
-        data = self.plain(value, what)
-        try:
-            settled = self.check(value, data, annotation, what)
-        except CodecError:
-            self.refuse_unstorable(value, what)  # the truer reason: NaN is written as null, which no float reads
-            raise
+        data, settled = self.keep(value, annotation, what)
         return self.seal(data, what), settled
+
+    def keep(self, value: object, annotation: Any, what: str, path: str = "value") -> tuple[bytes, Any]:
+        """As `settle`, before the hook. `path` is what to call the value."""
+        try:
+            data = self.plain(value, what, path)
+            try:
+                return data, self.check(value, data, annotation, what, path)
+            except CodecError:
+                self.refuse_unstorable(value, what, path)  # the truer reason: NaN is written as null
+                raise
+        except CodecError as error:
+            data = self._pickled(value, annotation, error)
+            return data, self.read(data, annotation, what, path)
 
     def check(self, value: object, data: bytes, annotation: Any, what: str, path: str = "value") -> Any:
         """The value as a replay would see it; `CodecError` if that is not equal. `path` is what to call the value."""
@@ -88,16 +102,48 @@ class Values:
     def plain(self, value: object, what: str, path: str = "value") -> bytes:
         """JSON, before the hook."""
         try:
-            return self._encoder.encode(value)
+            data = self._encoder.encode(value)
         except Exception as error:
             raise CodecError(f"{what}: {self._why_not(value, path, error)}") from error
+        if is_pickled(data):
+            raise CodecError(f"{what}: {path} looks like a pickled value, and cannot be stored")
+        return data
 
     def read(self, data: bytes | msgspec.Raw, annotation: Any, what: str, path: str = "value") -> Any:
         """The value of JSON, by its annotation."""
+        if is_pickled(data):
+            return self._unpickled(data, what, path)
         try:
             return self._decoder(annotation).decode(data)
         except Exception as error:  # also whatever a user's own validation raises
             raise CodecError(f"{what}: {_located(str(error), path)}; it should be {name_of(annotation)}") from error
+
+    def _pickled(self, value: object, annotation: Any, error: CodecError) -> bytes:
+        """The pickle of what cannot be kept otherwise, if that is allowed; else the error."""
+        if not self._allow_pickle or self._misfits(value, annotation):
+            raise error
+        try:
+            return pickled(value)
+        except Exception as trouble:
+            raise CodecError(f"{error}; nor can it be pickled: {trouble}") from trouble
+
+    def _misfits(self, value: object, annotation: Any) -> bool:
+        """Whether it can be stored well enough, and is only not what was declared."""
+        if not self._can_encode(value) or unstorable_in(value, "") is not None:
+            return False
+        try:
+            self._decoder(annotation).decode(self._encoder.encode(value))
+        except Exception:
+            return True
+        return False
+
+    def _unpickled(self, data: bytes | msgspec.Raw, what: str, path: str) -> Any:
+        if not self._allow_pickle:
+            raise CodecError(f"{what}: {path} was pickled, and is read only with App(allow_pickle=True)")
+        try:
+            return unpickled(data)
+        except Exception as error:  # whatever it runs
+            raise CodecError(f"{what}: {path} could not be unpickled: {type(error).__qualname__}: {error}") from error
 
     def digest(self, value: object, data: bytes) -> str:
         """The same for equal values in every process, whatever the order of their dicts and sets."""
@@ -152,7 +198,8 @@ class Values:
             return f"{path} contains itself, or is nested too deeply, and cannot be stored"
         if isinstance(error, UnicodeEncodeError):
             return f"{path} has half of a surrogate pair, which is no text, and cannot be stored"
-        return f"{path} cannot be stored: {kind} ({error})"
+        advice = "" if self._allow_pickle else "; only App(allow_pickle=True) would store it"
+        return f"{path} cannot be stored: {kind} ({error}){advice}"
 
     def _can_encode(self, value: object) -> bool:
         try:

@@ -90,6 +90,7 @@ def execution_of(fact: facts.Start) -> Execution:
         ready_at=None if blocked_on else Now(),
         wake_at=Now(fact.delay_ms) if blocked_on == Reason.DELAY else None,
         deadline_at=None if fact.deadline_ms is None else Now(fact.deadline_ms),
+        epoch=fact.first_epoch,
         inbox=len(fact.sends),
         timeout_ms=fact.timeout_ms,
         deadline_ms=fact.deadline_ms,

@@ -59,7 +59,7 @@ def _refused(execution: Execution, fact: facts.AnyFact) -> Refusal | None:
         if _ENDS.get(type(fact)) is status and epoch in (None, execution.epoch):
             return Refusal(Code.ALREADY, f"is {status}")
         return Refusal(Code.TERMINAL, f"has ended: it is {status}")
-    if epoch is not None and (epoch != execution.epoch or status is not Status.ACTIVE):
+    if epoch is not None and (epoch != execution.epoch or not (status is Status.ACTIVE or status.terminal)):
         return Refusal(Code.NOT_HOLDER, f"is {status} at epoch {execution.epoch}, not held at epoch {epoch}")
     if not allowed(type(fact), status):
         return Refusal(Code.NOT_ALLOWED, f"is {status}, which {type(fact).__name__} does not apply to")
@@ -100,6 +100,8 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
             return decide_outside.release(view, execution, fact)
         case facts.Retry():
             return decide_outside.retry(view, execution, fact)
+        case facts.Supersede():
+            return decide_outside.supersede(view, execution, fact)
         case facts.ChangePriority():
             return decide_outside.change_priority(view, execution, fact)
         case facts.EventSent():

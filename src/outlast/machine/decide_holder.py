@@ -243,11 +243,15 @@ def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
 
 
+def tries_again(execution: Execution, *, retryable: bool) -> bool:
+    """Whether a failure of the attempt under way is followed by another attempt."""
+    return retryable and execution.failures + 1 < execution.retry_policy.max_attempts
+
+
 def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
     failures = execution.failures + 1
-    policy = execution.retry_policy
-    if fact.retryable and failures < policy.max_attempts:
-        wait_ms = delay_ms(policy, failures, fact.jitter)
+    if tries_again(execution, retryable=fact.retryable):
+        wait_ms = delay_ms(execution.retry_policy, failures, fact.jitter)
         return try_again(view, execution, fact, Outcome.FAILED, wait_ms=wait_ms, failure=fact.failure)
     writes = ended(
         view,

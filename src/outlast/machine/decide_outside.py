@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast.machine import facts
 from outlast.machine.beginnings import REOPENED
-from outlast.machine.changes import HOME, Add, Changes, Code, Delete, Insert, Patch, Refusal, View, Write
+from outlast.machine.changes import HOME, Add, Changes, Code, Delete, Insert, Matches, Patch, Refusal, View, Write
 from outlast.machine.parts import (
     Fields,
     as_seen,
@@ -79,8 +79,10 @@ def release(view: View, execution: Execution, fact: facts.Release) -> Changes | 
     return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, status))
 
 
-def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes:
+def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes | Refusal:
     """A new generation on the same journal: what was recorded is not run again, but for the failure that escaped."""
+    if fact.seen_epoch not in (None, execution.epoch):
+        return Refusal(Code.CONFLICT, "has run again since it was looked at")
     waits = Reason.DEPENDENCIES if execution.status is Status.SKIPPED else ""
     fields: Fields = {
         **runnable(execution, waits=waits),
@@ -95,6 +97,15 @@ def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes:
     writes: list[Write] = [Patch(execution.key, fields), *inbox_record(execution, fact, event.RETRY)]
     writes += superseded(execution, fact.supersedes)
     return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, fields["status"]))
+
+
+def supersede(view: View, execution: Execution, fact: facts.Supersede) -> Changes:
+    """Nothing but the entries changes, and only while it is what the sender saw: nobody records any meanwhile."""
+    same = Matches(
+        execution.key,
+        {"status": execution.status, "epoch": execution.epoch, "generation": execution.generation},
+    )
+    return changes(view, execution, fact, [same], superseded(execution, fact.entries))
 
 
 def change_priority(view: View, execution: Execution, fact: facts.ChangePriority) -> Changes | Refusal:

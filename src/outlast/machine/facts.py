@@ -49,6 +49,9 @@ class Sent(Struct, frozen=True, gc=False):
 class Start(Fact, frozen=True, kw_only=True):
     """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit.
 
+    `first_epoch` is where the epochs of a new execution begin. Whoever starts it draws it at random, so that an id that
+    is purged and started anew does not meet the epochs of its former life, and with them a zombie that has one of them.
+
     `sends` are events for it, whether this starts it or it was started before: one commit.
 
     `worker` starts it where it was asked for: that worker has room, and holds it from the start. One commit instead of
@@ -77,6 +80,7 @@ class Start(Fact, frozen=True, kw_only=True):
     quota: str | None = None
     after_dependencies: bool = False
     if_exists: str = "same"
+    first_epoch: int = 0
     worker: str | None = None
     sends: tuple[Sent, ...] = ()
 
@@ -107,6 +111,8 @@ class Start(Fact, frozen=True, kw_only=True):
             raise InvalidInput("a delay cannot be combined with dependencies: delay an upstream instead")
         if not 1 <= self.crash_cap <= limits.CRASHES_MAX:
             raise InvalidInput(f"crash_cap must be between 1 and {limits.CRASHES_MAX}, not {self.crash_cap}")
+        if not 0 <= self.first_epoch < limits.FIRST_EPOCHS:
+            raise InvalidInput(f"first_epoch must be at least 0 and below 2**32, not {self.first_epoch}")
         if self.if_exists not in ("same", "error", "restart"):
             raise InvalidInput(f'if_exists must be "same", "error" or "restart", not {self.if_exists!r}')
         if self.worker is not None and (self.delay_ms or self.after_dependencies or self.flow or self.quota):
@@ -132,10 +138,22 @@ class Release(Fact, frozen=True, kw_only=True):
 class Retry(Fact, frozen=True, kw_only=True):
     """An operator wants a terminal execution tried again: a new generation on the same journal.
 
-    `supersedes` are the journaled failures that ended it; everything else replays as it was.
+    `supersedes` are the journaled failures that ended it; everything else replays as it was. `seen_epoch` is the epoch
+    at which they were found: if it has run again since, their keys may be those of other outcomes.
     """
 
     supersedes: tuple[tuple[str, str, int], ...] = ()
+    seen_epoch: int | None = None
+
+
+class Supersede(Fact, frozen=True, kw_only=True):
+    """Journal entries leave ahead of a failure or a retry that supersedes more of them than one change holds.
+
+    Said by the holder about to fail, or by whoever is about to retry what has ended; `epoch` is the one that they saw.
+    """
+
+    epoch: int
+    entries: tuple[tuple[str, str, int], ...]
 
 
 class ChangePriority(Fact, frozen=True, kw_only=True):
@@ -356,6 +374,7 @@ AnyFact: TypeAlias = (
     | Hold
     | Release
     | Retry
+    | Supersede
     | ChangePriority
     | DeadlinePassed
     | EventSent

@@ -104,6 +104,8 @@ def _terminal(e: Execution, broken: list[str]) -> None:
         broken.append("an ended execution has no open attempt")
     if e.held:
         broken.append("an ended execution is not held")
+    if e.attempt - e.failures - e.crashes not in (0, 1):
+        broken.append("at most one attempt of an ended execution is not counted")
 
 
 _BY_STATUS = {

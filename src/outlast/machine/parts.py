@@ -128,7 +128,8 @@ def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: 
         **LEASE_GONE,
         "waits": blocked_on,
         "wake_at": Now(after_ms) if after_ms else None,
-        "resumed": execution.epoch > 0,
+        # Claimed before, in this generation: epochs do not begin at zero.
+        "resumed": execution.attempt_open or execution.attempt > 1,
         "held": held,
     }
     if held or blocked_on:
@@ -221,6 +222,7 @@ def ended(
         "ready_at": None,
         "resumed": False,
         "held": False,
+        "attempt": execution.attempt if execution.attempt_open else execution.attempt - 1,
         "attempt_open": False,
         "finished_at": Now(),
         "purge_at": None if execution.retention_ms is None else Now(execution.retention_ms),

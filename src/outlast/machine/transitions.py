@@ -60,6 +60,7 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Hold: {**_stays(BLOCKED, ACTIVE, SUSPENDED), READY: frozenset({BLOCKED})},
     facts.Release: {**_stays(ACTIVE, SUSPENDED), BLOCKED: frozenset({BLOCKED, READY})},
     facts.Retry: _moves(failed={READY}, cancelled={READY}, expired={READY}, skipped={BLOCKED}),
+    facts.Supersede: _stays(ACTIVE, FAILED, CANCELLED),
     facts.ChangePriority: _stays(BLOCKED, READY, ACTIVE, SUSPENDED),
     facts.DeadlinePassed: {status: frozenset({EXPIRED}) for status in OPEN},
     facts.EventSent: _MESSAGE,

@@ -98,7 +98,7 @@ class Execution(Record, frozen=True, kw_only=True):
     attempt_deadline_at: Time | None = None
     purge_at: Time | None = None
 
-    # The attempt under way, or the next one.
+    # The attempt under way, or the next one; once it has ended, how many there were.
     attempt: int = 1
     attempt_open: bool = False
     failures: int = 0

@@ -39,13 +39,12 @@ from outlast.runtime.effects import NO_EFFECTS
 from outlast.runtime.endings import (
     Asleep,
     Completed,
-    Continued,
     Diverged,
     Ending,
     Gone,
     Raised,
-    Unwound,
     commit_ending,
+    ending_of,
 )
 from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
@@ -55,7 +54,7 @@ from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.performing import Performing
-from outlast.runtime.signals import ContinuedAsNew, Signal, Stopped, Suspended
+from outlast.runtime.signals import Signal, Stopped, Suspended
 from outlast.runtime.time_limit import time_limit
 from outlast.runtime.waits import Waits
 from outlast.runtime.workflow_loop import scope_var
@@ -142,7 +141,16 @@ class LiveAttempt:
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
         await self._settle_errands()
+        self._let_go()
         return ending
+
+    def _let_go(self) -> None:
+        """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
+        self.lease.let_go()
+        self._performing.let_go()
+        self._waits.let_go()
+        self._outstanding.clear()
+        self._delivered = None
 
     def lose(self, why: str) -> None:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""
@@ -495,28 +503,16 @@ class LiveAttempt:
         self.replay.code_ended(self._outstanding)
         if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, "nothing", "at its end")
-        elif error is None:
-            self._end_after_children(Completed(value))
-        elif isinstance(error, asyncio.CancelledError) and self.replay.cancelled:
-            self._end(Unwound(), Stopped)
-        elif isinstance(error, ContinuedAsNew):
-            self._end(Continued(error.input), Stopped)
-        elif isinstance(error, Exception):
-            self._end_after_children(Raised(error))
-        else:
-            wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            self._end_after_children(Raised(wrapped))
-
-    def _end_after_children(self, ending: Ending) -> None:
-        """The code has ended by itself. Children that it must wait for come first."""
-        if self.execution.has_children:
+            return
+        ending = ending_of(value, error, cancelled=self.replay.cancelled)
+        if isinstance(ending, Completed | Raised) and self.execution.has_children:
             self._signal = Stopped  # nothing that is left of the code counts any more
-            self.errand(self._wait_for_children(ending))
+            self.errand(self._end_after_children(ending))
         else:
             self._end(ending, Stopped)
 
-    async def _wait_for_children(self, ending: Ending) -> None:
+    async def _end_after_children(self, ending: Ending) -> None:
+        """The code has ended by itself. Children that it must wait for come first."""
         if await suspended_for_children(self.parts.engine, self.lease):
             self._end(Asleep(), Suspended)
         else:

@@ -42,6 +42,13 @@ Idle = Callable[[], bool]
 Ended = Callable[[Any, BaseException | None], None]
 
 
+_NOWHERE = contextvars.Context()
+
+
+def _nobody(value: Any, error: BaseException | None) -> None:
+    """Whoever would have liked to hear of the end has gone."""
+
+
 class AsyncCode:
     """An `async def` workflow."""
 
@@ -100,6 +107,8 @@ class AsyncCode:
             for branch in [*self.loop.tasks]:
                 branch.cancel()
         self.loop.close()
+        # No circle is left: all of it is freed now, and not by a collection of garbage.
+        self._main, self._ended, self._context = None, _nobody, _NOWHERE
 
     def lines(self) -> list[str]:
         found: list[str] = []

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from outlast import limits
 from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
-from outlast.machine import facts
+from outlast.machine import facts, superseding
+from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.lease import Lease
 from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.signals import ContinuedAsNew
 
 _log = logging.getLogger(__name__)
-
-AGAIN_MAX = limits.CHANGES_MAX_WRITES - 50
-"""So many entries can leave the journal with one failure. With more it ends, instead of being refused for ever."""
 
 
 class Completed(Struct, frozen=True):
@@ -61,6 +60,23 @@ Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
 """The journaled operations that must run again if the code is retried after this error."""
 
 
+def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> Ending:
+    """What the end of the code means. `cancelled`: it has observed a cancel."""
+    match error:
+        case None:
+            return Completed(value)
+        case asyncio.CancelledError() if cancelled:
+            return Unwound()
+        case ContinuedAsNew():
+            return Continued(error.input)
+        case Exception():
+            return Raised(error)
+        case _:
+            wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            return Raised(wrapped)
+
+
 async def commit_ending(
     parts: Parts, lease: Lease, workflow: WorkflowDefinition, ending: Ending, *, escaped: Escaped
 ) -> None:
@@ -91,15 +107,21 @@ async def _complete(parts: Parts, lease: Lease, workflow: WorkflowDefinition, va
 
 
 async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error: Exception, escaped: Escaped) -> None:
-    again = escaped(error)
-    failure = structs.replace(failure_of(error), again=list(again))
+    keys = frozenset(escaped(error))
+    again = superseding.escaped(await lease.recorded(), keys) if keys else []
+    failure = structs.replace(failure_of(error), again=superseding.places_of(again))
+    retryable = not isinstance(error, (*workflow.fatal, *FATAL))
+    ahead, last = superseding.parts(again)
+    if tries_again(lease.execution, retryable=retryable):
+        for entries in ahead:
+            await lease.tell(facts.Supersede(change_id=lease.new_id(), epoch=lease.execution.epoch, entries=entries))
     await lease.tell(
         facts.Fail(
             change_id=lease.new_id(),
             epoch=lease.execution.epoch,
             failure=parts.values.seal(encode_failure(failure)),
-            retryable=not isinstance(error, (*workflow.fatal, *FATAL)) and len(again) <= AGAIN_MAX,
-            supersedes=again if len(again) <= AGAIN_MAX else (),
+            retryable=retryable,
+            supersedes=last,
             jitter=parts.engine.entropy.random(),
         )
     )

@@ -21,10 +21,13 @@ from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.journal import journal_of
 from outlast.runtime.parts import Parts
 from outlast.store.port import Verdict
 
-PAGE = 10_000
+
+def _ignored(inbox: int) -> None:
+    """What comes from outside is whoever claims it next to hear."""
 
 
 class Lease:
@@ -37,26 +40,26 @@ class Lease:
         """When the code began, as far as is known: a replay's clock begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
 
+    def let_go(self) -> None:
+        """Nobody listens any more."""
+        self._heard = _ignored
+
     # ---- the journal ----------------------------------------------------------------------------------------------
 
     async def journal(self) -> list[JournalEntry]:
         """What is recorded so far, in the order in which it was."""
         e = self.execution
-        if e.epoch == 1 and e.generation == 1:
+        if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
-        prefix = (e.namespace, e.id, e.journal_generation)
-        entries: list[JournalEntry] = []
-        while True:
-            after = entries[-1].key if entries else None
-            page = await self._parts.engine.store.scan(JournalEntry.KIND, prefix, after=after, limit=PAGE)
-            entries += [entry for entry in page if isinstance(entry, JournalEntry)]
-            if len(page) < PAGE:
-                break
-        entries.sort(key=lambda entry: entry.position)
+        entries = await self.recorded()
         if entries:
             self._entries = entries[-1].position + 1
             self.began_at = settled(entries[0].recorded_at) or 0
         return entries
+
+    async def recorded(self) -> list[JournalEntry]:
+        """As `journal`, looked up whatever is known."""
+        return await journal_of(self._parts.engine.store, self.execution)
 
     async def record(
         self,

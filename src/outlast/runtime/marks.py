@@ -27,7 +27,7 @@ class Origins(Struct, frozen=True):
 
 def origins_of(error: BaseException) -> Origins:
     """Of an error, of what it was raised from, and of the members of a group."""
-    found: list[OperationKey] = []
+    found: dict[OperationKey, None] = {}
     timed_out = False
     seen: set[int] = set()
 
@@ -38,8 +38,7 @@ def origins_of(error: BaseException) -> Origins:
         seen.add(id(raised))
         mark = getattr(raised, _MARK, None)
         if mark is not None:
-            if mark not in found:
-                found.append(mark)
+            found[mark] = None
             return
         timed_out = timed_out or isinstance(raised, TimeoutError)
         if isinstance(raised, BaseExceptionGroup):

@@ -114,3 +114,7 @@ class Performing:
             task.cancel()
         for alarm in self._backing_off.values():
             alarm.cancel()
+
+    def let_go(self) -> None:
+        """The attempt has ended, and nothing of this is under way."""
+        del self._attempt

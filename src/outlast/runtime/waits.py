@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -52,9 +53,20 @@ class Waits:
         self._attempt = attempt
         self._waiting: dict[Operation, Waiting] = {}
         """In the order of the calls: of two receives of one name, the first one called is served first."""
-        self._mail = Mail(attempt.parts, attempt.lease)
-        self._one_look = asyncio.Lock()
-        self._one_timer = asyncio.Lock()
+
+    # Made when first asked for: most attempts never wait.
+
+    @cached_property
+    def _mail(self) -> Mail:
+        return Mail(self._attempt.parts, self._attempt.lease)
+
+    @cached_property
+    def _one_look(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    @cached_property
+    def _one_timer(self) -> asyncio.Lock:
+        return asyncio.Lock()
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -215,3 +227,7 @@ class Waits:
             _log.warning("execution %s: %s", self._attempt.execution.id, error)
             return  # the loop's time, which a replay knows, gives the same
         replay.wake_times.update(unknown)
+
+    def let_go(self) -> None:
+        """The attempt has ended, and nothing of this is under way."""
+        del self._attempt

@@ -27,6 +27,14 @@ SPIN_SLICES = 20
 """Code that is not idle for so long waits by going round in circles (`asyncio.sleep(0)`): it is given what came."""
 
 
+def _never() -> bool:
+    return False
+
+
+def _no_timer(when_s: float, fire: Callable[[], None]) -> NoReturn:
+    raise RuntimeError("the workflow's code has ended")
+
+
 class Scope:
     """A branch of the code: operations are numbered per name within it, tasks that it creates are its children."""
 
@@ -134,6 +142,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._closed = True
         self._ready.clear()
         self._timers.clear()
+        self._on_idle = _never
+        self.set_timer = _no_timer
 
     # ---- what asyncio asks of a loop ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from outlast import limits
@@ -301,3 +302,15 @@ def test_exception_of_a_program_comes_back_in_it_and_in_who_imports_it(tmp_path:
 def test_failure_with_any_of_its_parts_missing_can_be_read():
     whole: dict[str, Any] = {"type": "builtins:ValueError", "message": "no"}
     assert str(raised_again(decode_failure(json.dumps(whole).encode()), execution_id="a", what="b")) == "no"
+
+
+def test_what_a_retry_runs_again_is_kept_however_long_the_failure_is():
+    """Without it the retry would replay the same failure for ever."""
+    places = b"\xff" * (limits.JOURNAL_MAX_ENTRIES // 8)
+    long = ExceptionGroup("m" * 9_000, [ValueError("\0" * 9_000) for _ in range(50)])
+    failure = msgspec.structs.replace(failure_of(thrown(long)), again=places)
+    data = encode_failure(failure)
+    assert len(data) < limits.FAILURE_MAX_BYTES
+    assert decode_failure(data).again == places
+    largest = Failure(type="\0" * 500, message="\0" * 9_000, traceback="\0" * 20_000, again=places)
+    assert decode_failure(encode_failure(largest)).again == places

@@ -49,6 +49,7 @@ USUAL: dict[type[facts.Fact], dict[str, Any]] = {
     facts.Complete: {"output": b"receipt"},
     facts.Fail: {"failure": b"boom"},
     facts.Continue: {"input": b"[43]"},
+    facts.Supersede: {"entries": (("", "charge", 0),)},
     facts.ChangePriority: {"priority": 7},
     facts.EventSent: {"name": "plan", "value": b"gold"},
     facts.DeferredResolved: {"name": "approval", "value": b"true"},

@@ -65,6 +65,8 @@ BROKEN: list[tuple[Execution, str]] = [
     (but(ready(), attempt=2), "attempts are failures and crashes, plus one"),
     (but(ready(), failures=1), "attempts are failures and crashes, plus one"),
     (but(ready(), crashes=1), "attempts are failures and crashes, plus one"),
+    (but(failed(), attempt=3), "at most one attempt of an ended execution is not counted"),
+    (but(failed(), attempt=0), "at most one attempt of an ended execution is not counted"),
     (but(ready(), failures=-1, attempt=0), "counters do not go below zero"),
     (but(ready(), crashes=-1, attempt=0), "counters do not go below zero"),
     (but(ready(), ran_ms=-1), "counters do not go below zero"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import Add, Code
+from outlast.machine.changes import Add, Code, Matches
 from outlast.model import event
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
@@ -76,6 +76,32 @@ def test_a_second_retry_supersedes_in_the_journal_that_goes_on():
     assert again.generation == 2
     changes = changes_of(again, facts.Retry, supersedes=(("", "charge", 0),))
     assert deletes_of(changes) == [journal_key("shop", "order-42", 1, "", "charge", 0)]
+
+
+def test_a_retry_by_an_old_look_is_refused():
+    """The keys that it supersedes may have outcomes by now that must stay."""
+    ended = failed()
+    assert after(ended, facts.Retry, seen_epoch=ended.epoch).status is Status.READY
+    assert refusal_of(ended, facts.Retry, seen_epoch=ended.epoch - 1).code is Code.CONFLICT
+
+
+@pytest.mark.parametrize("name", ["active", "failed", "cancelled"])
+def test_entries_may_leave_ahead_of_a_failure_or_a_retry_and_nothing_else_changes(name: str):
+    before = {"active": active, "failed": failed, "cancelled": cancelled}[name]()
+    changes = changes_of(before, facts.Supersede, entries=(("a/b", "charge", 0), ("", "ship", 3)))
+    assert deletes_of(changes) == [
+        journal_key("shop", "order-42", 1, "a/b", "charge", 0),
+        journal_key("shop", "order-42", 1, "", "ship", 3),
+    ]
+    assert len(changes.writes) == 2
+    assert changes.guards == (Matches(KEY, {"status": before.status, "epoch": before.epoch, "generation": 1}),)
+    assert changes.rings == ()
+
+
+def test_entries_leave_only_by_who_knows_the_epoch():
+    assert refusal_of(failed(), facts.Supersede, epoch=99).code is Code.NOT_HOLDER
+    assert refusal_of(active(), facts.Supersede, epoch=99).code is Code.NOT_HOLDER
+    assert refusal_of(after(failed(), facts.Retry), facts.Supersede).code is Code.NOT_HOLDER
 
 
 def test_a_retry_is_guarded_leaves_its_trail_and_rings_the_lane():

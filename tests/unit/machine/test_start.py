@@ -64,6 +64,18 @@ def test_a_start_is_guarded_by_its_own_insert():
     assert all(write.record.change_id == "a-Start" for write in changes.writes if isinstance(write, Insert))  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def test_epochs_begin_where_the_start_says_and_a_restart_goes_on_from_them():
+    """Rule 1: the next life of a purged id has other epochs, so a zombie of the former one is refused."""
+    assert after(active(first_epoch=7_000), facts.Complete).epoch == 7_001
+    assert after(succeeded(first_epoch=7_000), facts.Start, if_exists="restart", first_epoch=5).epoch == 7_001
+
+
+@pytest.mark.parametrize("first_epoch", [-1, 2**32])
+def test_epochs_begin_within_bounds(first_epoch: int):
+    with pytest.raises(InvalidInput, match="first_epoch"):
+        ready(first_epoch=first_epoch)
+
+
 def test_the_input_is_kept_beside_the_hot_row_in_the_same_commit():
     changes = changes_of(None, facts.Start, input=b"[1,2]")
     assert insert_of(changes, Payload) == Payload(

@@ -32,11 +32,17 @@ def test_only_a_claim_makes_anything_active():
 
 
 def test_only_a_restart_and_a_retry_open_what_has_ended():
-    assert {kind for kind in KINDS for status in TERMINAL if allowed(kind, status)} == {facts.Start, facts.Retry}
+    opens = {kind for kind in KINDS for status in TERMINAL if allowed(kind, status) & OPEN}
+    assert opens == {facts.Start, facts.Retry}
+
+
+def test_what_has_ended_hears_of_a_retry_that_is_about_to_come_and_of_nothing_else():
+    kept = {(kind, status) for kind in KINDS for status in TERMINAL if status in allowed(kind, status)}
+    assert kept == {(facts.Supersede, Status.FAILED), (facts.Supersede, Status.CANCELLED)}
 
 
 def test_nothing_moves_from_one_end_to_another():
-    assert all(allowed(kind, status) <= OPEN for kind in KINDS for status in TERMINAL)
+    assert all(allowed(kind, status) <= OPEN | {status} for kind in KINDS for status in TERMINAL)
 
 
 def test_only_its_own_code_makes_it_succeed_or_suspend():
@@ -47,5 +53,5 @@ def test_only_its_own_code_makes_it_succeed_or_suspend():
 
 def test_a_holders_facts_apply_to_active_executions_alone():
     for kind in KINDS:
-        if "epoch" in kind.__struct_fields__:
+        if "epoch" in kind.__struct_fields__ and kind is not facts.Supersede:
             assert set(TRANSITIONS[kind]) == {Status.ACTIVE}

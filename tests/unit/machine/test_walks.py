@@ -133,26 +133,27 @@ class Walk:
         if before is not None:
             assert after.epoch == before.epoch + (type(fact) is facts.Claim)
             assert before.inbox <= after.inbox <= before.inbox + 1
-            reopened = before.status.terminal
+            ended = before.status.terminal
+            reopened = ended and type(fact) is not facts.Supersede
             assert not reopened or isinstance(fact, facts.Start | facts.Retry), "what has ended stays ended"
             continued = type(fact) is facts.Continue and not after.status.terminal
             if continued:
                 self.continued.add(before.generation)
             assert after.generation == before.generation + (reopened or continued)
-            if before.unwinds and after.status is Status.CANCELLED:
+            if before.unwinds and not ended and after.status is Status.CANCELLED:
                 assert type(fact) is facts.Cancelled, "no undo is lost"
             if before.held and not after.held and not after.status.terminal:
                 assert isinstance(fact, facts.Release | facts.CancelRequested), "no hold is forgotten"
         # One completion for each life that has ended, in the same commit.
         lives = after.generation if after.status.terminal else after.generation - 1
-        ended = [
+        ends = [
             completion_key("shop", "order-42", generation)
             for generation in range(1, lives + 1)
             if generation not in self.continued
         ]
-        assert self.completions == Counter(ended)
+        assert self.completions == Counter(ends)
         if after.status.terminal:
-            completion = self.world.records[ended[-1]]
+            completion = self.world.records[ends[-1]]
             assert isinstance(completion, Completion)
             assert (completion.status, completion.finished_at) == (after.status, after.finished_at)
         else:

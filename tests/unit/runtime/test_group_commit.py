@@ -106,13 +106,13 @@ async def order(store: SqliteStore) -> list[str]:
     return [record.upstream for record in await store.scan("edge", (NS, "x")) if isinstance(record, Edge)]
 
 
-async def submitted_while_held(group: GroupCommit, gate: Gate, *batch: Changes) -> list[asyncio.Task[Verdict]]:
+async def submitted_while_held(group: GroupCommit, gate: Gate, *batch: Changes) -> list[asyncio.Future[Verdict]]:
     """One commit is in flight; these are submitted meanwhile."""
     gate.held.clear()
     gate.free.clear()
-    first = asyncio.ensure_future(group.commit(edge(0)))
+    first = group.commit(edge(0))
     await gate.until_held()
-    rest = [asyncio.ensure_future(group.commit(changes)) for changes in batch]
+    rest = [group.commit(changes) for changes in batch]
     await asyncio.sleep(0)
     gate.points.passed.clear()
     gate.free.set()
@@ -227,9 +227,9 @@ async def test_one_bad_change_fails_alone_and_order_is_kept(group: GroupCommit, 
 async def test_caller_who_gave_up_takes_nobody_with_it(group: GroupCommit, gate: Gate, store: SqliteStore):
     gate.held.clear()
     gate.free.clear()
-    first = asyncio.ensure_future(group.commit(edge(0)))
+    first = group.commit(edge(0))
     await gate.until_held()
-    second, third = asyncio.ensure_future(group.commit(edge(1))), asyncio.ensure_future(group.commit(edge(2)))
+    second, third = group.commit(edge(1)), asyncio.ensure_future(group.commit(edge(2)))
     await asyncio.sleep(0)
     first.cancel()
     second.cancel()
@@ -246,7 +246,7 @@ async def test_caller_who_gave_up_takes_nobody_with_it(group: GroupCommit, gate:
 async def test_close_answers_what_was_taken_and_takes_nothing_more(group: GroupCommit, gate: Gate, store: SqliteStore):
     gate.held.clear()
     gate.free.clear()
-    taken = [asyncio.ensure_future(group.commit(edge(n))) for n in range(25)]
+    taken = [group.commit(edge(n)) for n in range(25)]
     await gate.until_held()
     closing = asyncio.ensure_future(group.close())
     await asyncio.sleep(0)
@@ -280,7 +280,7 @@ async def test_change_that_only_deletes_needs_no_answer_to_be_safe(group: GroupC
 async def test_crash_of_the_store_reaches_everybody_who_waits(store: SqliteStore, gate: Gate, pauses: Pauses):
     group = GroupCommit(store, batch_max=2, pause=pauses)
     gate.points.crash_at("commit:commit")
-    commits = [asyncio.ensure_future(group.commit(edge(n))) for n in range(5)]
+    commits = [group.commit(edge(n)) for n in range(5)]
     done, _ = await asyncio.wait(commits, timeout=10)
     assert len(done) == 5
     assert all(isinstance(commit.exception(), StoreClosed) for commit in commits)

@@ -179,6 +179,10 @@ class ZombieConformance(Conformance):
             case "ready again":
                 world.clock.advance("11s")
                 await tell(store, "a", loses_lease(held))
+            case "purged, started anew and claimed":
+                await commit_one(store, decided(store, held, completes(held)))
+                assert await store.purge(finished_before=world.clock.now_ms() + 1) == 1
+                await running(store, "a", first_epoch=1_000)
             case "ended":
                 await commit_one(store, decided(store, held, completes(held)))
             case _:
@@ -186,7 +190,15 @@ class ZombieConformance(Conformance):
         return held
 
     @pytest.mark.parametrize(
-        "how", ["taken over", "taken over by the same worker", "ready again", "ended", "suspended"]
+        "how",
+        [
+            "taken over",
+            "taken over by the same worker",
+            "ready again",
+            "ended",
+            "suspended",
+            "purged, started anew and claimed",
+        ],
     )
     async def test_no_write_of_a_zombie_changes_anything(self, world: World, store: Store, how: str) -> None:
         held = await self.lost(world, store, how)

@@ -43,13 +43,14 @@ from outlast.testing.oracle import Oracle
 
 T = TypeVar("T")
 HISTORY_MAX = 20
+EPOCHS = 1_000
+"""So many epochs are each start's own: more than an example has claims."""
 
 
 class Hand:
     """A worker that once claimed an execution, and what it knows of it since it last looked. It may be a zombie."""
 
-    def __init__(self, claimed: Execution, records: dict[Key, Record], life: int) -> None:
-        self.life = life
+    def __init__(self, claimed: Execution, records: dict[Key, Record]) -> None:
         self.key = claimed.key
         self.epoch = claimed.epoch
         self.claim_id = claimed.claim_id
@@ -204,6 +205,8 @@ class Play(RuleBasedStateMachine):
     def decided(self, view: View, fact: facts.AnyFact, hand: Hand | None = None) -> Sent | None:
         if fact.change_id == universe.LATER:
             fact = msgspec.structs.replace(fact, change_id=self.new_id())
+            if isinstance(fact, facts.Start):
+                fact = msgspec.structs.replace(fact, first_epoch=self.numbers * EPOCHS)
         answer = decide(view, fact, self.pair.time)
         if isinstance(answer, Refusal):
             note(f"the machine refused {type(fact).__name__}: {answer.code}, {answer.message}")
@@ -242,10 +245,7 @@ class Play(RuleBasedStateMachine):
 
     def _held_by(self, hand: Hand, fact: facts.AnyFact, before: dict[Key, Record]) -> None:
         holder = before.get(hand.key)
-        # Known, to be settled: an id that was purged and started anew begins at epoch 0 again, so that a zombie of its
-        # former life is let in.
-        same_life = hand.life == self.purges.get(hand.key, 0)
-        if same_life and (not isinstance(holder, Execution) or holder.claim_id != hand.claim_id):
+        if not isinstance(holder, Execution) or holder.claim_id != hand.claim_id:
             raise Broken(f"a zombie's write was applied: {fact} by claim {hand.claim_id} on {holder}")
         if isinstance(fact, facts.StepRecorded) and fact.unwinds:
             # Its own writes a holder knows without looking.
@@ -268,7 +268,7 @@ class Play(RuleBasedStateMachine):
                 hand.claim_id == request.claim_id and hand.key == e.key and hand.epoch == e.epoch for hand in self.hands
             ):
                 self.claims.append((e.key, e.epoch, request.worker))
-                self.hands.append(Hand(e, self.records, self.purges.get(e.key, 0)))
+                self.hands.append(Hand(e, self.records))
 
     def due_facts(self, kind: DueKind, record: Record) -> list[Sent]:
         if isinstance(record, Delivery):

@@ -174,13 +174,19 @@ def _moved(before: Execution, after: Record | None) -> Iterator[str]:
         if not before.status.terminal:
             yield f"{before.key} opened a new generation while it was {before.status}"
         return
-    for field in ("attempt", "failures", "crashes"):
+    if _begun(after) < _begun(before):
+        yield f"{before.key}: {_begun(before)} attempts had begun, now {_begun(after)}"
+    for field in ("failures", "crashes"):
         if getattr(after, field) < getattr(before, field):
             yield f"{before.key}: {field} went back from {getattr(before, field)} to {getattr(after, field)}"
     if before.status.terminal and (after.status, after.finished_at) != (before.status, before.finished_at):
         yield f"{before.key} was {before.status} and became {after.status} in the same generation"
     if after.epoch != before.epoch and after.status is before.status is Status.ACTIVE:
         yield f"{before.key} changed hands from epoch {before.epoch} to {after.epoch} without an end of the lease"
+
+
+def _begun(e: Execution) -> int:
+    return e.attempt if e.attempt_open or e.status.terminal else e.attempt - 1
 
 
 def _later(time: Time | None, now: int) -> bool:

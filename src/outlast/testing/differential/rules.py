@@ -208,7 +208,13 @@ class StoreMachine(Play):
     @operation(often=2, picks=st.lists(universe.recent, min_size=1, max_size=3))
     def commit_again(self, picks: list[int]) -> None:
         """The replies were lost, or so their senders think."""
-        self.commit([self.sent[-1 - pick % len(self.sent)] for pick in picks if self.sent])
+        sent = [one for one in self.sent if not self._began_a_former_life(one)]
+        self.commit([sent[-1 - pick % len(sent)] for pick in picks if sent])
+
+    def _began_a_former_life(self, sent: Sent) -> bool:
+        """Whether this started an execution that has ended and been purged since: no sender is that patient."""
+        life = self.purges.get(sent.changes.anchors[0], 0)
+        return isinstance(sent.fact, facts.Start) and sent.applied_in not in (None, life)
 
     @operation(often=2, data=st.data(), many=st.integers(1, 3), later=universe.rarely)
     def raw(self, data: st.DataObject, many: int, later: bool) -> None:

@@ -1,0 +1,788 @@
+"""Waiting: for time, for events, for values from outside. What waits is suspended, and goes on as if nothing were."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast import App, DeferredRejected, ExecutionNotFound, ExecutionRefused, InvalidInput, Retry
+from outlast.app import store_for
+from tests.acceptance.conftest import Place, status_is, until
+
+
+async def suspended_on(handle: Any, reason: str) -> None:
+    async def reached() -> bool:
+        info = await handle.info()
+        return (info.status, info.reason) == ("suspended", reason)
+
+    await until(reached, f"{handle} is not suspended on {reason}")
+
+
+# ---- sleep --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_sleep_suspends_until_its_wake_time(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def sleeper() -> str:
+        await outlast.sleep("1h")
+        return "awake"
+
+    async with app.worker() as worker:
+        handle = await sleeper.start()
+        await suspended_on(handle, "timer")
+        info = await handle.info()
+        assert info.wake_at is not None
+        assert info.wake_at - info.created_at == dt.timedelta(hours=1)
+        await until(lambda: worker.busy == 0, "it holds the worker")
+        await clocked.pass_time(app, "59m")
+        assert (await handle.info()).status == "suspended"
+        await clocked.pass_time(app, "1m")
+        assert await handle.result(timeout=20) == "awake"
+
+
+async def test_two_equal_sleeps_are_two_sleeps(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def twice() -> str:
+        await outlast.sleep("1h")
+        await outlast.sleep("1h")
+        return "awake"
+
+    async with app:
+        handle = await twice.start()
+        await suspended_on(handle, "timer")
+        await clocked.pass_time(app, "1h")
+        first = (await handle.info()).wake_at
+
+        async def second_sleep() -> bool:
+            info = await handle.info()
+            return info.status == "suspended" and info.wake_at != first
+
+        await until(second_sleep, "it does not sleep again")
+        await clocked.pass_time(app, "1h")
+        assert await handle.result(timeout=20) == "awake"
+
+
+async def test_receive_takes_events_in_order(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def adder() -> list[int]:
+        return [await outlast.receive("number", int) for _ in range(3)]
+
+    async with app:
+        handle = await adder.start()
+        await suspended_on(handle, "event:number")
+        for n in range(3):
+            await handle.send("number", n)
+        assert await handle.result(timeout=20) == [0, 1, 2]
+
+
+async def test_a_deferred_is_resolved_from_outside(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def asks() -> bool:
+        return await outlast.deferred("approval", bool)
+
+    async with app:
+        handle = await asks.start()
+        await suspended_on(handle, "deferred:approval")
+        await handle.resolve("approval", True)
+        assert await handle.result(timeout=20) is True
+        await handle.resolve("approval", True)
+        with pytest.raises(ExecutionRefused, match="resolved before"):
+            await handle.resolve("approval", False)
+
+
+async def test_a_named_timer_keeps_its_first_wake_time(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def cooling() -> list[str]:
+        await asyncio.gather(outlast.sleep("1h", name="cool"), outlast.sleep("9h", name="cool"))
+        await outlast.sleep("9h", name="cool")
+        return ["cool"]
+
+    async with app:
+        handle = await cooling.start()
+        await suspended_on(handle, "timer")
+        await clocked.pass_time(app, "1h")
+        assert await handle.result(timeout=20) == ["cool"]
+
+
+async def test_sleep_until_a_moment_that_has_passed_is_over_at_once(app: App):
+    @app.workflow
+    async def late() -> str:
+        await outlast.sleep_until(dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+        return "over"
+
+    async with app:
+        assert await late() == "over"
+
+
+async def test_a_short_sleep_keeps_the_execution_in_memory(app: App):
+    @app.workflow
+    async def naps() -> int:
+        for _ in range(5):
+            await outlast.sleep("20ms")
+        return 5
+
+    async with app:
+        handle = await naps.start()
+        assert await handle.result(timeout=20) == 5
+        assert len({entry.epoch for entry in await handle.journal()}) == 1, "it was claimed again"
+
+
+async def test_a_suspended_sleep_ends_in_time(place: Place):
+    """Not at the next look of a slow reconciler: a look says when the next timer is due."""
+    app = place.app(resident=0)
+
+    @app.workflow
+    async def sleeper() -> float:
+        await outlast.sleep("700ms")
+        return 0.0
+
+    async with app:
+        handles = [await sleeper.start() for _ in range(10)]
+        await asyncio.gather(*(handle.result(timeout=20) for handle in handles))
+        late: list[float] = []
+        for handle in handles:
+            began, fired = await handle.journal()
+            late.append((fired.recorded_at - began.recorded_at).total_seconds() - 0.7)
+    assert sorted(late)[5] < 0.2, late
+
+
+async def test_def_workflows_wait_too(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    def waits() -> list[Any]:
+        outlast.sync.sleep("1h")
+        got = outlast.sync.receive("number", int)
+        try:
+            outlast.sync.receive("number", int, timeout="1m")
+        except TimeoutError:
+            return [got, outlast.sync.deferred("answer", str).result()]
+        return []
+
+    async with app:
+        handle = await waits.start()
+        await suspended_on(handle, "timer")
+        await handle.send("number", 7)
+        await handle.resolve("answer", "yes")
+        await clocked.pass_time(app, "1h")
+        await suspended_on(handle, "event:number")
+        await clocked.pass_time(app, "1m")
+        assert await handle.result(timeout=20) == [7, "yes"]
+
+
+async def test_a_restart_does_not_lengthen_a_sleep(clocked: Place):
+    """A worker leaves in the middle of it: the next one goes by what was written down."""
+    first, second = clocked.app(resident="1m"), clocked.app(resident=0)
+    for one in (first, second):
+
+        @one.workflow(name="sleeper")
+        async def sleeper() -> str:
+            await outlast.sleep("60s")
+            return "awake"
+
+    async with first.worker(drain=0):
+        [workflow] = first.registry
+        handle = await workflow.options(id="it").start()
+
+        async def sleeps() -> bool:
+            return len(await handle.journal()) == 1
+
+        await until(sleeps, "it does not sleep")
+        assert (await handle.info()).status == "active", "it is resident"
+        await clocked.pass_time(first, "40s")
+    async with second:
+        handle = second.execution("it")
+        await suspended_on(handle, "timer")
+        await clocked.pass_time(second, "20s")
+        assert await handle.result(timeout=20) == "awake"
+
+
+# ---- events -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_is_the_same_event(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def two() -> list[int]:
+        return [await outlast.receive("number", int), await outlast.receive("number", int)]
+
+    async with app:
+        handle = await two.start()
+        await handle.send("number", 1, key="a")
+        await handle.send("number", 1, key="a")
+        await suspended_on(handle, "event:number")
+        await handle.send("number", 1, key="a")
+        await handle.send("number", 2, key="b")
+        assert await handle.result(timeout=20) == [1, 2]
+
+
+async def test_an_event_sent_before_the_timeout_is_received_however_late_somebody_looks(place: Place, clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def waits() -> int:
+        return await outlast.receive("number", int, timeout="1h")
+
+    async with app.worker(reconcilers=True):
+        handle = await waits.options(id="it").start()
+        await suspended_on(handle, "event:number")
+    other = clocked.app()
+    async with other.client():
+        await other.execution("it").send("number", 7)
+    assert clocked._clock is not None
+    clocked._clock.advance("2h")
+    async with app:
+        assert await waits.execution("it").result(timeout=20) == 7
+
+
+async def test_an_event_of_another_type_fails_the_receive_and_not_the_ones_after_it(app: App):
+    @app.workflow
+    async def typed() -> list[Any]:
+        said: list[Any] = []
+        for _ in range(2):
+            try:
+                said.append(await outlast.receive("number", int))
+            except outlast.CodecError:
+                said.append("no number")
+        return said
+
+    async with app:
+        handle = await typed.start()
+        await handle.send("number", "seven")
+        await handle.send("number", 7)
+        assert await handle.result(timeout=20) == ["no number", 7]
+
+
+async def test_sending_to_what_has_ended_or_never_was_is_refused(app: App):
+    @app.workflow
+    async def short() -> None:
+        return None
+
+    async with app:
+        handle = await short.start()
+        await handle.result(timeout=20)
+        for tell in (handle.send("x", 1), handle.resolve("x", 1), handle.reject("x", "no"), handle.interrupt()):
+            with pytest.raises(ExecutionRefused, match="has ended"):
+                await tell
+        nobody = app.execution("nobody")
+        for tell in (nobody.send("x", 1), nobody.resolve("x", 1), nobody.reject("x", "no"), nobody.interrupt()):
+            with pytest.raises(ExecutionNotFound):
+                await tell
+
+
+async def test_an_event_is_not_taken_while_another_outcome_is_on_its_way(place: Place):
+    """That outcome may make the code give the receive up: then the event must be there for the next one."""
+
+    class SlowToRecord:
+        def __init__(self) -> None:
+            self._store = store_for(place.url)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+        async def commit(self, batch: Any) -> Any:
+            if "'quick'" in str(batch):
+                await handle.send("number", 7)
+                await asyncio.sleep(0.2)
+            return await self._store.commit(batch)
+
+    app = place.app(store=SlowToRecord)
+
+    @app.step
+    async def quick() -> None:
+        return None
+
+    @app.workflow
+    async def waits() -> list[int | None]:
+        won = await outlast.race(quick(), outlast.receive("number", int))
+        return [won, await outlast.receive("number", int, timeout="5s")]
+
+    other = place.app()
+    async with other.client():
+        handle = other.execution("it")
+        async with app:
+            started = await waits.options(id="it").start()
+            assert await started.result(timeout=20) == [None, 7]
+
+
+# ---- deferreds ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_deferred_may_be_resolved_before_anybody_waits(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def asks() -> list[int]:
+        await outlast.sleep("1h")
+        answer = outlast.deferred("answer", int)
+        return [await answer, await answer]
+
+    async with app:
+        handle = await asks.start()
+        await handle.resolve("answer", 42)
+        await suspended_on(handle, "timer")
+        await clocked.pass_time(app, "1h")
+        assert await handle.result(timeout=20) == [42, 42]
+
+
+class TooExpensive(Exception):
+    pass
+
+
+async def test_a_rejected_deferred_raises(app: App):
+    @app.workflow
+    async def asks() -> list[str]:
+        said: list[str] = []
+        for name in ("first", "second"):
+            try:
+                await outlast.deferred(name, int)
+            except (DeferredRejected, TooExpensive) as error:
+                said.append(f"{type(error).__name__}: {error}")
+        return said
+
+    async with app:
+        handle = await asks.start()
+        await handle.reject("first", "too late")
+        await handle.reject("first", "too late")
+        with pytest.raises(ExecutionRefused, match="rejected before"):
+            await handle.reject("first", "too early")
+        with pytest.raises(ExecutionRefused, match="rejected before"):
+            await handle.resolve("first", 1)
+        await handle.reject("second", TooExpensive("by far"))
+        assert await handle.result(timeout=20) == ["DeferredRejected: too late", "TooExpensive: by far"]
+
+
+async def test_an_interrupt_is_a_graceful_stop(app: App):
+    @app.workflow
+    async def loops() -> list[int]:
+        got: list[int] = []
+        stop = asyncio.ensure_future(outlast.interrupted())
+        while not stop.done():
+            number = await outlast.race(asyncio.shield(stop), outlast.receive("number", int))
+            if number is not None:
+                got.append(number)
+        return got
+
+    async with app:
+        handle = await loops.start()
+        for n in range(3):
+            await handle.send("number", n)
+
+        async def received() -> bool:
+            return [entry.outcome for entry in await handle.journal() if entry.op == "receive"] == ["succeeded"] * 3
+
+        await until(received, "it does not receive")
+        await handle.interrupt()
+        await handle.interrupt()
+        assert await handle.result(timeout=20) == [0, 1, 2]
+
+
+# ---- tokens -------------------------------------------------------------------------------------------------------
+
+KEYS = "new:" + "bmV3" * 8 + ",old:" + "b2xk" * 8 + "@2099-01-01T00:00:00Z"
+OLD = "old:" + "b2xk" * 8
+RETIRED = "new:" + "bmV3" * 8 + ",old:" + "b2xk" * 8 + "@2001-01-01T00:00:00Z"
+
+
+def asking(app: App) -> tuple[Any, list[str]]:
+    made: list[str] = []
+
+    @app.step
+    async def post(token: str) -> None:
+        made.append(token)
+
+    @app.workflow
+    async def asks() -> bool:
+        approval = outlast.deferred("approval", bool, timeout="1h")
+        await post(await approval.token())
+        return await approval
+
+    return asks, made
+
+
+async def test_a_token_resolves_its_deferred_and_nothing_else(clocked: Place):
+    app = clocked.app(token_keys=KEYS)
+    asks, made = asking(app)
+    async with app:
+        handle = await asks.options(id="it").start()
+        await suspended_on(handle, "deferred:approval")
+        [token] = made
+        assert token not in str(await handle.journal()), "who reads the journal could use it"
+        for forged in (token[:-2] + "xx", token.replace("ol1.new", "ol1.old"), "ol1.new.e30.x", "", "é", token + ".x"):
+            with pytest.raises(outlast.InvalidToken, match=r"^this token is not valid$"):
+                await app.resolve_token(forged, True)
+        await app.resolve_token(token, True)
+        await app.resolve_token(token, True)
+        assert await handle.result(timeout=20) is True
+        with pytest.raises(ExecutionRefused, match="resolved before"):
+            await app.resolve_token(token, False)
+
+
+async def test_a_token_expires_with_its_deferred(clocked: Place):
+    app = clocked.app(token_keys=KEYS)
+    asks, made = asking(app)
+    async with app:
+        handle = await asks.start()
+        await suspended_on(handle, "deferred:approval")
+        assert clocked._clock is not None
+        clocked._clock.advance("1h")
+        with pytest.raises(outlast.TokenExpired):
+            await app.resolve_token(made[0], True)
+
+
+async def test_a_rotated_key_is_good_for_its_grace(clocked: Place):
+    first = clocked.app(token_keys=OLD)
+    asks, made = asking(first)
+    async with first:
+        handle = await asks.options(id="it").start()
+        await suspended_on(handle, "deferred:approval")
+    retired, rotated = clocked.app(token_keys=RETIRED), clocked.app(token_keys=KEYS)
+    async with retired.client():
+        with pytest.raises(outlast.InvalidToken):
+            await retired.resolve_token(made[0], True)
+    async with rotated.client():
+        await rotated.reject_token(made[0], "no")
+        assert (await rotated.execution("it").info()).status == "ready"
+
+
+async def test_a_token_needs_a_key(app: App):
+    asks, _ = asking(app)
+    async with app:
+        with pytest.raises(outlast.InvalidConfig, match="OUTLAST_TOKEN_KEYS"):
+            await asks()
+
+
+# ---- the wrong place, the wrong input -----------------------------------------------------------------------------
+
+WRONG = {
+    "negative": lambda: outlast.sleep(-1),
+    "nan": lambda: outlast.sleep(float("nan")),
+    "too long": lambda: outlast.sleep("200000d"),
+    "naive": lambda: outlast.sleep_until(dt.datetime(2030, 1, 1)),  # noqa: DTZ001
+    "no moment": lambda: outlast.sleep_until("tomorrow"),  # type: ignore[arg-type]
+    "long name": lambda: outlast.receive("n" * 300, int),
+    "reserved": lambda: outlast.receive("outlast:cancel", int),
+    "no name": lambda: outlast.deferred("", int),
+    "timer's name": lambda: outlast.sleep("1s", name="a\nb"),
+    "timeout": lambda: outlast.receive("number", int, timeout="soon"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+async def test_what_cannot_be_is_refused_at_the_call_and_leaves_nothing(what: str, app: App):
+    @app.workflow
+    async def wrong() -> str:
+        try:
+            await WRONG[what]()
+        except InvalidInput as error:
+            return str(error)
+        return "accepted"
+
+    async with app:
+        handle = await wrong.start()
+        assert await handle.result(timeout=20) != "accepted"
+        assert await handle.journal() == []
+
+
+@pytest.mark.parametrize("place_of_call", ["outside", "in a step"])
+async def test_only_workflow_code_can_wait(place_of_call: str, app: App):
+    async def waits() -> int:
+        refused = 0
+        for call in (
+            lambda: outlast.sleep(1),
+            lambda: outlast.receive("number", int),
+            lambda: outlast.deferred("number", int),
+            outlast.interrupted,
+            lambda: outlast.sync.sleep(1),
+            lambda: outlast.sync.receive("number", int),
+        ):
+            with pytest.raises(outlast.WrongPlace):
+                call()
+            refused += 1
+        return refused
+
+    step = app.step(waits, name="waits")
+
+    @app.workflow
+    async def outer() -> int:
+        return await step()
+
+    async with app:
+        assert await (waits() if place_of_call == "outside" else outer()) == 6
+
+
+async def test_each_colour_has_its_own_face(app: App):
+    @app.workflow
+    def blocking() -> str:
+        try:
+            _ = outlast.sleep(1)
+        except outlast.WrongPlace as error:
+            return str(error)
+        return ""
+
+    @app.workflow
+    async def awaiting() -> str:
+        try:
+            outlast.sync.sleep(1)
+        except outlast.WrongPlace as error:
+            return str(error)
+        return ""
+
+    async with app:
+        assert "outlast.sync.sleep" in await blocking.aio()
+        assert "await outlast.sleep" in await awaiting()
+
+
+# ---- cancelling, failing, racing ----------------------------------------------------------------------------------
+
+
+async def test_a_cancel_comes_before_any_other_wake_up(clocked: Place):
+    app = clocked.app()
+    got: list[int] = []
+
+    @app.workflow
+    async def waits() -> None:
+        got.append(await outlast.receive("number", int))
+
+    async with app:
+        handle = await waits.start()
+        await suspended_on(handle, "event:number")
+        await handle.hold()
+        await handle.send("number", 7)
+        await handle.cancel()
+        with pytest.raises(outlast.ExecutionCancelled):
+            await handle.result(timeout=20)
+    assert got == []
+
+
+async def test_a_cancel_of_live_code_is_heard_while_it_waits(app: App):
+    cleaned: list[str] = []
+
+    @app.step
+    async def clean() -> None:
+        cleaned.append("clean")
+
+    @app.workflow
+    async def waits() -> None:
+        try:
+            await outlast.race(outlast.sleep("900ms"), outlast.receive("number", int))
+            await outlast.sleep("900ms")
+        finally:
+            await clean()
+
+    async with app:
+        handle = await waits.start()
+
+        async def sleeps() -> bool:
+            return any(entry.op == "wait" for entry in await handle.journal())
+
+        await until(sleeps, "it does not sleep")
+        await handle.cancel()
+        with pytest.raises(outlast.ExecutionCancelled):
+            await handle.result(timeout=20)
+    assert cleaned == ["clean"]
+
+
+async def test_losers_of_a_race_are_journaled_as_given_up(app: App):
+    @app.step
+    async def slow() -> str:
+        await asyncio.sleep(30)
+        return "slow"
+
+    @app.workflow
+    async def races() -> str | None:
+        return await outlast.race(slow(), outlast.sleep("20ms"), outlast.receive("number", str))
+
+    async with app:
+        handle = await races.start()
+        assert await handle.result(timeout=20) is None
+        outcomes = {(entry.op, entry.outcome) for entry in await handle.journal()}
+    assert outcomes == {
+        ("wait", "began"),
+        ("sleep", "succeeded"),
+        ("step", "cancelled"),
+        ("receive", "cancelled"),
+    }
+
+
+async def test_a_race_needs_somebody(app: App):
+    @app.workflow
+    async def empty() -> None:
+        await outlast.race()
+
+    async with app:
+        with pytest.raises(InvalidInput):
+            await empty()
+
+
+async def test_a_timeout_of_a_receive_that_escaped_waits_again_after_a_retry(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow(retry=Retry(max_attempts=2, initial=0))
+    async def waits() -> int:
+        return await outlast.receive("number", int, timeout="1h")
+
+    async with app:
+        handle = await waits.start()
+        await suspended_on(handle, "event:number")
+        await clocked.pass_time(app, "1h")
+
+        async def second_attempt() -> bool:
+            info = await handle.info()
+            return info.status == "suspended" and info.failures == 1
+
+        await until(second_attempt, "it is not tried again")
+        await handle.send("number", 7)
+        assert await handle.result(timeout=20) == 7
+
+
+@pytest.mark.parametrize("how", ["shield", "wait"])
+async def test_a_timer_beside_an_operation_that_goes_on_replays(how: str, place: Place):
+    """It fired, the operation was not given up: only the timer's own record can say so."""
+
+    def build(app: App) -> Any:
+        @app.step
+        async def slow() -> str:
+            await asyncio.sleep(0.3)
+            return "slow"
+
+        @app.step
+        async def meanwhile() -> str:
+            return "meanwhile"
+
+        @app.workflow
+        async def impatient() -> list[str]:
+            going = asyncio.create_task(slow())
+            if how == "shield":
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(going), 0.05)
+            else:
+                nap = asyncio.create_task(asyncio.sleep(0.05))
+                await asyncio.wait({going, nap}, return_when=asyncio.FIRST_COMPLETED)
+            said = [await meanwhile(), await going]
+            await outlast.sleep("50ms")
+            return said
+
+        return impatient
+
+    app = place.app(resident=0)
+    impatient = build(app)
+    async with app:
+        handle = await impatient.start()
+        assert await handle.result(timeout=20) == ["meanwhile", "slow"]
+        assert len({entry.epoch for entry in await handle.journal()}) > 1, "it was not replayed"
+
+
+@pytest.mark.parametrize("how", ["by itself", "by an operator"])
+async def test_a_cancelled_sibling_an_error_and_a_durable_finally_do_not_stop_a_retry(how: str, app: App):
+    """The error is the code's own: nothing in the journal says that what follows is due to it."""
+    broken = [True]
+    ran: list[str] = []
+
+    @app.step
+    async def effect(name: str, seconds: float = 0.0) -> str:
+        ran.append(name)
+        await asyncio.sleep(seconds if broken else 0)
+        return name
+
+    async def breaks() -> str:
+        await effect("first")
+        if broken:
+            raise ValueError(broken.pop())
+        return "mended"
+
+    @app.workflow(retry=Retry(max_attempts=2, initial=0) if how == "by itself" else None)
+    async def group() -> list[str]:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                slow, quick = tasks.create_task(effect("slow", 30)), tasks.create_task(breaks())
+            return [slow.result(), quick.result()]
+        finally:
+            await effect("clean")
+
+    async with app:
+        handle = await group.start()
+        if how == "by an operator":
+            await until(lambda: not broken, "it did not break")
+            with pytest.raises(ExceptionGroup):
+                await handle.result(timeout=20)
+            await handle.retry()
+        assert await handle.result(timeout=20) == ["slow", "mended"]
+
+
+async def test_an_error_of_the_code_and_a_durable_finally_do_not_stop_a_retry(app: App):
+    broken = [True]
+
+    @app.step
+    async def effect(name: str) -> str:
+        return name
+
+    clean = effect.options(name="clean")
+
+    @app.workflow(retry=Retry(max_attempts=2, initial=0))
+    async def careful() -> str:
+        try:
+            if broken:
+                raise ValueError(broken.pop())
+            return await effect("done")
+        finally:
+            await clean("clean")
+
+    async with app:
+        assert await (await careful.start()).result(timeout=20) == "done"
+
+
+async def test_branches_nested_too_deeply_fail_at_the_call(app: App):
+    ran: list[int] = []
+
+    @app.step
+    async def effect() -> None:
+        ran.append(1)
+
+    async def deeper(levels: int) -> str:
+        if levels:
+            return await asyncio.create_task(deeper(levels - 1))
+        try:
+            await effect()
+        except outlast.LimitExceeded:
+            return "refused"
+        return "accepted"
+
+    @app.workflow
+    async def deep(levels: int) -> str:
+        return await deeper(levels)
+
+    async with app:
+        assert await deep(600) == "refused"
+        assert (await deep(100), len(ran)) == ("accepted", 1)
+
+
+async def test_many_waits_of_one_execution(clocked: Place):
+    """More than a suspension can name stay in memory, and go on all the same."""
+    app = clocked.app()
+
+    @app.workflow
+    async def many(count: int) -> int:
+        return sum(await asyncio.gather(*(outlast.deferred(f"d{n}", int) for n in range(count))))
+
+    async with app:
+        few = await many.start(200)
+        await status_is(few, "suspended")
+        for n in range(200):
+            await few.resolve(f"d{n}", 1)
+        assert await few.result(timeout=30) == 200

@@ -1,0 +1,86 @@
+"""Which journal entries a retry runs again, and in which order they leave: the end must be found again half-way."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlast import limits
+from outlast.machine import superseding
+from outlast.model.journal import CANCEL, CANCELLED, FAILED, RETRY, STEP, SUCCEEDED, JournalEntry
+
+
+def entry(position: int, outcome: str = SUCCEEDED, *, op: str = STEP) -> JournalEntry:
+    return JournalEntry(
+        namespace="shop",
+        execution="order-42",
+        generation=1,
+        scope="",
+        name=f"s{position}",
+        occurrence=1,
+        op=op,
+        outcome=outcome,
+        value=None,
+        epoch=1,
+        position=position,
+        recorded_at=0,
+        change_id="c",
+    )
+
+
+def key(position: int) -> tuple[str, str, int]:
+    return ("", f"s{position}", 1)
+
+
+def test_what_was_given_up_leaves_first_and_the_first_failure_last():
+    """A replay of what is left meets the same failure, and gives the same up again."""
+    journal = [
+        entry(0),
+        entry(1, FAILED, op=RETRY),
+        entry(2, FAILED),
+        entry(3, CANCELLED),
+        entry(4, FAILED),
+        entry(5, CANCELLED),
+    ]
+    left = superseding.escaped(journal, {key(n) for n in range(1, 6)})
+    assert [one.position for one in left] == [5, 3, 1, 4, 2]
+
+
+def test_the_cancel_and_what_it_cut_short_run_again_and_the_cancel_leaves_last():
+    journal = [entry(0, CANCELLED), entry(1, op=CANCEL), entry(2, CANCELLED), entry(3, FAILED)]
+    assert [one.position for one in superseding.cut_short(journal)] == [2, 1]
+
+
+def test_without_a_cancel_nothing_was_cut_short():
+    assert superseding.cut_short([entry(0), entry(1, CANCELLED)]) == []
+
+
+def test_entries_are_found_by_their_places():
+    journal = [entry(0), entry(7, FAILED), entry(8, CANCELLED), entry(9)]
+    bits = superseding.places_of([journal[1], journal[2]])
+    assert superseding.places_in(bits) == {7, 8}
+    assert [one.position for one in superseding.at_places(journal, superseding.places_in(bits))] == [8, 7]
+    assert superseding.places_in(superseding.places_of([])) == frozenset()
+
+
+def test_the_places_of_the_longest_journal_fit_into_a_failure():
+    last = limits.JOURNAL_MAX_ENTRIES - 1
+    bits = superseding.places_of([entry(0), entry(last)])
+    assert superseding.places_in(bits) == {0, last}
+    assert len(bits) * 4 / 3 < limits.FAILURE_MAX_BYTES / 4
+
+
+@pytest.mark.parametrize(
+    "count, ahead, last",
+    [
+        (0, [], 0),
+        (1, [], 1),
+        (superseding.PART_MAX, [], superseding.PART_MAX),
+        (superseding.PART_MAX + 1, [1], superseding.PART_MAX),
+        (3_000, [superseding.PART_MAX, superseding.PART_MAX, 150], superseding.PART_MAX),
+    ],
+)
+def test_what_one_change_does_not_hold_leaves_ahead_in_parts(count: int, ahead: list[int], last: int):
+    entries = [entry(number) for number in range(count)]
+    parts, rest = superseding.parts(entries)
+    assert ([len(part) for part in parts], len(rest)) == (ahead, last)
+    assert [one for part in (*parts, rest) for one in part] == [key(number) for number in range(count)]
