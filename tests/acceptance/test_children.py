@@ -14,6 +14,7 @@ from outlast import (
     ExecutionCancelled,
     ExecutionConflict,
     ExecutionExpired,
+    ExecutionFailed,
     ExecutionNotFound,
     ExecutionRefused,
     InvalidInput,
@@ -220,6 +221,28 @@ async def test_a_child_fails_its_parent_with_the_exception_it_raised(app: App):
 
     async with app:
         assert await checkout() == ["shoe", 2, "shoe: 2 left"]
+
+
+async def test_an_exception_that_cannot_be_imported_comes_with_its_remote_traceback(app: App):
+    class Local(Exception):
+        pass
+
+    @app.workflow
+    async def ship() -> None:
+        raise Local("deep inside")
+
+    @app.workflow
+    async def checkout() -> list[str]:
+        try:
+            await ship()
+        except ExecutionFailed as error:
+            return [error.error_type.rpartition(".")[2], error.message, error.traceback]
+        return []
+
+    async with app:
+        kind, message, lines = await checkout()
+        assert (kind, message) == ("Local", "deep inside")
+        assert "in ship" in lines
 
 
 async def test_a_cancelled_and_an_expired_child_have_errors_of_their_own(clocked: Place):
