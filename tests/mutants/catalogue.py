@@ -346,7 +346,7 @@ _TRANSITIONS = (
         name="lives-share-their-epochs",
         breaks="rule 1",
         what="the epochs of every execution begin at zero, also of an id that was purged and started anew",
-        file="machine/decide_start.py",
+        file="machine/beginnings.py",
         old="        epoch=fact.first_epoch,\n",
         new="",
         noticed_by=(f"{RULE}01_a_zombie_of_a_former_life_is_refused",),
