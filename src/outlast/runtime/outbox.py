@@ -146,7 +146,8 @@ class Outbox:
         await self._engine.tell(fact.namespace, parent, answer)
 
     async def _refused(self, delivery: Delivery, fact: facts.Fact, refusal: Refusal) -> None:
-        """Struck off, and recorded with its sender, if that is still there."""
+        """Struck off, and recorded with its sender, if that is still there. Not if somebody else carried it meanwhile:
+        then the target has heard it, and may have ended since."""
         what = type(fact).__name__
         _log.warning("%s: %s for %s is refused: it %s", delivery.source, what, delivery.target, refusal.message)
         note = Undelivered(target=delivery.target, fact=what, code=refusal.code, message=refusal.message)
@@ -166,7 +167,10 @@ class Outbox:
                 id=event.change_id,
                 partition=delivery.partition,
                 anchors=(source, delivery.key),
-                guards=(Matches(source, {"id": delivery.source}),),
+                guards=(
+                    Matches(source, {"id": delivery.source}),
+                    Matches(delivery.key, {"change_id": delivery.change_id}),
+                ),
                 writes=(Insert(event), Delete(delivery.key)),
             )
         )

@@ -244,3 +244,14 @@ async def test_children_of_other_partitions_are_cancelled_through_the_outbox(wor
     child = await world.engine.look(NS, FAR)
     assert child is not None
     assert child.status is Status.CANCELLED
+
+
+async def test_who_comes_late_with_a_word_that_was_carried_does_not_call_it_refused(world: World):
+    """The reconciler had it on its list; meanwhile it was delivered at once, and its target has ended."""
+    held = await world.hold(NEAR)
+    await world.start(f"{NEAR}/other", parent=NEAR)
+    delivery = await world.owe(held, f"{NEAR}/other", word())
+    await world.engine.deliver(delivery)
+    await world.engine.tell(NS, f"{NEAR}/other", facts.CancelRequested(change_id="cancel"))
+    await world.engine.deliver(delivery)
+    assert [event for event in await world.events(NEAR) if event.name == UNDELIVERED] == []
