@@ -3,6 +3,7 @@
 from outlast import sync
 from outlast.app import App
 from outlast.authoring.continuing import continue_as_new
+from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
 from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
 from outlast.client.handle import Handle, SyncHandle
@@ -47,11 +48,12 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
-    # waiting and going on, in workflows
+    # in workflows
     "Deferred",
     "continue_as_new",
     "deferred",
     "interrupted",
+    "patched",
     "race",
     "receive",
     "sleep",

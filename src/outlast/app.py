@@ -16,9 +16,11 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from msgspec import structs
 
 from outlast import limits
 from outlast.authoring.changed import warn_of_changed_code
@@ -52,6 +54,7 @@ from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.parts import Parts
+from outlast.runtime.timing import Timing
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
@@ -74,7 +77,25 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
         from outlast.store.sqlite import SqliteStore
 
         return SqliteStore(url, clock=clock, points=points)
-    raise InvalidConfig(f"no store for {scheme}:// yet: use sqlite:///file.db (PostgreSQL and Valkey come later)")
+    if scheme in ("postgresql", "postgres"):
+        try:
+            from outlast.store.postgres import PostgresStore
+        except ModuleNotFoundError as missing:
+            if missing.name != "asyncpg":
+                raise
+            raise InvalidConfig(f"{scheme}:// needs a driver: pip install 'outlast[postgres]'") from missing
+        return PostgresStore(url, clock=clock, points=points)
+    if scheme.partition("+")[0] in ("valkey", "valkeys", "redis", "rediss"):
+        try:
+            from outlast.store.valkey import ValkeyStore
+        except ModuleNotFoundError as missing:
+            if missing.name != "hiredis":
+                raise
+            raise InvalidConfig(f"{scheme}:// needs a driver: pip install 'outlast[valkey]'") from missing
+        return ValkeyStore(url, clock=clock, points=points)
+    raise InvalidConfig(
+        f"no store for {scheme}://: use sqlite:///file.db, postgresql://user@host/database or valkey://host:6379"
+    )
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -116,12 +137,14 @@ class App:
         codec: CodecHook | None = None,
         store: Callable[[], Store] | None = None,
         entropy: Entropy | None = None,
+        timing: Timing | None = None,
         **options: Any,
     ) -> None:
         self.config = Config.load(os.environ, url=url, namespace=namespace, lease_ttl=lease_ttl, **options)
         self.registry = Registry()
         self.values = Values(codec, allow_pickle=self.config.allow_pickle)
-        self.entropy = entropy or SystemEntropy()
+        self.entropy: Entropy = entropy or SystemEntropy()
+        self.timing: Timing | None = timing
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
         self._opening = False
@@ -183,6 +206,22 @@ class App:
             yield self
         finally:
             await self._close()
+
+    @contextmanager
+    def elsewhere(
+        self, *, store: Callable[[], Store], timing: Timing, entropy: Entropy | None = None, **options: Any
+    ) -> Generator[App]:
+        """The same app in other surroundings, for tests: its next openings are on that store, by that time.
+
+        `options` are fields of its `Config`. Everything is as before when the block ends.
+        """
+        before = self.config, self._make_store, self.timing, self.entropy
+        self.config = structs.replace(self.config, **options)
+        self._make_store, self.timing, self.entropy = store, timing, entropy or self.entropy
+        try:
+            yield self
+        finally:
+            self.config, self._make_store, self.timing, self.entropy = before
 
     @asynccontextmanager
     async def worker(self, **settings: Unpack[WorkerKeywords]) -> AsyncGenerator[Worker]:
@@ -307,23 +346,25 @@ class App:
         self,
         *,
         status: str | Status | Iterable[str | Status] | None = None,
+        reason: str | None = None,
         workflow: str | None = None,
         lane: str | None = None,
         tags: dict[str, str] | None = None,
         limit: int = 100,
     ) -> list[Info]:
-        """Executions, newest first."""
-        return await self.opened().find(self._query(status, workflow, lane, tags, limit))
+        """Executions, newest first. `reason` is the stored one: `timer`, `event:plan`, `version`, …"""
+        return await self.opened().find(self._query(status, reason, workflow, lane, tags, limit))
 
     async def count(
         self,
         *,
         status: str | Status | Iterable[str | Status] | None = None,
+        reason: str | None = None,
         workflow: str | None = None,
         lane: str | None = None,
         tags: dict[str, str] | None = None,
     ) -> int:
-        return await self.opened().count(self._query(status, workflow, lane, tags, 1))
+        return await self.opened().count(self._query(status, reason, workflow, lane, tags, 1))
 
     def completions(
         self, *, after: str | None = None, namespace: str | None = None, tags: dict[str, str] | None = None
@@ -345,7 +386,9 @@ class App:
     async def purge(self, older_than: Duration) -> int:
         return await self.opened().purge(older_than)
 
-    def _query(self, status: Any, workflow: str | None, lane: str | None, tags: Any, limit: int) -> Query:
+    def _query(
+        self, status: Any, reason: str | None, workflow: str | None, lane: str | None, tags: Any, limit: int
+    ) -> Query:
         words = [] if status is None else [status] if isinstance(status, str) else list(status)
         try:
             statuses = frozenset(Status(word) for word in words)
@@ -355,6 +398,7 @@ class App:
         return Query(
             namespace=self.config.namespace,
             status=statuses,
+            reason=reason,
             workflow=workflow,
             lane=lane,
             tags=tags or {},
@@ -413,8 +457,8 @@ class Opened:
         self.loop = asyncio.get_running_loop()
         self._app = app
         self._store = store
-        self._engine = Engine(store, entropy=app.entropy, carries=True)
-        self._waiters = Waiters(store)
+        self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True)
+        self.waiters = Waiters(store, self._engine.timing)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
@@ -431,7 +475,7 @@ class Opened:
         self.client = Client(
             self._engine,
             app.values,
-            self._waiters,
+            self.waiters,
             namespace=app.config.namespace,
             owner=app,
             started=self._kick,
@@ -444,7 +488,7 @@ class Opened:
             self._engine,
             app.values,
             threads=settings.concurrency,
-            committed=self._waiters.committed,
+            committed=self.waiters.committed,
             resident_ms=config.resident_ms,
             tokens=Tokens(config.token_keys),
             token_ttl_ms=config.token_ttl_ms,
@@ -533,9 +577,9 @@ class Opened:
             if RESCAN in heard or partitions:
                 self.worker.heard()
         if RESCAN in heard:
-            await self._waiters.rescan()
+            await self.waiters.rescan()
         elif partitions:
-            await self._waiters.rescan(partitions)
+            await self.waiters.rescan(partitions)
 
     async def abandon(self) -> None:
         """Leave everything as a killed process would: nothing is finished, handed back or told."""
@@ -554,7 +598,7 @@ class Opened:
                 last.push_async_callback(self.parts.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
-            last.push_async_callback(self._waiters.close)
+            last.push_async_callback(self.waiters.close)
             last.push_async_callback(self._stop_listening)
             if self.reconcilers is not None:
                 last.push_async_callback(self.reconcilers.stop)

@@ -27,6 +27,7 @@ ATTEMPTS_MAX: Final = 10_000
 CRASHES_MAX: Final = 1_000
 WAITS_MAX: Final = 1_000
 SENDS_MAX: Final = 100
+FORK_MAX_ENTRIES: Final = 900  # a fork copies them, and a retry from a step deletes them, in one commit
 
 # Work per call of the store.
 BATCH_MAX_CHANGES: Final = 1_000

@@ -6,7 +6,7 @@ This is the one place that knows which stores there are; a new store is a line i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,13 @@ import pytest
 from outlast import App, Duration
 from outlast.app import store_for
 from outlast.testing import ManualClock
+from tests import postgres
+from tests.conformance.valkey_harness import check_leaks, valkey_url
 
 STORES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/acceptance.db",
+    "postgres": lambda _: asyncio.run(postgres.empty()),
+    "valkey": valkey_url,
 }
 
 
@@ -50,9 +54,12 @@ class Place:
 
 
 @pytest.fixture(params=STORES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """A store with real time."""
-    return Place(STORES[request.param](tmp_path))
+    url = STORES[request.param](tmp_path)
+    yield Place(url)
+    if request.param == "valkey":
+        check_leaks(url)
 
 
 @pytest.fixture

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from outlast.app import store_for
 from outlast.errors import ExecutionExpired
 from outlast.model.completion import Completion
 from outlast.model.journal import JournalEntry
 from outlast.model.status import Status
-from outlast.store.sqlite import SqliteStore
+from tests.acceptance.conftest import Place
 from tests.acceptance.fleet import STEPS, effects, make_app, spawn, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -28,8 +29,8 @@ SETTINGS = {
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/fleet.db"
+def url(place: Place) -> str:
+    return place.url
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ async def test_workers_killed_at_random_lose_nothing_and_redo_nothing_recorded(s
 
 
 async def assert_nothing_recorded_was_redone(url: str, ledger: Path, number: int) -> None:
-    store = SqliteStore(url)
+    store = store_for(url)
     await store.open()
     took_effect = effects(ledger)
     for n in range(number):
@@ -91,7 +92,7 @@ async def assert_nothing_recorded_was_redone(url: str, ledger: Path, number: int
 
 async def freeze(process, url: str) -> None:
     """SIGSTOP it, but not in the middle of a commit: one file has one writer at a time, and that one would be it."""
-    store = SqliteStore(url)
+    store = store_for(url)
     await store.open()
     while True:
         process.send_signal(signal.SIGSTOP)

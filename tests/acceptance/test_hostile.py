@@ -542,14 +542,14 @@ async def test_whoever_waits_is_told_when_the_app_closes(app: App):
             await waiting
 
 
-async def test_an_app_that_could_not_be_opened_can_be_opened_later(app: App, monkeypatch: pytest.MonkeyPatch):
-    from outlast.store.sqlite import SqliteStore
-
-    def refuse(self: SqliteStore) -> Any:
+async def test_an_app_that_could_not_be_opened_can_be_opened_later(
+    place: Place, app: App, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(self: object) -> Any:
         raise StoreError("no doorbell")
 
     with monkeypatch.context() as broken:
-        broken.setattr(SqliteStore, "listen", refuse)
+        broken.setattr(type(store_for(place.url)), "listen", refuse)
         with pytest.raises(OutlastError, match="no doorbell"):
             await app.__aenter__()
     async with app:

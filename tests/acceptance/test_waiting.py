@@ -216,7 +216,7 @@ async def test_a_ring_that_cannot_be_looked_at_does_not_end_the_listening(
     rescan = waiters.Waiters.rescan
 
     async def failing(self: waiters.Waiters, *args: Any) -> None:
-        if troubles and self is subscriber._opened._waiters:  # type: ignore[union-attr]
+        if troubles and self is subscriber._opened.waiters:  # type: ignore[union-attr]
             raise troubles.pop()
         await rescan(self, *args)
 

@@ -30,6 +30,7 @@ PAGES = [
     "docs/values.md",
     "docs/configuration.md",
     "docs/testing.md",
+    "docs/versions.md",
     "docs/write-a-store.md",
 ]
 BLOCK = re.compile(

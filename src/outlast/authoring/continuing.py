@@ -20,4 +20,5 @@ from outlast.runtime.signals import ContinuedAsNew
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
     """End this generation and begin the next one with these arguments. It does not return: no code runs behind it."""
     attempt = workflow_code("continue_as_new")
-    raise ContinuedAsNew(attempt.encode_arguments(args, kwargs))
+    data, _ = attempt.workflow.arguments.encode(attempt.parts.values, args, kwargs)
+    raise ContinuedAsNew(data)

@@ -33,6 +33,32 @@ def signature_of(fn: Callable[..., Any], arguments: Arguments, name: str, versio
     return sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
+def patches_in(fn: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the patches in the source, and in that of the plain functions of its module that it calls."""
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+
+    def walk(function: Any) -> None:
+        if id(function) in seen or len(seen) > FOLLOWED_MAX:
+            return
+        seen.add(id(function))
+        operations = operations_in(function)
+        found.update(dict.fromkeys(one.removeprefix(_PATCH) for one in operations if one.startswith(_PATCH)))
+        module = getattr(function, "__module__", None)
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        for name in getattr(code, "co_names", ()):
+            callee = _names_known_to(function).get(name)
+            if inspect.isfunction(callee) and callee.__module__ == module:
+                walk(callee)
+
+    walk(fn)
+    return tuple(found)
+
+
+_PATCH = "wait patched "
+FOLLOWED_MAX = 100
+
+
 # ---- schema -------------------------------------------------------------------------------------------------------
 
 

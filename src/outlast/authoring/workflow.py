@@ -21,7 +21,7 @@ from outlast.authoring.callables import check_callable, default_name, is_async
 from outlast.authoring.host import Host
 from outlast.authoring.options import Options, StartOptions, parse_lasting, parse_options, parse_requires
 from outlast.authoring.retry import Retry, check_retry
-from outlast.authoring.signature import signature_of
+from outlast.authoring.signature import patches_in, signature_of
 from outlast.codec.arguments import Arguments
 from outlast.errors import InvalidInput, WrongPlace
 from outlast.machine import facts
@@ -121,6 +121,7 @@ class Workflow(Generic[P, R]):
             is_async=is_async(fn),
             arguments=self.arguments,
             fatal=options.retry.fatal,
+            patches=functools.cache(lambda: patches_in(fn)),
         )
         # Without the attributes of `fn`, which may have the names of ours.
         functools.update_wrapper(cast("Any", self), fn, updated=())

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
+from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from outlast.cli.documents import execution_document
 from outlast.cli.waiting import sessions_of
 from outlast.cli.words import age, relative
 from outlast.client.info import info_of
+from outlast.client.offers import Offers, offers_in
 from outlast.errors import InvalidInput
 from outlast.model.execution import Execution, parse_route
 from outlast.model.record import settled
@@ -47,20 +49,21 @@ async def ls(
     async with context.looking() as store:
         found, total, now = await _find(store, query), await store.count(query), await store.now()
         served = any(expires_at > now for expires_at in (await sessions_of(store)).values())
+        offers = await offers_in(store)
     if context.out.json:
         context.out.document(
             {
                 "store": context.shown_store,
                 "namespace": context.namespace,
                 "total": total,
-                "executions": [execution_document(info_of(execution)) for execution in found],
+                "executions": [execution_document(structs.replace(info_of(e), reason=offers.reason(e))) for e in found],
             }
         )
         return
     if not found:
         context.out.note("no executions" + (" match" if query != Query(namespace=query.namespace, limit=limit) else ""))
         return
-    context.out.show(_table(found, now, served=served))
+    context.out.show(_table(found, now, served=served, offers=offers))
     if total > len(found):
         context.out.note(f"{len(found):,} of {total:,}; --limit shows more")
 
@@ -103,7 +106,7 @@ async def _find(store: Store, query: Query) -> list[Execution]:
     return found
 
 
-def _table(found: list[Execution], now: int, *, served: bool) -> Table:
+def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="head", pad_edge=False)
     table.add_column("ID", overflow="fold")
     table.add_column("WORKFLOW", overflow="fold")
@@ -117,24 +120,25 @@ def _table(found: list[Execution], now: int, *, served: bool) -> Table:
             e.id,
             e.workflow if e.version == "1" else f"{e.workflow} v{e.version}",
             Text(e.status, style=str(e.status)),
-            _reason(e, now, served=served),
+            _reason(e, now, served=served, offers=offers),
             str(info.attempts),
             age(now - (settled(e.created_at) or now)),
         )
     return table
 
 
-def _reason(e: Execution, now: int, *, served: bool) -> str:
+def _reason(e: Execution, now: int, *, served: bool, offers: Offers) -> str:
     """The reason, and until when; of what has ended, the cause."""
     if e.status.terminal:
         return "" if e.cause in (None, e.status) else str(e.cause)
     wake_at = settled(e.wake_at)
-    marks = [e.reason] if e.reason else []
+    reason = offers.reason(e)
+    marks = [reason] if reason else []
     if marks and wake_at is not None and not e.held:
-        marks = [f"{e.reason} {relative(wake_at, now=now)}"]
+        marks = [f"{reason} {relative(wake_at, now=now)}"]
     if e.status is Status.READY and not served:
         marks.append("no worker is alive")
-    elif e.status is Status.READY and (requires := parse_route(e.route).requires):
+    elif e.status is Status.READY and not reason and (requires := parse_route(e.route).requires):
         marks.append(f"needs {', '.join(sorted(requires))}")
     if e.cancel_requested:
         marks.append("cancelling")

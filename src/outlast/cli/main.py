@@ -18,12 +18,14 @@ from outlast import __version__
 from outlast.cli.cancel import cancel
 from outlast.cli.context import Context, Failed
 from outlast.cli.doctor import doctor
+from outlast.cli.fork import fork
 from outlast.cli.hold import hold
 from outlast.cli.ls import ls
 from outlast.cli.migrate import migrate
 from outlast.cli.output import Output
 from outlast.cli.purge import purge
 from outlast.cli.release import release
+from outlast.cli.replay import replay
 from outlast.cli.resolve import resolve
 from outlast.cli.retry import retry
 from outlast.cli.send import send
@@ -37,8 +39,8 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
-    "Look": (ls, show, doctor),
-    "Act": (send, resolve, cancel, retry, hold, release),
+    "Look": (ls, show, doctor, replay),
+    "Act": (send, resolve, cancel, retry, fork, hold, release),
     "Keep": (migrate, purge, tokens),
 }
 """Every command, in the order and under the headings of `outlast --help`."""

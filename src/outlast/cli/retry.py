@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from cyclopts import Parameter
+
 from outlast.cli.context import ContextArgument, Id
 from outlast.cli.telling import tell
 
 
-async def retry(id: Id, /, *, context: ContextArgument) -> None:
+async def retry(
+    id: Id,
+    /,
+    *,
+    from_step: Annotated[
+        str | None, Parameter(help="Run this step (NAME, or NAME#2 for its second call) and all after it again.")
+    ] = None,
+    context: ContextArgument,
+) -> None:
     """Open an execution that ended again: what was recorded is not run again, only what failed.
 
-    What has not ended is refused (exit 1).
+    What has not ended is refused (exit 1), and so is what has succeeded: `outlast fork` it.
 
     Examples:
       outlast retry order-42
+      outlast retry order-42 --from-step charge
       outlast --json ls --status failed | jq -r '.executions[].id' | xargs -n1 outlast retry
     """
-    await tell(context, id, lambda handle: handle.retry())
+    await tell(context, id, lambda handle: handle.retry(from_step=from_step))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from cyclopts import Parameter
+from msgspec import structs
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -22,7 +23,7 @@ from outlast.cli.documents import (
 from outlast.cli.timeline import label, timeline
 from outlast.cli.waiting import Situation, situation_of, why
 from outlast.cli.words import duration, failure, failure_line, local, moment, plain, shown
-from outlast.client.info import info_of
+from outlast.client.info import Info, info_of
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution, parse_route
@@ -46,6 +47,10 @@ class Everything:
     attempts: list[Attempt]
     journal: list[JournalEntry]
     events: list[Event]
+
+    @property
+    def info(self) -> Info:
+        return structs.replace(info_of(self.execution), reason=self.situation.offers.reason(self.execution))
 
 
 async def show(
@@ -71,7 +76,8 @@ async def show(
             {
                 "store": context.shown_store,
                 "namespace": context.namespace,
-                "execution": execution_document(info_of(found.execution)),
+                "execution": execution_document(found.info),
+                "offered": found.situation.offers.of_workflow(found.execution),
                 "waiting": why(found.execution, found.situation),
                 "workers_alive": found.situation.alive,
                 "attempts": [attempt_document(attempt) for attempt in found.attempts],
@@ -120,14 +126,14 @@ async def _all(store: Store, kind: type[R], prefix: tuple[str | int, ...]) -> li
 
 
 def page(found: Everything, *, all: bool) -> RenderableType:
-    e, now = found.execution, found.situation.now
+    e, now, reason = found.execution, found.situation.now, found.situation.offers.reason(found.execution)
     parts: list[RenderableType] = [
         Text.assemble(
             ("● ", str(e.status)),
             (e.id, "head"),
             f"  {e.workflow} version {e.version}  ",
             (e.status, str(e.status)),
-            (f"  {e.reason}" if e.reason else "", "quiet"),
+            (f"  {reason}" if reason else "", "quiet"),
         ),
         Padding(Text(why(e, found.situation)), (0, 0, 1, 2)),
         Padding(_facts(found, now), (0, 0, 1, 2)),

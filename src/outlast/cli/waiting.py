@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast.cli.words import duration, moment, plural, relative
+from outlast.client.offers import Offers, offers_in
 from outlast.model.execution import Execution, parse_route
 from outlast.model.lane import Lane, lane_key
 from outlast.model.partition import partition_of
@@ -33,6 +34,7 @@ class Situation:
     now: int
     sessions: dict[str, int]
     lane_paused: bool = False
+    offers: Offers = field(default_factory=lambda: Offers({}))
 
     @property
     def alive(self) -> list[str]:
@@ -53,7 +55,7 @@ async def situation_of(store: Store, e: Execution) -> Situation:
     home = partition_of(e.namespace, e.id, store.partitions)
     [lane] = await store.load([lane_key(home, e.namespace, e.lane)])
     paused = isinstance(lane, Lane) and lane.paused
-    return Situation(await store.now(), await sessions_of(store), paused)
+    return Situation(await store.now(), await sessions_of(store), paused, await offers_in(store))
 
 
 def why(e: Execution, s: Situation) -> str:
@@ -78,6 +80,13 @@ def _ready(e: Execution, s: Situation) -> str:
     if s.lane_paused:
         return f"{since}, but lane {e.lane} is paused: nothing in it is claimed until it is resumed."
     wanted = _wanted(e)
+    missing = s.offers.reason(e)
+    if missing == Reason.VERSION:
+        return f"{since}, but no live worker has version {e.version} of {e.workflow}: {_offered(e, s)}. Start {wanted}."
+    if missing is not None:
+        return (
+            f"{since}, but no live worker that has {e.workflow} offers {missing.partition(':')[2]!r}. Start {wanted}."
+        )
     if not s.alive:
         return f"{since}, but no worker that serves it is alive. Start one: {wanted}."
     return (
@@ -92,6 +101,13 @@ def _wanted(e: Execution) -> str:
     options = "" if e.lane == "default" else f" --lanes {e.lane}"
     options += f" --capabilities {','.join(requires)}" if requires else ""
     return f"`outlast worker MODULE:APP{options}`, with workflow {e.workflow} version {e.version}"
+
+
+def _offered(e: Execution, s: Situation) -> str:
+    offered = s.offers.of_workflow(e)
+    if not offered:
+        return f"{plural(len(s.alive), 'worker')} {_are(s.alive)} alive, none with any version of it"
+    return "offered are " + ", ".join(f"version {version} (by {', '.join(who)})" for version, who in offered.items())
 
 
 def _are(many: list[str]) -> str:

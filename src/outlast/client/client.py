@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import structs
+
+from outlast import limits
+from outlast.client.cutting import cut
 from outlast.client.handle import Handle
 from outlast.client.info import (
     AttemptInfo,
@@ -17,6 +21,7 @@ from outlast.client.info import (
     moment,
     moment_or_none,
 )
+from outlast.client.offers import offers_in
 from outlast.client.saying import event_sent, interrupted, rejected, resolved
 from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, raised_again
@@ -29,6 +34,7 @@ from outlast.errors import (
     ExecutionRefused,
     ExecutionSkipped,
     InvalidInput,
+    LimitExceeded,
 )
 from outlast.machine import facts, superseding
 from outlast.machine.changes import Code
@@ -43,6 +49,7 @@ from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.journal import journal_of
+from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Query
 from outlast.tokens import Claims, Tokens
 
@@ -71,7 +78,7 @@ class Client:
         self.namespace = namespace
         self._engine = engine
         self._values = values
-        self._waiters = waiters
+        self.waiters = waiters
         self._owner = owner
         self._started = started
         self._fast_path = fast_path
@@ -120,7 +127,7 @@ class Client:
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
         if told.applied:
-            self._waiters.started(fact.namespace, fact.id)
+            self.waiters.started(fact.namespace, fact.id)
 
     async def _conflict(self, fact: facts.Start, told: Told) -> ExecutionConflict:
         """Shows both: what is there, and what was given."""
@@ -141,8 +148,11 @@ class Client:
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 
+    def limit(self, seconds: float | None) -> Limit:
+        return self._engine.timing.limit(seconds)
+
     async def result(self, execution_id: str, annotation: Any) -> Any:
-        end = await self._waiters.ended(self.namespace, execution_id)
+        end = await self.waiters.ended(self.namespace, execution_id)
         if end is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         match end.status:
@@ -163,12 +173,12 @@ class Client:
     # ---- looking --------------------------------------------------------------------------------------------------
 
     async def info(self, execution_id: str) -> Info:
-        return info_of(await self._look(execution_id))
+        [info] = await self._infos([await self._look(execution_id)])
+        return info
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
-        execution = await self._look(execution_id)
-        entries = await journal_of(self._engine.store, execution)
+        entries = await journal_of(self._engine.store, await self._look(execution_id))
         return [
             JournalInfo(
                 scope=entry.scope,
@@ -203,7 +213,14 @@ class Client:
 
     async def find(self, query: Query) -> list[Info]:
         page = await self._engine.store.find(query)
-        return [info_of(execution) for execution in page.executions]
+        return await self._infos(page.executions)
+
+    async def _infos(self, executions: Sequence[Execution]) -> list[Info]:
+        """With the reasons that are not stored: why no live worker can take what is ready."""
+        if not any(execution.status is Status.READY for execution in executions):
+            return [info_of(execution) for execution in executions]
+        offers = await offers_in(self._engine.store)
+        return [structs.replace(info_of(execution), reason=offers.reason(execution)) for execution in executions]
 
     async def count(self, query: Query) -> int:
         return await self._engine.store.count(query)
@@ -213,18 +230,18 @@ class Client:
     ) -> AsyncIterator[CompletionInfo]:
         """Every end, in commit order, for ever; go on from a `cursor` after a restart. All of `tags` must fit."""
         cursor = after
-        loop = asyncio.get_running_loop()
+        timing = self._engine.timing
         while True:
-            rings, began_s = self._waiters.rings, loop.time()
+            rings, began_s = self.waiters.rings, timing.time_s()
             feed = await self._engine.store.completions(after=cursor, filter=filter)
-            look_at_s = loop.time() + (loop.time() - began_s) * DISTANCE
-            for completion in feed.completions:
+            look_at_s = timing.time_s() + (timing.time_s() - began_s) * DISTANCE
+            for number, completion in enumerate(feed.completions):
                 if tags.items() <= completion.tag_map.items():
-                    yield completion_of(completion)
+                    yield completion_of(completion, None if feed.cursors is None else feed.cursors[number])
             if cursor == feed.cursor:
-                await self._waiters.rung(rings)
+                await self.waiters.rung(rings)
                 # As in `Waiters`: a busy store rings all the time, mostly for others.
-                await asyncio.sleep(max(0.0, look_at_s - loop.time()))
+                await timing.beat(max(0.0, look_at_s - timing.time_s()))
             cursor = feed.cursor
 
     # ---- telling --------------------------------------------------------------------------------------------------
@@ -302,12 +319,16 @@ class Client:
         failure = decode_failure(data)
         return (failure.type, failure.message)
 
-    async def retry(self, execution_id: str) -> None:
+    async def retry(self, execution_id: str, from_step: str | None = None) -> None:
         """Open it again: the failure that ended it, and what a cancel cut short, run again. The rest replays.
 
-        What waits for its version is tried again as it is: the code that runs now may fit.
+        What waits for its version is tried again as it is: the code that runs now may fit. `from_step` runs that step
+        again, and all that was recorded after it.
         """
-        self._waiters.touched(self.namespace, execution_id)
+        if from_step is not None:
+            await self._retry_from(await self._look(execution_id), from_step)
+            return
+        self.waiters.touched(self.namespace, execution_id)
         while True:
             execution = await self._look(execution_id)
             if execution.reason == Reason.VERSION:
@@ -340,6 +361,40 @@ class Client:
         places = superseding.places_in(decode_failure(self._values.unseal(data)).again)
         return superseding.at_places(await journal_of(self._engine.store, execution), places) if places else []
 
+    async def _retry_from(self, execution: Execution, from_step: str) -> None:
+        if execution.status is Status.SUCCEEDED:
+            raise ExecutionRefused(execution.id, Code.TERMINAL, "has succeeded: fork it from that step instead")
+        _, dropped = cut(execution.id, await journal_of(self._engine.store, execution), from_step)
+        if len(dropped) > limits.FORK_MAX_ENTRIES:
+            raise LimitExceeded("retried journal", actual=len(dropped), limit=limits.FORK_MAX_ENTRIES, unit="entries")
+        supersedes = tuple((entry.scope, entry.name, entry.occurrence) for entry in dropped)
+        await self._tell(execution.id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+
+    async def fork(self, execution_id: str, from_step: str, *, into: str | None) -> str:
+        """A new execution that keeps what was recorded before the step; its id."""
+        source = await self._look(execution_id)
+        kept, _ = cut(execution_id, await journal_of(self._engine.store, source), from_step)
+        data = await self._payload(source, Role.INPUT, source.journal_generation)
+        assert data is not None, "every execution has an input"
+        fact = facts.Fork(
+            change_id=self._new_id(),
+            id=into if into is not None else self._fork_id(execution_id),
+            source=source,
+            input=data,
+            # Numbered anew: what went left no gap.
+            journal=tuple(structs.replace(entry, position=place) for place, entry in enumerate(kept)),
+        )
+        told = await self._engine.tell(self.namespace, fact.id, fact)
+        if told.refusal is not None:
+            raise ExecutionRefused(fact.id, told.refusal.code, told.refusal.message)
+        self._started()
+        return fact.id
+
+    def _fork_id(self, execution_id: str) -> str:
+        """The source's own with a mark of its own behind it; of a child or member, a root's."""
+        mark = f"-fork-{self._new_id()[-8:]}"
+        return execution_id.replace("/", "-")[: limits.ID_MAX_CHARS - len(mark)] + mark
+
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many."""
         before = await self._engine.store.now() - to_ms(older_than, what="older_than")
@@ -352,7 +407,7 @@ class Client:
         self._told(execution_id, await self._engine.tell(self.namespace, execution_id, fact))
 
     def _told(self, execution_id: str, told: Told) -> None:
-        self._waiters.touched(self.namespace, execution_id)
+        self.waiters.touched(self.namespace, execution_id)
         refusal = told.refusal
         if refusal is None or refusal.code is Code.ALREADY:
             self._started()
@@ -363,8 +418,8 @@ class Client:
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
-    async def _payload(self, execution: Execution, role: Role) -> bytes | None:
-        key = payload_key(execution.namespace, execution.id, execution.generation, role)
+    async def _payload(self, execution: Execution, role: Role, generation: int | None = None) -> bytes | None:
+        key = payload_key(execution.namespace, execution.id, generation or execution.generation, role)
         [record] = await self._engine.store.load([key])
         return record.value if isinstance(record, Payload) else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from outlast.client import saying
@@ -55,7 +54,7 @@ class Handle(Generic[R]):
         if timeout is None:
             return await self._client.result(self.id, self._annotation)
         seconds = to_ms(timeout, what="timeout") / 1_000
-        limit = asyncio.timeout(seconds)
+        limit = self._client.limit(seconds)
         try:
             async with limit:
                 return await self._client.result(self.id, self._annotation)
@@ -127,9 +126,20 @@ class Handle(Generic[R]):
     async def release(self) -> None:
         await self._client.release(self.id)
 
-    async def retry(self) -> None:
-        """Open an ended execution again, or one that waits for its version: what was recorded is not run again."""
-        await self._client.retry(self.id)
+    async def retry(self, *, from_step: str | None = None) -> None:
+        """Open an ended execution again, or one that waits for its version: what was recorded is not run again.
+
+        With `from_step` that step and all that was recorded after it run again.
+        """
+        await self._client.retry(self.id, from_step)
+
+    async def fork(self, *, from_step: str, id: str | None = None) -> Handle[R]:
+        """A new execution that keeps what this one recorded before the step, and goes on from there.
+
+        `from_step="charge"` is the first recorded call of that name, `"charge#2"` the second. Without an id it is this
+        one's with a random mark behind it (`order-42-fork-1f0c2a9b`). This one stays as it is.
+        """
+        return Handle(self._host, await self._client.fork(self.id, from_step, into=id), self._annotation)
 
     # ---- inside a workflow ----------------------------------------------------------------------------------------
 
@@ -216,8 +226,11 @@ class SyncHandle(Generic[R]):
     def release(self) -> None:
         self._app.blocking(self._handle.release)
 
-    def retry(self) -> None:
-        self._app.blocking(self._handle.retry)
+    def retry(self, *, from_step: str | None = None) -> None:
+        self._app.blocking(lambda: self._handle.retry(from_step=from_step))
+
+    def fork(self, *, from_step: str, id: str | None = None) -> SyncHandle[R]:
+        return SyncHandle(self._app, self._app.blocking(lambda: self._handle.fork(from_step=from_step, id=id)))
 
     def __repr__(self) -> str:
         return f"<SyncHandle {self.id!r}>"

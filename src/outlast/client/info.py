@@ -117,7 +117,8 @@ def info_of(e: Execution) -> Info:
     )
 
 
-def completion_of(completion: Completion) -> CompletionInfo:
+def completion_of(completion: Completion, cursor: str | None) -> CompletionInfo:
+    """`cursor` as the feed gives it: None where it is the completion's own number."""
     return CompletionInfo(
         execution_id=completion.execution,
         namespace=completion.namespace,
@@ -126,5 +127,5 @@ def completion_of(completion: Completion) -> CompletionInfo:
         workflow=completion.workflow,
         tags=completion.tag_map,
         finished_at=moment(settled(completion.finished_at)),
-        cursor=str(completion.seq),
+        cursor=str(completion.seq) if cursor is None else cursor,
     )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -21,6 +20,7 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
+from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store
 
 _log = logging.getLogger(__name__)
@@ -48,8 +48,9 @@ class End(Struct, frozen=True):
 
 
 class Waiters:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, timing: Timing | None = None) -> None:
         self._store = store
+        self._timing: Timing = timing or LoopTiming()
         self._waiting: dict[Name, set[asyncio.Future[End | None]]] = {}
         self._poll: asyncio.Task[None] | None = None
         self._owed = asyncio.Event()
@@ -59,10 +60,12 @@ class Waiters:
         self.rings = 0
         """Grows whenever something may have ended, here or elsewhere."""
         self._bell = asyncio.Event()
+        self.on_wait: Callable[[], None] | None = None
+        """Called when somebody begins to wait."""
 
     def started(self, namespace: str, execution_id: str) -> None:
         """Started by this process, just now."""
-        self._fresh[(namespace, execution_id)] = (self._looked, asyncio.get_running_loop().time())
+        self._fresh[(namespace, execution_id)] = (self._looked, self._timing.time_s())
         if len(self._fresh) > FRESH_MAX:
             del self._fresh[next(iter(self._fresh))]
 
@@ -73,8 +76,7 @@ class Waiters:
     async def rung(self, rings: int) -> None:
         """Until something may have ended since there were so many `rings`; for so long as the net takes, at most."""
         if self.rings == rings:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._bell.wait(), POLL_S)
+            await self._timing.beat(POLL_S, unless=self._bell, of="completions")
 
     def _ring(self) -> None:
         self.rings += 1
@@ -86,13 +88,15 @@ class Waiters:
         name = (namespace, execution_id)
         loop = asyncio.get_running_loop()
         looked, started_at_s = self._fresh.pop(name, (-1, 0.0))
-        fresh = looked == self._looked and loop.time() - started_at_s < FRESH_S
+        fresh = looked == self._looked and self._timing.time_s() - started_at_s < FRESH_S
         gone: Execution | None = None
         while True:
             future: asyncio.Future[End | None] = loop.create_future()
             # Wait before looking: an end between the two rings, too.
             self._waiting.setdefault(name, set()).add(future)
             self._keep_polling()
+            if self.on_wait is not None:
+                self.on_wait()
             try:
                 if not fresh:
                     [found] = await self._store.load([execution_key(namespace, execution_id)])
@@ -156,8 +160,7 @@ class Waiters:
         names = [
             name for name in self._waiting if wanted is None or partition_of(*name, self._store.partitions) in wanted
         ]
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
+        began_s = self._timing.time_s()
         if began_s < self._look_at_s:
             self._owed.set()
             return
@@ -172,8 +175,20 @@ class Waiters:
                 if record is None:
                     self._wake(name, None)
         if names and not found_any:
-            now_s = loop.time()
+            now_s = self._timing.time_s()
             self._look_at_s = now_s + min((now_s - began_s) * DISTANCE, POLL_S)
+
+    @property
+    def awaited(self) -> list[Name]:
+        """Whose ends somebody waits for."""
+        return list(self._waiting)
+
+    def give_up(self, error: Exception) -> None:
+        """Tell everybody who waits that it is in vain."""
+        for future in [future for waiting in self._waiting.values() for future in waiting]:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # its waiter may be busy with a look, and fail by that
 
     def _wake(self, name: Name, end: End | None) -> bool:
         """True if somebody waited who did not know yet."""
@@ -189,11 +204,11 @@ class Waiters:
             self._poll = asyncio.create_task(self._polling(), name="outlast waiters")
 
     async def _polling(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._owed.wait(), POLL_S)
-            await asyncio.sleep(max(0.0, self._look_at_s - loop.time()))
+            await self._timing.beat(POLL_S, unless=self._owed)
+            distance_s = self._look_at_s - self._timing.time_s()
+            if distance_s > 0:
+                await self._timing.sleep(distance_s)
             self._owed.clear()
             if not self._waiting:
                 continue
@@ -209,7 +224,4 @@ class Waiters:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)
             self._poll = None
-        for future in [future for waiting in self._waiting.values() for future in waiting]:
-            if not future.done():
-                future.set_exception(StoreClosed("the app was closed while somebody waited for this execution"))
-                future.exception()  # its waiter may be busy with a look, and fail by that
+        self.give_up(StoreClosed("the app was closed while somebody waited for this execution"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from outlast.errors import CorruptState
-from outlast.machine import decide_clock, decide_holder, decide_outside, decide_start, facts
+from outlast.machine import decide_clock, decide_fork, decide_holder, decide_outside, decide_start, facts
 from outlast.machine.changes import Changes, Code, Refusal, View, outline_after
 from outlast.machine.invariants import check
 from outlast.machine.transitions import allowed
@@ -42,6 +42,8 @@ def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
         return decide_holder.step_recorded(view, execution, fact)
     if isinstance(fact, facts.Start):
         answer = decide_start.start(view, fact)
+    elif isinstance(fact, facts.Fork):
+        answer = decide_fork.fork(view, fact)
     elif execution is None:
         return Refusal(Code.UNKNOWN, "there is no such execution")
     else:
@@ -110,7 +112,7 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
             return decide_outside.deferred_resolved(view, execution, fact)
         case facts.ChildCompleted():
             return decide_outside.child_completed(view, execution, fact)
-        case facts.Start() | facts.StepRecorded():
+        case facts.Start() | facts.Fork() | facts.StepRecorded():
             raise AssertionError("it is decided before")
         case _:
             assert_never(fact)

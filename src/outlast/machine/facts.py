@@ -14,7 +14,8 @@ from msgspec import Struct
 from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded
 from outlast.model.deferred import Resolution
-from outlast.model.execution import ParentClose
+from outlast.model.execution import Execution, ParentClose
+from outlast.model.journal import JournalEntry
 from outlast.model.names import check_id, check_name, check_recurring_name, check_user_name, check_word
 from outlast.model.retry import NO_RETRY, RetryPolicy
 from outlast.model.status import TIMED_REASONS, Status, is_reason
@@ -117,6 +118,21 @@ class Start(Fact, frozen=True, kw_only=True):
             raise InvalidInput(f'if_exists must be "same", "error" or "restart", not {self.if_exists!r}')
         if self.worker is not None and (self.delay_ms or self.after_dependencies or self.flow or self.quota):
             raise InvalidInput("what waits for a time, an upstream or a permit cannot be claimed by its start")
+
+
+class Fork(Fact, frozen=True, kw_only=True):
+    """Somebody wants a new execution that begins as `source` did, with these entries of its journal and its input."""
+
+    id: str
+    source: Execution
+    input: bytes
+    journal: tuple[JournalEntry, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_id(self.id)
+        check_payload("input", self.input)
+        # With the execution, its input and its tags it is one commit.
+        _at_most("copied journal", len(self.journal), limits.FORK_MAX_ENTRIES, "entries")
 
 
 class CancelRequested(Fact, frozen=True, kw_only=True):
@@ -359,6 +375,7 @@ class Skip(Fact, frozen=True, kw_only=True):
 
 AnyFact: TypeAlias = (
     Start
+    | Fork
     | Claim
     | StepRecorded
     | Suspend

@@ -40,6 +40,7 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
         **{status: frozenset({READY, BLOCKED}) for status in TERMINAL},  # if_exists="restart"
         **_MESSAGE,  # with an event, to what was started before
     },
+    facts.Fork: {None: frozenset({READY})},
     facts.Claim: _moves(ready={ACTIVE}),
     facts.StepRecorded: _stays(ACTIVE),
     facts.Suspend: _moves(active={SUSPENDED}),

@@ -14,9 +14,9 @@ from outlast.model.record import Key, Record, Time
 SUCCEEDED, FAILED, CANCELLED, BEGAN = "succeeded", "failed", "cancelled", "began"
 """What became of an operation. `cancelled`: the code gave it up. `began`: it waits, at most until its value."""
 
-STEP, RETRY, CANCEL, WAIT = "step", "retry", "cancel", "wait"
+STEP, RETRY, CANCEL, WAIT, PATCH = "step", "retry", "cancel", "wait", "patch"
 """What an entry is about: an operation (each kind has its word, `step` is one), a failed try of a step, the cancel that
-the code observed, or how long a wait may last."""
+the code observed, how long a wait may last, or which patches (`patched(name)`) the execution has."""
 
 OperationKey: TypeAlias = tuple[str, str, int]
 """(scope, name, occurrence): with the execution and its generation, the journal's key."""

@@ -61,7 +61,7 @@ class Reconcilers:
         rows: tuple[Row, ...],
         *,
         sharing: Sharing | None = None,
-        pause: Pause = asyncio.sleep,
+        pause: Pause | None = None,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -99,7 +99,10 @@ class Reconcilers:
             pause_ms = row.interval_ms * (1 + jitter)
             if report.next_ms is not None:
                 pause_ms = min(pause_ms, max(report.next_ms, NEXT_MIN_MS))
-            await self._pause(pause_ms / 1_000)
+            if self._pause is None:
+                await self._engine.timing.beat(pause_ms / 1_000, of=row.name)
+            else:
+                await self._pause(pause_ms / 1_000)
 
     # ---- one cycle ------------------------------------------------------------------------------------------------
 

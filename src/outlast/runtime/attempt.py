@@ -33,19 +33,11 @@ from outlast.model.execution import Execution
 from outlast.model.journal import CANCEL, CANCELLED, FAILED, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.model.status import Reason
+from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
 from outlast.runtime.effects import NO_EFFECTS
-from outlast.runtime.endings import (
-    Asleep,
-    Completed,
-    Diverged,
-    Ending,
-    Gone,
-    Raised,
-    commit_ending,
-    ending_of,
-)
+from outlast.runtime.endings import Asleep, Completed, Diverged, Ending, Gone, Raised, commit_ending, ending_of
 from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
@@ -53,9 +45,10 @@ from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, d
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.patches import Patches
 from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
-from outlast.runtime.time_limit import time_limit
+from outlast.runtime.timing import Timer as Alarm
 from outlast.runtime.waits import Waits
 from outlast.runtime.workflow_loop import scope_var
 from outlast.store.port import ClaimedExecution
@@ -74,8 +67,9 @@ class LiveAttempt:
         self.lease = Lease(parts, claimed.execution, heard=self.hear)
         self.replay = Replay()
         self._input = claimed.input
-        self._workflow = workflow
+        self.workflow = workflow
         self._real = asyncio.get_running_loop()
+        self.patches = Patches(self)
         self._performing = Performing(self)
         self._waits = Waits(self)
         self._outstanding: dict[OperationKey, Operation] = {}
@@ -112,10 +106,13 @@ class LiveAttempt:
         """From the claim to the end, committed. Never raises what user code raised."""
         try:
             e = self.execution
-            self.replay.load(await self.lease.journal(), retried=e.failures > 0 or e.generation > e.journal_generation)
+            journal = await self.lease.journal()
+            self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
+            if not journal:
+                await self.patches.begin(self.workflow.patches())
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.append(await self._record_cancel())
-            args, kwargs = self._workflow.arguments.decode(self.parts.values, self._input)
+            args, kwargs = self.workflow.arguments.decode(self.parts.values, self._input)
         except CodecHookFailed:
             raise  # nothing is wrong with the work: it is handed back, and tried again
         except CodecError as error:
@@ -128,15 +125,19 @@ class LiveAttempt:
             return self._ended.result()
         context = contextvars.copy_context()
         context.run(attempt_var.set, self)
-        colour = AsyncCode if self._workflow.is_async else ThreadCode
-        self._code = colour(self._workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
+        colour = AsyncCode if self.workflow.is_async else ThreadCode
+        self._code = colour(self.workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
         if isinstance(self._code, AsyncCode):
             self._code.loop.set_timer = self._set_timer
         self._show_time(self.lease.began_at)
         self._begun = True
         self._code.begin()
-        with time_limit(self):
+        alarm = self._alarm()
+        try:
             ending = await self._ended
+        finally:
+            if alarm is not None:
+                alarm.cancel()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
@@ -146,9 +147,8 @@ class LiveAttempt:
 
     def _let_go(self) -> None:
         """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
-        self.lease.let_go()
-        self._performing.let_go()
-        self._waits.let_go()
+        for part in (self.lease, self.patches, self._performing, self._waits):
+            part.let_go()
         self._outstanding.clear()
         self._delivered = None
 
@@ -166,10 +166,6 @@ class LiveAttempt:
         if inbox > self._heard_inbox and not self._looking and not self._ended.done():
             self._looking = True
             self.errand(self._look_outside())
-
-    def encode_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
-        """Arguments of the workflow itself, checked as a start would."""
-        return self._workflow.arguments.encode(self.parts.values, args, kwargs)[0]
 
     # ---- called by user code --------------------------------------------------------------------------------------
 
@@ -439,8 +435,8 @@ class LiveAttempt:
         scope, name, occurrence = operation.key
         unseen = operation.key not in self.replay.recorded
         effects = operation.kind.given_up(self.parts, self.execution) if unseen else NO_EFFECTS
-        key = (f"{scope}{GIVEN_UP}", name, occurrence)
         try:
+            key = (f"{scope}{GIVEN_UP}", name, occurrence)
             await self.lease.record(key, operation.kind.OP, CANCELLED, effects=effects)
         except LimitExceeded:
             _log.warning("execution %s: no room to note that %s was given up", self.execution.id, operation)
@@ -531,7 +527,7 @@ class LiveAttempt:
 
     async def _commit(self, ending: Ending) -> None:
         try:
-            await commit_ending(self.parts, self.lease, self._workflow, ending, escaped=self._escaped)
+            await commit_ending(self.parts, self.lease, self.workflow, ending, escaped=self._escaped)
         except LeaseLost as lost:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
@@ -567,6 +563,10 @@ class LiveAttempt:
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
+    def _alarm(self) -> Alarm | None:
+        """The attempt's timeout also stops code on a worker that is alive and well."""
+        return set_alarm(self)
+
     def errand(self, coro: Coroutine[Any, Any, Any]) -> None:
         task = self._real.create_task(coro)
         self._errands.add(task)
@@ -588,3 +588,15 @@ class LiveAttempt:
     def nudge(self) -> None:
         if not self._ended.done():
             self._code.nudge()
+
+    # ---- for tests ------------------------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> list[asyncio.Task[Any]]:
+        """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
+        return [task for task in (*self._performing.live.values(), *self._errands) if not task.done()]
+
+    @property
+    def thinks(self) -> bool:
+        """Whether a `def` workflow runs between two of its operations, in its thread."""
+        return self._begun and not self._ended.done() and isinstance(self._code, ThreadCode) and self._code.can_move

@@ -6,8 +6,6 @@ refused by the machine, or refused by the record that was there first.
 
 from __future__ import annotations
 
-import asyncio
-
 from msgspec import Struct, structs
 
 from outlast.errors import StoreUnavailable
@@ -35,6 +33,7 @@ from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.family import with_children
 from outlast.runtime.group_commit import GroupCommit, Pause
 from outlast.runtime.outbox import Outbox, settling
+from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
 LOOKS_TOGETHER = 5
@@ -69,16 +68,18 @@ class Engine:
         store: Store,
         *,
         entropy: Entropy | None = None,
+        timing: Timing | None = None,
         batch_max: int = 500,
         patience_s: float = 30.0,
-        pause: Pause = asyncio.sleep,
+        pause: Pause | None = None,
         carries: bool = False,
     ) -> None:
         self.store = store
         self.entropy = entropy or SystemEntropy()
+        self.timing: Timing = timing or LoopTiming()
         self.places: dict[str, Key | None] = {}
         """Where walks over all records stand, by name."""
-        self.group = GroupCommit(store, batch_max=batch_max, patience_s=patience_s, pause=pause)
+        self.group = GroupCommit(store, batch_max=batch_max, patience_s=patience_s, pause=pause or self.timing.sleep)
 
         self.outbox = Outbox(self)
         self._carries = carries

@@ -10,6 +10,7 @@ from msgspec import Struct
 from outlast.codec.arguments import Arguments
 from outlast.codec.values import Values
 from outlast.machine.changes import Changes, View
+from outlast.model.journal import OperationKey
 from outlast.runtime.engine import Engine
 from outlast.runtime.threads import DaemonThreads
 from outlast.runtime.timers import Timers
@@ -23,6 +24,8 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
     is_async: bool
     arguments: Arguments
     fatal: tuple[type[Exception], ...] = ()
+    patches: Callable[[], tuple[str, ...]] = tuple
+    """The names in `patched(name)` in its source."""
 
 
 class Parts:
@@ -48,6 +51,10 @@ class Parts:
         """What will be woken so soon is not suspended."""
         self.threads = DaemonThreads(threads, name="outlast step")
         self.committed = committed
+        self.stand_ins: dict[str, Callable[..., Any]] = {}
+        """What is called instead of a step, by its name: for tests."""
+        self.on_perform: Callable[[str, OperationKey], None] | None = None
+        """Told which operation of which execution is performed: for tests."""
 
     async def close(self) -> None:
         await self.timers.close()

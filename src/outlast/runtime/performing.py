@@ -54,6 +54,8 @@ class Performing:
     async def _perform(self, operation: Operation, tries: int) -> None:
         attempt, kind = self._attempt, operation.kind
         assert isinstance(kind, Performed)
+        if attempt.parts.on_perform is not None:
+            attempt.parts.on_perform(attempt.execution.id, operation.key)
         _log.debug("performing %s of execution %s", operation.key, attempt.execution.id)
         try:
             outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)

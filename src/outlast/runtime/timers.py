@@ -14,6 +14,7 @@ from itertools import count
 
 from outlast.errors import OutlastError
 from outlast.runtime.engine import Engine
+from outlast.runtime.timing import Timer
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ class Timers:
         self._loop = asyncio.get_running_loop()  # the real one: timers are also set from within workflow code
         self._heap: list[tuple[int, int, Alarm]] = []
         self._numbers = count()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
+        self._asks_at_s = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -53,7 +55,8 @@ class Timers:
         heappush(self._heap, (wake_at, next(self._numbers), alarm))
         delay_s = max(0, wake_at - now) / 1_000
         # Compared by the loop's time: the timer that is set may have been set by a store's time long past.
-        if self._asking is None and (self._timer is None or self._loop.time() + delay_s < self._timer.when()):
+        time_s = self._engine.timing.time_s()
+        if self._asking is None and (self._timer is None or time_s + delay_s < self._asks_at_s):
             self._arm_in(delay_s + SLACK_S)
         return alarm
 
@@ -68,7 +71,9 @@ class Timers:
             self._timer.cancel()
             self._timer = None
         if not self._closed:
-            self._timer = self._loop.call_later(min(delay_s, ASK_MAX_S), self._ask)
+            timing = self._engine.timing
+            self._asks_at_s = timing.time_s() + min(delay_s, ASK_MAX_S)
+            self._timer = timing.ask_later(min(delay_s, ASK_MAX_S), self._ask)
 
     def _ask(self) -> None:
         self._timer = None
@@ -86,6 +91,13 @@ class Timers:
         self._asking = None
         self._fire(now)
         self._arm(now)
+
+    @property
+    def next_at(self) -> int | None:
+        """The first wake time of all."""
+        while self._heap and self._heap[0][2].fire is None:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
 
     async def look(self) -> None:
         """Ask now: the clock may have been turned."""

@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.errors import OutlastError, StoreUnavailable
-from outlast.machine.changes import Changes, Delete
+from outlast.machine.changes import Changes, Delete, Put
 from outlast.machine.facts import HandBack, Wake
 from outlast.model.execution import Execution, parse_route
-from outlast.model.session import session_key
+from outlast.model.record import Now
+from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer, session_key
 from outlast.model.status import Reason, Status
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -65,6 +66,7 @@ class Worker:
         self._kick = asyncio.Event()
         self._freed = asyncio.Event()
         self._rung = asyncio.Event()
+        self._offered: tuple[tuple[str, str], ...] | None = None
         self._draining = False
         self._claiming = False
         self._promised = 0
@@ -78,6 +80,11 @@ class Worker:
     @property
     def name(self) -> str:
         return self._options.name
+
+    @property
+    def attempts(self) -> list[LiveAttempt]:
+        """What it runs."""
+        return list(self._attempts.values())
 
     @property
     def busy(self) -> int:
@@ -120,7 +127,7 @@ class Worker:
     async def _until_promises_are_kept(self) -> None:
         """Starts under way are answered soon, and handed back then; nobody waits for ever for a store that is gone."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._options.drain_ms / 1_000):
+            async with self._parts.engine.timing.limit(self._options.drain_ms / 1_000):
                 while self._promised:
                     self._freed.clear()
                     await self._freed.wait()
@@ -162,8 +169,11 @@ class Worker:
     # ---- claiming -------------------------------------------------------------------------------------------------
 
     async def _claim_for_ever(self) -> None:
+        await self._announce()
+        await self._say_what_it_offers()
         # Before the first claim: what this worker's own code finds not to fit must not be woken by it again.
         await self._wake_what_waits_for_code()
+        timing = self._parts.engine.timing
         while not self._draining:
             # One look for all that rings or ends together, such as a batch of ends, or a start here and its doorbell.
             await asyncio.sleep(0)
@@ -179,12 +189,17 @@ class Worker:
                     await asyncio.sleep(0)
                     if self._free() > 0:
                         continue
-            with suppress(TimeoutError):  # the net: look anyway
-                await asyncio.wait_for(self._wait(free > 0), self._options.poll_ms / 1_000)
+            # Until somebody kicks; without room, until an attempt ends. The net: look anyway.
+            await timing.beat(self._options.poll_ms / 1_000, unless=self._kick if free > 0 else self._freed)
 
-    async def _wait(self, has_room: bool) -> None:
-        """Until somebody kicks; without room, until an attempt ends."""
-        await (self._kick if has_room else self._freed).wait()
+    async def _announce(self) -> None:
+        """A session in every partition, before anything is claimed: a claim makes only those that it takes from, and
+        what is started here (`promise`) may live in any."""
+        if self._parts.engine.store.partitions > 1:
+            try:
+                await self.renew()
+            except OutlastError as error:
+                _log.warning("the first renewal failed, and is tried again: %s", error)
 
     def _free(self) -> int:
         return self._options.concurrency - len(self._running) - self._promised
@@ -226,7 +241,7 @@ class Worker:
             try:
                 return await self._parts.engine.store.claim(request)
             except StoreUnavailable:
-                await asyncio.sleep(delay_s)
+                await self._parts.engine.timing.sleep(delay_s)
         return await self._parts.engine.store.claim(request)
 
     # ---- what is started here -------------------------------------------------------------------------------------
@@ -291,26 +306,58 @@ class Worker:
             assert running is not None
             self._ended(running)
 
+    async def _say_what_it_offers(self) -> None:
+        """So that anybody can tell why something is not claimed. It is said again when more is registered."""
+        options, engine = self._options, self._parts.engine
+        serves = tuple(sorted(self._serves()))
+        if serves == self._offered:
+            return
+        offer = Offer(
+            namespace=options.namespace,
+            lanes=options.lanes,
+            serves=serves,
+            capabilities=tuple(sorted(options.capabilities)),
+        )
+        session = Session(
+            partition=OFFERS_PARTITION,
+            worker=options.name,
+            expires_at=Now(options.lease_ttl_ms),
+            started_at=Now(),
+            offers=encode_offer(offer),
+        )
+        said = Changes(
+            id=engine.entropy.new_id(),
+            partition=OFFERS_PARTITION,
+            anchors=(session.key,),
+            writes=(Put(session),),
+        )
+        try:
+            await engine.group.commit(said)
+        except OutlastError as error:
+            _log.warning("what worker %s offers could not be said, and is tried again: %s", options.name, error)
+        else:
+            self._offered = serves
+
     async def _wake_what_waits_for_code(self) -> None:
         """A replay that diverged waits for code that fits. A worker that starts may have it: let it try, once."""
         engine = self._parts.engine
         serves = self._serves()
         try:
-            for workflow in {name for name, _ in serves}:
-                async for execution in self._suspended(workflow):
-                    if execution.reason == Reason.VERSION and (workflow, execution.version) in serves:
-                        fact = Wake(change_id=engine.entropy.new_id(), cause=Reason.VERSION)
-                        await engine.tell(execution.namespace, execution.id, fact, seen=execution)
+            async for execution in self._waiting_for_code():
+                if (execution.workflow, execution.version) in serves:
+                    fact = Wake(change_id=engine.entropy.new_id(), cause=Reason.VERSION)
+                    await engine.tell(execution.namespace, execution.id, fact, seen=execution)
         except OutlastError as error:
             _log.warning("looking for what waits for a version failed: %s", error)
 
-    async def _suspended(self, workflow: str) -> AsyncIterator[Execution]:
+    async def _waiting_for_code(self) -> AsyncIterator[Execution]:
+        """The store finds them: there may be many more that sleep."""
         after = None
         while True:
             query = Query(
                 namespace=self._options.namespace,
                 status=frozenset({Status.SUSPENDED}),
-                workflow=workflow,
+                reason=Reason.VERSION,
                 after=after,
                 limit=limits.FIND_MAX,
             )
@@ -330,19 +377,20 @@ class Worker:
 
     async def _renew_for_ever(self) -> None:
         ttl_s = self._options.lease_ttl_ms / 1_000
-        loop = asyncio.get_running_loop()
-        renewed_at = loop.time()
+        timing = self._parts.engine.timing
+        renewed_at = timing.time_s()
         while True:
-            await asyncio.sleep(ttl_s / 3)
-            asked_at = loop.time()
+            await timing.beat(ttl_s / 3)
+            await self._say_what_it_offers()
+            asked_at = timing.time_s()
             try:
-                async with asyncio.timeout(ttl_s):  # a frozen process may hold the file: this one must notice
+                async with timing.limit(ttl_s):  # a frozen process may hold the file: this one must notice
                     await self.renew()
                 renewed_at = asked_at
             except Exception as error:
                 unexpected = not isinstance(error, OutlastError | TimeoutError)
                 _log.warning("renewing the leases failed, and is tried again: %s", error, exc_info=unexpected)
-                if loop.time() - renewed_at > ttl_s:
+                if timing.time_s() - renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")
 
@@ -358,7 +406,7 @@ class Worker:
             if self._attempts:
                 with suppress(Exception):  # the next renewal looks again, and says so
                     await self.renew()
-                await asyncio.sleep(ANSWER_DISTANCE_S)
+                await self._parts.engine.timing.beat(ANSWER_DISTANCE_S)
 
     async def renew(self) -> None:
         """Keep the leases, learn what came from outside, and put right what differs."""

@@ -170,6 +170,7 @@ class Query(Struct, frozen=True, kw_only=True):
 
     namespace: str
     status: frozenset[Status] = frozenset()
+    reason: str | None = None
     workflow: str | None = None
     lane: str | None = None
     tags: dict[str, str] = field(default_factory=dict[str, str])
@@ -186,10 +187,14 @@ class Page(Struct, frozen=True):
 
 
 class Feed(Struct, frozen=True):
-    """Completions in commit order, and the cursor to go on from: a late commit is never skipped."""
+    """Completions in commit order, and the cursor to go on from: a late commit is never skipped.
+
+    `cursors` are those to go on from behind each of them; None where that is a completion's own number.
+    """
 
     completions: list[Completion]
     cursor: str
+    cursors: list[str] | None = None
 
 
 class Appended(Struct, frozen=True):

@@ -92,6 +92,7 @@ class Oracle:
         return (
             e.namespace == query.namespace
             and (not query.status or e.status in query.status)
+            and query.reason in (None, e.reason)
             and query.workflow in (None, e.workflow)
             and query.lane in (None, e.lane)
             and all(self._tagged(e.namespace, e.id, tag) for tag in query.tags.items())

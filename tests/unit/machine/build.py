@@ -26,6 +26,21 @@ RETRIES_AT_ONCE = RetryPolicy(max_attempts=3, initial_ms=0)
 F = TypeVar("F", bound=facts.Fact)
 R = TypeVar("R", bound=Record)
 
+SOURCE = Execution(
+    namespace="shop",
+    id="order-41",
+    workflow="checkout",
+    version="1",
+    lane="default",
+    route="checkout|1||",
+    input_digest="digest-of-42",
+    status=Status.SUCCEEDED,
+    epoch=4,
+    tags='{"shop":"paris"}',
+    created_at=1,
+    finished_at=2,
+)
+
 USUAL: dict[type[facts.Fact], dict[str, Any]] = {
     facts.Start: {
         "namespace": "shop",
@@ -35,6 +50,7 @@ USUAL: dict[type[facts.Fact], dict[str, Any]] = {
         "input": b"[42]",
         "input_digest": "digest-of-42",
     },
+    facts.Fork: {"id": "order-42", "source": SOURCE, "input": b"[42]"},
     facts.Claim: {"worker": "worker-1"},
     facts.StepRecorded: {
         "scope": "",

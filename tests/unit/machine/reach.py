@@ -27,6 +27,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Start, {"if_exists": "restart", "delay_ms": 500}),
     (facts.Start, {"if_exists": "restart", "after_dependencies": True}),
     *((facts.Start, {"sends": (facts.Sent(name, b"sent"),)}) for name in ("plan", "other")),
+    (facts.Fork, {}),
     (facts.Claim, {}),
     (facts.StepRecorded, {}),
     (facts.StepRecorded, {"unwinds": True}),

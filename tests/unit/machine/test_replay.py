@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from outlast.machine.replay import BESIDE, GIVEN_UP, Replay, beside, key_of
-from outlast.model.journal import BEGAN, CANCEL, CANCELLED, FAILED, RETRY, STEP, SUCCEEDED, WAIT, JournalEntry
+from outlast.model.journal import BEGAN, CANCEL, CANCELLED, FAILED, PATCH, RETRY, STEP, SUCCEEDED, WAIT, JournalEntry
 
 
 def entry(
@@ -171,3 +171,9 @@ def test_ten_thousand_outcomes_behind_a_gap_are_found_without_a_search():
         assert found is not None
         assert found.occurrence == n
     assert not cursor
+
+
+def test_patches_are_known_and_not_delivered():
+    cursor = replay(entry("outlast:patches", 0, op=PATCH, value=b'["fraud-check"]'), entry("a", 1))
+    assert cursor.patches == {"fraud-check"}
+    assert [taken(cursor, A), bool(cursor)] == ["a", False]

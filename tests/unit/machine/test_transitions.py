@@ -22,8 +22,8 @@ def test_what_is_not_in_the_table_leads_nowhere():
     assert allowed(facts.Claim, Status.READY) == {Status.ACTIVE}
 
 
-def test_only_a_start_makes_something_of_nothing():
-    assert [kind for kind in KINDS if allowed(kind, None)] == [facts.Start]
+def test_only_a_start_or_a_fork_makes_something_of_nothing():
+    assert [kind for kind in KINDS if allowed(kind, None)] == [facts.Start, facts.Fork]
 
 
 def test_only_a_claim_makes_anything_active():

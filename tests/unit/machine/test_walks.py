@@ -60,6 +60,7 @@ class Walk:
         self.completions: Counter[Key] = Counter()
         self.continued: set[int] = set()
         """The generations that went on as new: they have not ended."""
+        self.first_life = 1
         self.said = 0
         self.world.records[quota_key(PARTITION, "shop", "stripe")] = Quota(
             partition=PARTITION, namespace="shop", name="stripe", free=PERMITS
@@ -146,10 +147,12 @@ class Walk:
                 assert isinstance(fact, facts.Release | facts.CancelRequested), "no hold is forgotten"
         # One completion for each life that has ended, in the same commit.
         lives = after.generation if after.status.terminal else after.generation - 1
+        if before is None:
+            self.first_life = after.generation  # a fork's is its second: the journal is of the first
         ends = [
-            completion_key("shop", "order-42", generation)
-            for generation in range(1, lives + 1)
-            if generation not in self.continued
+            completion_key("shop", "order-42", life)
+            for life in range(self.first_life, lives + 1)
+            if life not in self.continued
         ]
         assert self.completions == Counter(ends)
         if after.status.terminal:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast.codec.failures import settle_failure
 from outlast.codec.values import Values
@@ -58,7 +58,7 @@ class StepCall(Performed):
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
         """Try until it succeeds, may not be retried, or must wait for long."""
-        step = self.step
+        step = self.step = _stood_in(parts, self.step)
         here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
         while True:
             tries += 1
@@ -80,27 +80,26 @@ class StepCall(Performed):
             wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
             if wait_ms > HOLD_MAX_MS:
                 return BackOff(await parts.engine.store.now() + wait_ms, tries)
-            await asyncio.sleep(wait_ms / 1_000)
+            await parts.engine.timing.sleep(wait_ms / 1_000)
 
     async def _invoke(self, parts: Parts, operation: Operation) -> Any:
         step = self.step
         context = operation.context.copy()
         context.run(step_var.set, step.name)
         loop = asyncio.get_running_loop()
-        limit: asyncio.Timeout | None = None
+        limit = parts.engine.timing.limit(step.timeout_s if step.is_async else None)
 
         def begun() -> None:
             """A step that waits for a thread does not run yet: its time counts from here."""
-            if limit is not None and step.timeout_s is not None and not body.done():
-                with suppress(RuntimeError):  # nobody waits any more
-                    limit.reschedule(loop.time() + step.timeout_s)
+            if step.timeout_s is not None and not body.done():
+                limit.restart(step.timeout_s)
 
         if step.is_async:
             body = loop.create_task(self._awaited(), context=context, name=f"outlast {step.name}")
         else:
             body = loop.run_in_executor(parts.threads, lambda: context.run(self._called, loop, begun))
         try:
-            async with asyncio.timeout(step.timeout_s if step.is_async else None) as limit:
+            async with limit:
                 return await body
         except TimeoutError as error:
             if body.cancelled() or not body.done():
@@ -127,6 +126,12 @@ class StepCall(Performed):
             if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
                 raise
             raise _ended_with(step.name, raised) from raised
+
+
+def _stood_in(parts: Parts, step: StepDefinition) -> StepDefinition:
+    """The step itself, or what a test calls in its place: with its type, its retries and its timeout."""
+    fn = parts.stand_ins.get(step.name)
+    return step if fn is None else structs.replace(step, fn=fn, is_async=True)
 
 
 def _own_error(operation: Operation, raised: BaseException) -> Exception:

@@ -120,6 +120,8 @@ def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
         add("status_one", status=next(iter(query.status)))
     elif query.status:
         add("status_any", status=msgspec.json.encode(sorted(query.status)).decode())
+    if query.reason is not None:
+        add("reason", reason=query.reason)
     if query.workflow is not None:
         add("workflow", workflow=query.workflow)
     if query.lane is not None:

@@ -322,15 +322,16 @@ State = dict[str, list[Record] | list[Frame]]
 async def state(store: Store, *execution_ids: str, namespace: str = NAMESPACE) -> State:
     """All that the store keeps of these executions and of their partitions, to compare as a whole."""
     found: State = {}
+    homes = sorted({partition(store, execution_id, namespace) for execution_id in execution_ids})
+    for kind in ("session", "outbox", "lane", "quota"):
+        assert KINDS[kind].KEY[0] == "partition"
+        found[kind] = [record for home in homes for record in await store.scan(kind, (home,))]
     for execution_id in execution_ids:
         execution = await load_one(store, execution_key(namespace, execution_id), Execution)
         found[f"{execution_id} execution"] = [] if execution is None else [execution]
         for kind in OF_EXECUTION:
             found[f"{execution_id} {kind.KIND}"] = await store.scan(kind.KIND, (namespace, execution_id))
         found[f"{execution_id} frames"] = await store.frames(namespace, execution_id)
-        for kind in ("session", "outbox", "lane", "quota"):
-            assert KINDS[kind].KEY[0] == "partition"
-            found[kind] = await store.scan(kind, (partition(store, execution_id, namespace),))
     return found
 
 

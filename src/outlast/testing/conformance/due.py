@@ -109,7 +109,7 @@ def owner(record: Record) -> str:
             raise AssertionError(record)
 
 
-async def due_names(store: Store, kind: DueKind, limit: int = 100, filter: Filter = EVERYTHING) -> list[str]:
+async def due_names(store: Store, kind: DueKind, limit: int = limits.DUE_MAX, filter: Filter = EVERYTHING) -> list[str]:
     names = [owner(item.record) for item in (await store.due(kind, limit=limit, filter=filter)).items]
     # A store of several partitions has a session per partition and worker.
     return list(dict.fromkeys(names))
@@ -138,7 +138,7 @@ class DueConformance(Conformance):
             world.clock.advance("10ms")
         world.clock.advance(DUE_MS / 1_000)
         assert await due_names(store, kind) == ["c", "a", "b"]
-        times = [item.due_at for item in (await store.due(kind, limit=100)).items]
+        times = [item.due_at for item in (await store.due(kind, limit=limits.DUE_MAX)).items]
         assert times == sorted(times)
 
     @pytest.mark.parametrize("kind", DueKind)
@@ -149,7 +149,7 @@ class DueConformance(Conformance):
             await ARRANGE[kind](store, f"x{number}", {})
             world.clock.advance("1ms")
         world.clock.advance(DUE_MS / 1_000)
-        whole = await store.due(kind, limit=100)
+        whole = await store.due(kind, limit=limits.DUE_MAX)
         assert whole.depth == len(whole.items) >= 5
         page = await store.due(kind, limit=2)
         assert page.items == whole.items[:2]

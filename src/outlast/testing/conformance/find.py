@@ -78,10 +78,11 @@ class FindConformance(Conformance):
             ({"id_prefix": ""}, list(PEOPLE)[::-1]),
             ({"id_prefix": "%"}, []),
             ({"workflow": "refund", "lane": "fast"}, ["cart-2"]),
+            ({"reason": "delay"}, ["cart-1"]),
             ({"workflow": "refund", "tags": {"site": "paris"}, "id_prefix": "order"}, ["order-10"]),
             ({"status": frozenset({Status.READY}), "workflow": WORKFLOW, "lane": LANE}, ["order-1"]),
         ],
-        ids=range(15),
+        ids=range(16),
     )
     async def test_all_conditions_must_hold(
         self, world: World, store: Store, conditions: dict[str, Any], expected: list[str]

@@ -147,6 +147,15 @@ class CompletionConformance(Conformance):
         assert await feed(store, again.cursor) == ["b"]
         assert await feed(store, first.cursor) == ["b"]
 
+    async def test_a_feed_goes_on_behind_each_of_its_completions(self, store: Store) -> None:
+        for number in range(12):
+            await ended(store, f"x{number}")
+        page = await store.completions()
+        ids = [completion.execution for completion in page.completions]
+        cursors = page.cursors or [str(completion.seq) for completion in page.completions]
+        for number, cursor in enumerate(cursors, start=1):
+            assert sorted(await feed(store, cursor, limit=5)) == sorted(ids[number:])
+
     async def test_an_empty_feed_has_a_cursor_too(self, store: Store) -> None:
         empty = await store.completions()
         assert empty.completions == []

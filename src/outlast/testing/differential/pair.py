@@ -260,6 +260,12 @@ class Pair:
         self.written = self._now()
         return self.written
 
+    def home(self, key: Key) -> int:
+        """Where a record lives."""
+        if KINDS[key.kind].KEY[0] == "partition":
+            return int(key.values[0])
+        return self.oracle.home(str(key.values[0]), str(key.values[1]))
+
     def _home(self, e: Execution) -> int:
         return self.oracle.home(e.namespace, e.id)
 

@@ -6,7 +6,7 @@ execution they only touch `signature` and `inbox`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -32,6 +32,7 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry, journal_key
 from outlast.model.lane import Lane
 from outlast.model.outbox import Delivery
+from outlast.model.partition import root_of
 from outlast.model.record import Key, Now, Record
 from outlast.model.session import Session, session_key
 from outlast.testing.differential.properties import RAW
@@ -52,32 +53,39 @@ TIMED = {
 
 
 @st.composite
-def raw_changes(draw: st.DrawFn, records: Mapping[Key, Record], change_id: str, now: int) -> Changes:
-    """One change of some executions. All are taken to live in partition 0: a partitioned store needs more here."""
+def raw_changes(
+    draw: st.DrawFn, records: Mapping[Key, Record], change_id: str, now: int, home: Callable[[Key], int]
+) -> Changes:
+    """One change of some executions and of what lives in their partition; `home` tells where a record lives."""
     names = sorted(key for key in records if key.kind == Execution.KIND) or [execution_key("default", "a")]
+    partition = home(draw(st.sampled_from(names)))
+    there = {key: record for key, record in records.items() if home(key) == partition}
+    names = [key for key in names if home(key) == partition]
     anchors = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True))
-    guards = draw(st.lists(_boundaries(records, now) | _guards(records), max_size=3))
-    writes = draw(st.lists(_writes(anchors, change_id), min_size=1, max_size=4, unique_by=_target))
-    return Changes(id=change_id, partition=0, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes))
+    guards = draw(st.lists(_boundaries(there, now, partition) | _guards(there, partition), max_size=3))
+    writes = draw(st.lists(_writes(anchors, change_id, partition), min_size=1, max_size=4, unique_by=_target))
+    return Changes(
+        id=change_id, partition=partition, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes)
+    )
 
 
-def _boundaries(records: Mapping[Key, Record], now: int) -> st.SearchStrategy[Guard]:
+def _boundaries(records: Mapping[Key, Record], now: int, partition: int) -> st.SearchStrategy[Guard]:
     """Guards on times that come this very millisecond."""
     timed = [(key, field) for key in sorted(records) for field in TIMED.get(key.kind, [])]
     just_now = [(key, field) for key, field in timed if getattr(records[key], field) == now]
     if not just_now:
-        return _guards(records)
+        return _guards(records, partition)
     guards: list[Guard] = [guard(*at) for at in just_now for guard in (Reached, Ahead, Lapsed)]
     return st.sampled_from(guards)
 
 
 @st.composite
-def _guards(draw: st.DrawFn, records: Mapping[Key, Record]) -> Guard:
+def _guards(draw: st.DrawFn, records: Mapping[Key, Record], partition: int) -> Guard:
     key = draw(
         st.sampled_from(sorted(key for key in records if key.kind in GUARDED) or [execution_key("default", "?")])
     )
     if draw(st.integers(0, 4)) == 0:
-        key = draw(st.sampled_from([execution_key("default", "nobody"), session_key(0, "nobody"), key]))
+        key = draw(st.sampled_from([execution_key("default", "nobody"), session_key(partition, "nobody"), key]))
     record = records.get(key)
     if key.kind in TIMED and draw(st.booleans()):
         field = draw(st.sampled_from(TIMED[key.kind]))
@@ -95,14 +103,16 @@ def _right_or_wrong(draw: st.DrawFn, record: Record, field: str) -> Any:
     return draw(st.sampled_from([right, right, right, right, wrong, None]))
 
 
-def _writes(anchors: list[Key], change_id: str) -> st.SearchStrategy[Write]:
+def _writes(anchors: list[Key], change_id: str, partition: int) -> st.SearchStrategy[Write]:
     """About the anchored executions; some records also for an execution that does not exist."""
-    return st.sampled_from([*anchors, anchors[0], execution_key("default", "nobody")]).flatmap(
-        lambda key: st.sampled_from(_writes_about(key, change_id))
+    namespace, execution_id = map(str, anchors[0].values)
+    nobody = execution_key(namespace, f"{root_of(execution_id)}/nobody")
+    return st.sampled_from([*anchors, anchors[0], nobody]).flatmap(
+        lambda key: st.sampled_from(_writes_about(key, change_id, partition))
     )
 
 
-def _writes_about(key: Key, change_id: str) -> list[Write]:
+def _writes_about(key: Key, change_id: str, partition: int) -> list[Write]:
     namespace, execution_id = str(key.values[0]), str(key.values[1])
     of: dict[str, Any] = {"namespace": namespace, "execution": execution_id, "change_id": change_id}
     entry = JournalEntry(
@@ -125,8 +135,8 @@ def _writes_about(key: Key, change_id: str) -> list[Write]:
         Delete(deferred_key(namespace, execution_id, 1, RAW)),
         Add(key, "inbox", 1),
         Add(key, "inbox", 2),
-        Put(Lane(partition=0, namespace=namespace, lane=RAW, paused=True)),
-        Delete(Key(Lane.KIND, (0, namespace, RAW))),
+        Put(Lane(partition=partition, namespace=namespace, lane=RAW, paused=True)),
+        Delete(Key(Lane.KIND, (partition, namespace, RAW))),
     ]
 
 

@@ -219,7 +219,9 @@ class StoreMachine(Play):
     @operation(often=2, data=st.data(), many=st.integers(1, 3), later=universe.rarely)
     def raw(self, data: st.DataObject, many: int, later: bool) -> None:
         """Changes that no machine would make: guards that fail, several anchors, odd combinations."""
-        drawn = [data.draw(raw_changes(self.records, self.new_id(), self.pair.time)) for _ in range(many)]
+        drawn = [
+            data.draw(raw_changes(self.records, self.new_id(), self.pair.time, self.pair.home)) for _ in range(many)
+        ]
         if later:
             self.pending += [Sent(changes) for changes in drawn]
         else:

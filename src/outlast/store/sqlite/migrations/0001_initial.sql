@@ -97,6 +97,7 @@ CREATE TABLE outlast_completion (
 
 CREATE TABLE outlast_session (
   partition INTEGER NOT NULL, worker TEXT NOT NULL, expires_at INTEGER NOT NULL, started_at INTEGER NOT NULL,
+  offers TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (partition, worker)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX outlast_session_expiry ON outlast_session (expires_at);

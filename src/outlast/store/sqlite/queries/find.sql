@@ -28,6 +28,9 @@ AND x.status = :status
 -- part: status_any
 AND x.status IN (SELECT value FROM json_each(:status))
 
+-- part: reason
+AND x.reason = :reason
+
 -- part: workflow
 AND x.workflow = :workflow
 

@@ -1,0 +1,134 @@
+"""`outlast replay module:app`: would the code of today still do what the journals have?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from msgspec import Struct, structs
+from rich.text import Text
+
+from outlast import limits
+from outlast.app import App, store_for
+from outlast.cli.context import Context, ContextArgument, execution_of, for_reading
+from outlast.cli.loading import Target, load
+from outlast.cli.words import plural
+from outlast.errors import InvalidInput, UnknownWorkflow
+from outlast.model.execution import Execution
+from outlast.model.status import OPEN
+from outlast.runtime.engine import Engine
+from outlast.runtime.parts import Parts
+from outlast.runtime.rehearsal import Divergence, rehearse
+from outlast.store.port import Query, Store
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One execution whose journal the code does not meet; without a divergence, the app does not have its version."""
+
+    id: str
+    workflow: str
+    version: str
+    entries: int
+    missing: bool = False
+    divergence: Divergence | None = None
+
+
+async def replay(
+    target: Target,
+    /,
+    *,
+    execution: Annotated[tuple[str, ...], Parameter(help="An execution's id; repeat it.")] = (),
+    all_open: Annotated[bool, Parameter(help="Every execution that has not ended.")] = False,
+    context: ContextArgument,
+) -> int:
+    """Replay recorded journals against the code as it is now, without running a step or writing anything.
+
+    Each execution whose journal the code does not meet is reported with file and line, and so is one whose version the
+    app does not have. Exits 1 if there is one: for CI, before a deploy.
+
+    Examples:
+      outlast replay shop:app --all-open
+      outlast replay shop:app --execution order-42 --url sqlite:////backup/outlast.db
+      outlast --json replay shop:app --all-open | jq '.divergences[].line'
+    """
+    if bool(execution) == all_open:
+        raise InvalidInput("say which: --execution ID (again for more), or --all-open")
+    app = load(context, target)
+    replayed = 0
+    findings: list[Finding] = []
+    async with _reading(context, app) as parts:
+        for one in [await execution_of(parts.engine.store, app.config.namespace, name) for name in execution]:
+            replayed, findings = replayed + 1, findings + await _replayed(app, parts, one)
+        if all_open:
+            async for one in _open(parts.engine.store, app.config.namespace):
+                replayed, findings = replayed + 1, findings + await _replayed(app, parts, one)
+    _say(context, app, replayed, findings)
+    return 1 if findings else 0
+
+
+@asynccontextmanager
+async def _reading(context: Context, app: App) -> AsyncGenerator[Parts]:
+    store = store_for(for_reading(app.config.url))
+    context.uses(store.url, app.config.namespace)
+    await store.open()
+    parts = Parts(Engine(store), app.values, threads=1, committed=lambda view, changes: None)
+    try:
+        yield parts
+    finally:
+        await parts.close()
+        await store.close()
+
+
+async def _open(store: Store, namespace: str) -> AsyncGenerator[Execution]:
+    after = None
+    while True:
+        page = await store.find(Query(namespace=namespace, status=OPEN, after=after, limit=limits.FIND_MAX))
+        for execution in page.executions:
+            yield execution
+        after = page.cursor
+        if after is None:
+            return
+
+
+async def _replayed(app: App, parts: Parts, e: Execution) -> list[Finding]:
+    found = Finding(id=e.id, workflow=e.workflow, version=e.version, entries=0)
+    try:
+        definition = app.registry.get(e.workflow, e.version).definition
+    except UnknownWorkflow:
+        return [structs.replace(found, missing=True)]
+    rehearsed = await rehearse(parts, e, definition)
+    if rehearsed.divergence is None:
+        return []
+    return [structs.replace(found, entries=rehearsed.entries, divergence=rehearsed.divergence)]
+
+
+def _say(context: Context, app: App, replayed: int, findings: list[Finding]) -> None:
+    if context.out.json:
+        context.out.document(
+            {
+                "store": context.shown_store,
+                "namespace": app.config.namespace,
+                "replayed": replayed,
+                "divergences": [_document(one) for one in findings if one.divergence is not None],
+                "missing": [_document(one) for one in findings if one.missing],
+            }
+        )
+        return
+    for one in findings:
+        context.out.show(Text.assemble((one.id, "head"), f"  {one.workflow} version {one.version}  ", *_words(one)))
+    good = replayed - len(findings)
+    context.out.show(Text(f"{plural(replayed, 'execution')} replayed: {good} as recorded, {len(findings)} not"))
+
+
+def _words(one: Finding) -> list[str | tuple[str, str]]:
+    if one.divergence is None:
+        return [("the app does not have this version", "failed")]
+    d = one.divergence
+    return [(f"recorded {d.expected}, but the code now does {d.actual}", "failed"), f"\n    at {d.line}"]
+
+
+def _document(one: Finding) -> dict[str, Any]:
+    known = {"id": one.id, "workflow": one.workflow, "version": one.version, "entries": one.entries}
+    return known if one.divergence is None else {**known, **structs.asdict(one.divergence)}

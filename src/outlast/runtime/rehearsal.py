@@ -1,0 +1,153 @@
+"""Replay a recorded journal against the code as it is now, and touch nothing: does the code still do what it did?
+
+Everything is as in an attempt, up to the end of the journal: what the code calls there is not begun, and nothing is
+written down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from msgspec import Struct, structs
+
+from outlast.errors import NonDeterminism
+from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry, OperationKey
+from outlast.model.payload import Payload, Role, payload_key
+from outlast.runtime.attempt import LiveAttempt
+from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.endings import Completed, Diverged, Ending, Gone, Raised
+from outlast.runtime.lease import Lease
+from outlast.runtime.operation import Operation
+from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.signals import Stopped
+from outlast.store.port import ClaimedExecution, Verdict
+
+PATIENCE_S = 10.0
+"""A replay has nothing to wait for: one that takes longer waits for something that is not durable."""
+
+
+class Divergence(Struct, frozen=True, kw_only=True):
+    """What the journal has, what the code does instead, and where (`file:line`)."""
+
+    expected: str
+    actual: str
+    line: str
+
+
+class Rehearsed(Struct, frozen=True, kw_only=True):
+    """`entries` is how long the journal is; without a divergence, all of them were met."""
+
+    entries: int
+    divergence: Divergence | None = None
+
+
+async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinition) -> Rehearsed:
+    """Reads the input and the journal from the store of `parts`, and writes nothing."""
+    key = payload_key(execution.namespace, execution.id, execution.journal_generation, Role.INPUT)
+    [stored] = await parts.engine.store.load([key])
+    data = stored.value if isinstance(stored, Payload) else b""
+    # A cancel that the code has not observed is not in the journal, and a first claim would not look for one.
+    shown = structs.replace(execution, cancel_requested=False, resumed=True)
+    attempt = _Rehearsal(parts, ClaimedExecution(shown, data), workflow)
+    ending: Ending = Gone("it took too long")
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PATIENCE_S):
+            ending = await attempt.run()
+    return Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow))
+
+
+def _divergence(attempt: _Rehearsal, ending: Ending, workflow: WorkflowDefinition) -> Divergence | None:
+    match ending:
+        case Diverged(error):
+            return _of(error, workflow)
+        case Raised(error) if not attempt.began:
+            return Divergence(expected="its arguments", actual=f"something else: {error}", line=place_of(workflow))
+        case Gone() if not attempt.reached_end:
+            lines = ", ".join(attempt.lines()) or place_of(workflow)
+            return Divergence(expected="the next operation", actual="nothing: it waits for ever", line=lines)
+        case Completed() | Raised() | Gone():
+            return None
+        case _:
+            return None
+
+
+def _of(error: NonDeterminism, workflow: WorkflowDefinition) -> Divergence:
+    line = error.line if ":" in error.line else f"{place_of(workflow)} ({error.line})"
+    return Divergence(expected=error.expected, actual=error.actual, line=line)
+
+
+def place_of(workflow: WorkflowDefinition) -> str:
+    code = getattr(workflow.fn, "__code__", None)
+    return "an unknown file" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+class _Rehearsal(LiveAttempt):
+    def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
+        super().__init__(parts, claimed, workflow)
+        self.lease = _NothingWritten(parts, claimed.execution, heard=self.hear)
+        self.reached_end = False
+
+    @property
+    def entries(self) -> int:
+        return self.lease.entries
+
+    @property
+    def began(self) -> bool:
+        return self._begun
+
+    def lines(self) -> list[str]:
+        return self._code.lines() if self._begun else []
+
+    def begin_or_hold(self, operation: Operation) -> None:
+        """All that is recorded was met: the rest would be new."""
+        self.reached_end = True
+        self._end(Gone(f"would go on with {operation}"), Stopped)
+
+    def hear(self, inbox: int) -> None:
+        return None
+
+    def _alarm(self) -> None:
+        return None
+
+    async def _commit(self, ending: Ending) -> None:
+        return None
+
+
+class _NothingWritten(Lease):
+    @property
+    def entries(self) -> int:
+        return self._entries
+
+    async def record(
+        self,
+        key: OperationKey,
+        op: str,
+        outcome: str,
+        value: bytes | None = None,
+        *,
+        tries: int = 1,
+        consumes: tuple[str, str] | None = None,
+        effects: Effects = NO_EFFECTS,
+    ) -> JournalEntry:
+        """What the code gives up is noted by an attempt; here it is only said to be."""
+        e = self.execution
+        return JournalEntry(
+            namespace=e.namespace,
+            execution=e.id,
+            generation=e.journal_generation,
+            scope=key[0],
+            name=key[1],
+            occurrence=key[2],
+            op=op,
+            outcome=outcome,
+            value=value,
+            epoch=e.epoch,
+            position=self._entries,
+            recorded_at=0,
+            change_id="",
+        )
+
+    async def tell(self, fact: object) -> Verdict | None:
+        return None

@@ -1,0 +1,464 @@
+"""Commit a batch of guarded changes: one call of one function on the server, unless changes depend on each other.
+
+The function locks the executions that the batch touches, in key order, reads all guards under the locks, and applies
+every change whose guards hold, in sets; it answers which were refused. Three things need more than that one call:
+
+- changes of which one sees what another writes go into calls of their own, in the order given (`_next_round`);
+- if an insert meets a record, nothing of the call is written, and it is repeated with a look at every key first;
+- a refused change is looked at once more by itself, under its locks, to say by what it was refused and what stands
+  there now (`_explained`). If it holds by then, it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias, assert_never
+
+import msgspec
+
+from outlast.errors import InvalidInput, StoreUnavailable
+from outlast.machine.changes import (
+    Absent,
+    Add,
+    Ahead,
+    Changes,
+    Delete,
+    Guard,
+    Insert,
+    Lapsed,
+    Matches,
+    Patch,
+    Put,
+    Reached,
+    Write,
+)
+from outlast.model.execution import Execution
+from outlast.model.kinds import OF_EXECUTION
+from outlast.model.record import Key, Plain, Record, settled
+from outlast.store.port import Committed, Verdict
+from outlast.store.postgres.connection import Pool, Session
+from outlast.store.postgres.errors import KeyTaken
+from outlast.store.postgres.functions import CALLS, LOOSE, SLOTS, numbers_of
+from outlast.store.postgres.reading import load
+from outlast.store.postgres.statements import TABLES
+from outlast.store.postgres.time import StoreTime
+
+Row: TypeAlias = dict[str, Any]
+Numbered: TypeAlias = tuple[int, Changes]
+
+_EXECUTION = Execution.KIND
+_BELONGS = {kind.KIND for kind in OF_EXECUTION}
+_NUMBERS = {name: frozenset(numbers_of(table)) for name, table in TABLES.items()}
+_TESTS: dict[type, str] = {Reached: "reached", Ahead: "ahead", Lapsed: "lapsed"}
+_WHOLE = "*"
+_CAREFUL_MAX = 20
+_json = msgspec.json.Encoder()
+
+
+async def commit(pool: Pool, time: StoreTime, partitions: int, batch: Sequence[Changes]) -> Committed:
+    verdicts: dict[int, Verdict] = {}
+    now = 0
+    waiting: list[Numbered] = list(enumerate(batch))
+    while waiting:
+        some, waiting = _next_round(waiting)
+        refused, at = await _apply(pool, time, some, verdicts)
+        now = max(now, at)
+        for number, changes in refused:
+            verdicts[number], at = await _explained(pool, time, partitions, changes)
+            now = max(now, at)
+    return Committed(now, [verdicts[number] for number in range(len(batch))])
+
+
+async def _apply(
+    pool: Pool, time: StoreTime, some: list[Numbered], verdicts: dict[int, Verdict]
+) -> tuple[list[Numbered], int]:
+    """Commit changes that do not depend on each other: the refused ones, and the time."""
+    call = Call()
+    for number, changes in some:
+        call.add(number, changes)
+    for chance in range(_CAREFUL_MAX):
+        try:
+            row = await pool.call("commit", lambda session: call.made(session, time, careful=chance > 0))  # noqa: B023
+        except KeyTaken:
+            continue
+        time.saw(row["now_ms"])
+        refused = {int(number) for number in row["refused_list"].split(",") if number}
+        inboxes = call.inboxes_of(row["inbox_list"])
+        added: dict[Key, int] = {}
+        for number, changes in some:
+            if number not in refused:
+                verdicts[number] = Verdict(True, _inbox_after(changes, inboxes.get(number), added))
+        return [(number, changes) for number, changes in some if number in refused], row["now_ms"]
+    raise StoreUnavailable("the keys of this commit are being taken and freed again and again")
+
+
+def _inbox_after(changes: Changes, inbox: int | None, added: dict[Key, int]) -> int | None:
+    """The anchored execution's inbox behind this change; those before it in the same call have added theirs."""
+    anchor = _anchored(changes)
+    if anchor is None:
+        return None
+    for write in changes.writes:
+        if type(write) is Insert:
+            if type(write.record) is Execution and write.record.key == anchor:
+                inbox = write.record.inbox
+        elif type(write) is Add and write.field == "inbox" and write.key == anchor:
+            added[anchor] = added.get(anchor, 0) + write.amount
+    return None if inbox is None else inbox + added.get(anchor, 0)
+
+
+def _anchored(changes: Changes) -> Key | None:
+    """The execution whose inbox the verdict tells: the first that the change is anchored at."""
+    for anchor in changes.anchors:
+        if anchor.kind == _EXECUTION:
+            return anchor
+    return None
+
+
+# ---- which changes can share a call -------------------------------------------------------------------------------
+
+
+def _next_round(waiting: list[Numbered]) -> tuple[list[Numbered], list[Numbered]]:
+    """Those that neither see nor touch what one before them writes; and the rest, which keeps its order."""
+    if len(waiting) == 1:
+        return waiting, []
+    some: list[Numbered] = []
+    rest: list[Numbered] = []
+    written: dict[Key, set[str]] = {}
+    read: dict[Key, set[str]] = {}
+    put_off: set[Key] = set()
+    for numbered in waiting:
+        changes = numbered[1]
+        reads = [(guard.key, _read_by(guard)) for guard in changes.guards]
+        writes = [(_key_of(write), _written_by(write)) for write in changes.writes]
+        keys = [*changes.anchors, *(key for key, _ in reads), *(key for key, _ in writes)]
+        late = put_off and not put_off.isdisjoint(keys)
+        if late or _depends(reads, writes, written, read):
+            put_off.update(keys)
+            rest.append(numbered)
+            continue
+        for key, fields in writes:
+            written.setdefault(key, set()).update(fields)
+        for key, fields in reads:
+            read.setdefault(key, set()).update(fields)
+        some.append(numbered)
+    return some, rest
+
+
+def _depends(
+    reads: list[tuple[Key, Sequence[str]]],
+    writes: list[tuple[Key, Sequence[str]]],
+    written: dict[Key, set[str]],
+    read: dict[Key, set[str]],
+) -> bool:
+    """Whether it reads what was written, writes what was written, or writes what was read (and may yet be shown)."""
+    for key, fields in reads:
+        before = written.get(key)
+        if before and (_WHOLE in before or any(field in before or f"+{field}" in before for field in fields)):
+            return True
+    for key, fields in writes:
+        before = written.get(key)
+        if before and not (_are_additions(fields) or _are_additions(before)):
+            # One statement patches a record once.
+            return True
+        if before and any(
+            field.lstrip("+") in before or (field[0] != "+" and f"+{field}" in before) for field in fields
+        ):
+            return True
+        seen = read.get(key)
+        if seen is not None and any(field == _WHOLE or field.lstrip("+") in seen for field in fields):
+            return True
+    return False
+
+
+def _are_additions(fields: Collection[str]) -> bool:
+    """Additions commute with each other, and with a patch of other fields."""
+    return all(field[0] == "+" for field in fields)
+
+
+def _read_by(guard: Guard) -> Sequence[str]:
+    if type(guard) is Matches:
+        return tuple(guard.fields)
+    return () if isinstance(guard, Absent | Matches) else (guard.field,)
+
+
+def _written_by(write: Write) -> Sequence[str]:
+    match write:
+        case Patch(_, fields):
+            return tuple(fields)
+        case Add(_, field, _):
+            return (f"+{field}",)
+        case _:
+            return (_WHOLE,)
+
+
+def _key_of(write: Write) -> Key:
+    if type(write) is Insert or type(write) is Put:
+        record = write.record
+        return Key(record.KIND, TABLES[record.KIND].key_values(record))
+    assert not isinstance(write, Insert | Put)
+    return write.key
+
+
+# ---- the call -----------------------------------------------------------------------------------------------------
+
+
+class Call:
+    """The arguments of one call, gathered change by change."""
+
+    def __init__(self) -> None:
+        self._anchors: list[Row] = []
+        self._rows: dict[int, list[Row]] = {}
+        self._operations: set[str] = set()
+        self._patched: dict[Key, Row] = {}
+        self._locks: dict[tuple[str, str], dict[tuple[str | int, ...], Row]] = {}
+
+    def add(self, number: int, changes: Changes) -> None:
+        partition = changes.partition
+        expected: dict[tuple[str, str], Row] = {}
+        for anchor in changes.anchors:
+            if anchor.kind == _EXECUTION:
+                TABLES[_EXECUTION].check_key(anchor)
+                row = self._execution(expected, number, partition, anchor.values)
+                row["first"] = len(expected) == 1
+            else:
+                self._loose("lock", anchor, partition)
+        for guard in changes.guards:
+            self._guard(expected, number, partition, guard)
+        for write in changes.writes:
+            self._write(expected, number, partition, write)
+        self._anchors.extend(expected.values())
+
+    def _execution(self, expected: dict[tuple[str, str], Row], number: int, partition: int, values: Any) -> Row:
+        """The lock on an execution, on behalf of this change."""
+        row = expected.get(values)
+        if row is None:
+            namespace, execution_id = values
+            row = {"ix": number, "partition": partition, "namespace": namespace, "id": execution_id}
+            expected[values] = row
+        return row
+
+    def _loose(self, operation: str, key: Key, partition: int) -> None:
+        table = TABLES[key.kind]
+        table.check_key(key)
+        if key.kind in LOOSE:
+            self._locks.setdefault((operation, key.kind), {})[key.values] = table.key_row(key.values, partition)
+
+    def _guard(self, expected: dict[tuple[str, str], Row], number: int, partition: int, guard: Guard) -> None:
+        key = guard.key
+        if type(guard) is Matches and key.kind == _EXECUTION:
+            row = self._execution(expected, number, partition, key.values)
+            _expect(row, guard.fields)
+            return
+        table = TABLES[key.kind]
+        table.check_key(key)
+        self._cover(expected, number, partition, key, "share")
+        row: Row = {"ix": number, **table.key_row(key.values, partition)}
+        match guard:
+            case Matches(_, fields):
+                row |= {"test": "matches", "fields": {name: table.plain_guard(name, v) for name, v in fields.items()}}
+            case Absent():
+                row["test"] = "absent"
+            case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):
+                if field not in table.columns:
+                    raise InvalidInput(f"{key.kind} has no field {field!r}")
+                row |= {"test": _TESTS[type(guard)], "field": field}
+            case _:
+                assert_never(guard)
+        self._row("guard", key.kind, row)
+
+    def _write(self, expected: dict[tuple[str, str], Row], number: int, partition: int, write: Write) -> None:
+        match write:
+            case Insert(record):
+                table = TABLES[record.KIND]
+                if record.KIND in _BELONGS:
+                    self._execution(expected, number, partition, table.key_values(record)[:2])
+                self._row("insert", record.KIND, table.row(record, number, partition))
+            case Put(record):
+                table = TABLES[record.KIND]
+                self._cover(expected, number, partition, record.key, "lock")
+                self._row("put", record.KIND, table.row(record, number, partition))
+            case Patch(key, fields):
+                table = TABLES[key.kind]
+                table.check_key(key)
+                self._cover(expected, number, partition, key, "lock")
+                if fields.keys() & set(table.key):
+                    raise InvalidInput(f"the key of {key} cannot be patched")
+                new = {name: table.plain(name, value) for name, value in fields.items()}
+                if key in self._patched and self._patched[key]["ix"] == number:
+                    self._patched[key]["fields"] |= new
+                    return
+                row = {"ix": number, "fields": new, **table.key_row(key.values, partition)}
+                self._patched[key] = row
+                self._row("patch", key.kind, row)
+            case Delete(key):
+                table = TABLES[key.kind]
+                table.check_key(key)
+                self._cover(expected, number, partition, key, "lock")
+                self._row("delete", key.kind, {"ix": number, **table.key_row(key.values, partition)})
+            case Add(key, field, amount):
+                table = TABLES[key.kind]
+                table.check_key(key)
+                self._cover(expected, number, partition, key, "lock")
+                if field not in _NUMBERS[key.kind] or type(amount) is not int:
+                    raise InvalidInput(f"nothing can be added to {field!r} of {key.kind}")
+                self._row("add", key.kind, {"ix": number, field: amount, **table.key_row(key.values, partition)})
+            case _:
+                assert_never(write)
+
+    def _cover(
+        self, expected: dict[tuple[str, str], Row], number: int, partition: int, key: Key, operation: str
+    ) -> None:
+        """Every row that is read or changed is under a lock: its execution's, or its own."""
+        if key.kind == _EXECUTION:
+            self._execution(expected, number, partition, key.values)
+        elif key.kind in _BELONGS:
+            self._execution(expected, number, partition, key.values[:2])
+        else:
+            self._loose(operation, key, partition)
+
+    def _row(self, operation: str, kind: str, row: Row) -> None:
+        slot = SLOTS[operation, kind]
+        rows = self._rows.get(slot)
+        if rows is None:
+            self._operations.add(operation)
+            self._rows[slot] = [row]
+        else:
+            rows.append(row)
+
+    async def made(self, session: Session, time: StoreTime, *, careful: bool) -> Any:
+        """The function's answer."""
+        self._anchors.sort(key=_lock_order)
+        return await self._called(session, time, self._anchors, self._rows, careful=careful)
+
+    async def locked(self, session: Session, time: StoreTime) -> Any:
+        """Only the locks, and the time under them."""
+        keys = ("ix", "partition", "namespace", "id")
+        anchors = [{key: row[key] for key in keys} for row in sorted(self._anchors, key=_lock_order)]
+        return await self._called(session, time, anchors, {}, careful=False)
+
+    async def _called(
+        self, session: Session, time: StoreTime, anchors: list[Row], rows: dict[int, list[Row]], *, careful: bool
+    ) -> Any:
+        docs: list[str | None] = [None] * len(SLOTS)
+        sizes: list[str | None] = [None] * len(SLOTS)
+        try:
+            for slot, some in rows.items():
+                docs[slot - 1] = _json.encode(some).decode()
+                sizes[slot - 1] = str(len(some))
+            for (operation, kind), locks in self._locks.items():
+                docs[SLOTS[operation, kind] - 1] = _json.encode([locks[key] for key in sorted(locks)]).decode()
+            first = _json.encode(anchors).decode()
+        except (TypeError, OverflowError, UnicodeEncodeError) as error:
+            raise InvalidInput(f"a value that a record cannot have: {error}") from error
+        operations = " ".join((*self._operations, *(operation for operation, _ in self._locks)))
+        values = {"anchors": first, "operations": operations, "docs": docs, "sizes": sizes, "careful": careful}
+        values |= time.values()
+        return (await session.rows(CALLS["commit"], values))[0]
+
+    def inboxes_of(self, inboxes: str | None) -> dict[int, int | None]:
+        """By change: the inbox of the execution that it is anchored at, before it."""
+        if not self._anchors:
+            return {}
+        found = zip(self._anchors, (inboxes or "").split(","), strict=True)
+        return {row["ix"]: int(inbox) if inbox else None for row, inbox in found if row.get("first")}
+
+
+def _lock_order(row: Row) -> tuple[int, str, str]:
+    return (row["partition"], row["namespace"], row["id"])
+
+
+def _expect(row: Row, fields: dict[str, Plain]) -> None:
+    """What a guard expects of the execution: the usual three as columns, the rest as a document."""
+    row["must"] = True
+    table = TABLES[_EXECUTION]
+    for name, value in fields.items():
+        plain = name in ("epoch", "status", "inbox") and value is not None and name not in row
+        if plain and table.columns[name].takes(value):
+            row[name] = value
+            continue
+        more = row.setdefault("more", {})
+        if more.setdefault(name, value) != value:
+            more["no field can be two things"] = True
+        more[name] = table.plain_guard(name, value)
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+
+
+async def _explained(pool: Pool, time: StoreTime, partitions: int, changes: Changes) -> tuple[Verdict, int]:
+    """A refused change by itself, under its locks: what refused it, or that it was applied before, or (now) its way."""
+
+    async def look(session: Session) -> tuple[Verdict, int]:
+        call = Call()
+        call.add(0, changes)
+        now = (await call.locked(session, time))["now_ms"]
+        keys = _seen_by(changes)
+        records = dict(zip(keys, await load(session, partitions, keys, checked=False), strict=True))
+        anchor = _anchored(changes)
+        execution = records.get(anchor) if anchor else None
+        inbox = execution.inbox if isinstance(execution, Execution) else None
+        failed = _failed(changes, records, now)
+        if failed is not None:
+            if _applied_before(changes, records):
+                return Verdict(True, inbox, again=True), now
+            return Verdict(False, inbox, refused_by=failed, current=records[failed.key]), now
+        made = await call.made(session, time, careful=True)
+        if made["refused_list"]:
+            raise StoreUnavailable(f"the change {changes.id!r} met others at every turn")
+        return Verdict(True, _inbox_after(changes, inbox, {})), made["now_ms"]
+
+    verdict, now = await pool.call("commit", look, transaction=True)
+    time.saw(now)
+    return verdict, now
+
+
+def _seen_by(changes: Changes) -> list[Key]:
+    """All that its guards read, that its inserts would meet, and that may carry its id."""
+    keys: dict[Key, None] = dict.fromkeys(anchor for anchor in changes.anchors if anchor.kind == _EXECUTION)
+    keys |= dict.fromkeys(guard.key for guard in changes.guards)
+    for write in changes.writes:
+        if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):
+            keys[_key_of(write)] = None
+    return list(keys)
+
+
+def _failed(changes: Changes, records: dict[Key, Record | None], now: int) -> Guard | None:
+    """The first guard that does not hold; an insert is guarded by its own key."""
+    for guard in changes.guards:
+        if not _holds(guard, records[guard.key], now):
+            return guard
+    for write in changes.writes:
+        if isinstance(write, Insert):
+            key = _key_of(write)
+            if records[key] is not None:
+                return Absent(key)
+    return None
+
+
+def _holds(guard: Guard, record: Record | None, now: int) -> bool:
+    match guard:
+        case Matches(_, fields):
+            return record is not None and all(getattr(record, name) == value for name, value in fields.items())
+        case Absent():
+            return record is None
+        case Reached(_, field):
+            at = None if record is None else settled(getattr(record, field))
+            return at is not None and at <= now
+        case Ahead(_, field):
+            at = None if record is None else settled(getattr(record, field))
+            return at is not None and at > now
+        case Lapsed(_, field):
+            at = None if record is None else settled(getattr(record, field))
+            return at is None or at <= now
+        case _:
+            assert_never(guard)
+
+
+def _applied_before(changes: Changes, records: dict[Key, Record | None]) -> bool:
+    """Refused by one's own record means: applied before, and the reply was lost."""
+    for write in changes.writes:
+        if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):
+            record = records[_key_of(write)]
+            if record is not None and getattr(record, "change_id", None) == changes.id:
+                return True
+    return False

@@ -1,0 +1,217 @@
+"""Connections: a small pool, made on demand, and the one way in which the store's operations use it.
+
+An operation is tried again, verbatim, when the server undid it for another's sake, when its connection was cut, or when
+the server is away: every one is safe to repeat. After `patience_s` the caller is told that the store is unavailable.
+Whatever ends an operation in the middle (an error, a cancelled caller) ends its connection too: none goes back to the
+pool in an unknown state.
+"""
+
+# asyncpg has no stubs: its connections are Any here, and nowhere else.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportArgumentType=false
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import asyncpg
+
+from outlast.errors import ReplyLost, StoreClosed
+from outlast.store.port import Points
+from outlast.store.postgres.errors import TAKEN, KeyTaken, is_away, sqlstate, translated, was_undone
+from outlast.store.postgres.statements import bound
+from outlast.store.postgres.url import Address
+
+T = TypeVar("T")
+Row = Any
+"""A row of asyncpg: a tuple with names."""
+
+CONNECT_TIMEOUT_S = 10.0
+PAUSE_MIN_S, PAUSE_MAX_S = 0.005, 0.5
+
+SETTINGS = {
+    # Statements that were prepared on an empty table serve a full one: plans for any value, by index.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "jit": "off",
+    "search_path": "outlast",
+    "application_name": "outlast",
+}
+
+
+class Session:
+    """One connection in the hands of one operation: statements with values by name, between their crash points."""
+
+    def __init__(self, connection: Any, points: Points | None, name: str) -> None:
+        self.connection = connection
+        self._points = points
+        self._name = name
+
+    def point(self, stage: str) -> None:
+        if self._points is not None:
+            self._points(f"{self._name}:{stage}")
+
+    async def rows(self, sql: str, values: Mapping[str, Any] | None = None) -> list[Row]:
+        text, arguments = bound(sql, values or {})
+        self.point("statement")
+        rows = await self.connection.fetch(text, *arguments)
+        self.point("statement done")
+        return rows
+
+    async def script(self, sql: str) -> None:
+        """Any number of statements, without values."""
+        self.point("statement")
+        await self.connection.execute(sql)
+        self.point("statement done")
+
+
+Operation = Callable[[Session], Awaitable[T]]
+
+
+class Pool:
+    """At most `size` connections, the one used last first. Operations that find none free wait in line."""
+
+    def __init__(self, address: Address, *, points: Points | None, on_crash: Callable[[BaseException], None]) -> None:
+        self._address = address
+        self._points = points
+        self._on_crash = on_crash
+        self._pid = os.getpid()
+        self._free: list[Any] = []
+        self._busy: set[Any] = set()
+        self._turn = asyncio.Semaphore(address.pool_size)
+        self._closed = False
+        self._idle = asyncio.Event()
+        self._running = 0
+
+    # ---- operations -----------------------------------------------------------------------------------------------
+
+    async def call(self, name: str, operation: Operation[T], *, transaction: bool = False, writes: bool = True) -> T:
+        """The operation's answer: once it is durable, if it writes."""
+        if self._closed or self._pid != os.getpid():
+            raise StoreClosed(f"the store {self._address.shown} is closed, or was opened in another process")
+        points = self._points if writes else None
+        if points is not None:
+            self._pass(points, f"{name}:begin")
+        self._running += 1
+        self._idle.clear()
+        try:
+            answer = await self._until_answered(name, operation, transaction, points)
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+        if points is not None:
+            self._pass(points, f"{name}:reply")
+        return answer
+
+    def _pass(self, points: Points, point: str) -> None:
+        try:
+            points(point)
+        except Exception:
+            raise
+        except BaseException as crash:
+            self._on_crash(crash)
+            raise
+
+    async def _until_answered(self, name: str, operation: Operation[T], transaction: bool, points: Points | None) -> T:
+        began, pause_s = time.monotonic(), PAUSE_MIN_S
+        while True:
+            try:
+                return await self._once(name, operation, transaction or self._address.pgbouncer, points)
+            except ReplyLost:
+                raise
+            except Exception as error:
+                if sqlstate(error) == TAKEN:
+                    raise KeyTaken from error
+                again = was_undone(error) or is_away(error)
+                if not again or self._closed or time.monotonic() - began > self._address.patience_s:
+                    ours = translated(self._address.shown, error)
+                    if ours is error:
+                        raise
+                    raise ours from error
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    async def _once(self, name: str, operation: Operation[T], transaction: bool, points: Points | None) -> T:
+        async with self._turn:
+            connection = await self._take()
+            self._busy.add(connection)
+            whole = False
+            try:
+                session = Session(connection, points, name)
+                if transaction:
+                    await connection.execute(self._begin())
+                answer = await operation(session)
+                if transaction:
+                    session.point("commit")
+                    await connection.execute("COMMIT")
+                whole = True
+                return answer
+            except asyncpg.PostgresError as error:
+                # A statement by itself that the server refused leaves nothing behind.
+                whole = not transaction and not is_away(error)
+                raise
+            except Exception:
+                raise
+            except BaseException as stopped:
+                if not isinstance(stopped, asyncio.CancelledError):
+                    self._on_crash(stopped)
+                raise
+            finally:
+                self._busy.discard(connection)
+                if whole and not self._closed and not connection.is_closed():
+                    self._free.append(connection)
+                else:
+                    connection.terminate()
+
+    def _begin(self) -> str:
+        if not self._address.pgbouncer:
+            return "BEGIN"
+        # Another's server connection from one transaction to the next: settings go with the transaction.
+        return "BEGIN; " + "; ".join(f"SET LOCAL {name} = {value}" for name, value in SETTINGS.items())
+
+    # ---- connections ----------------------------------------------------------------------------------------------
+
+    async def _take(self) -> Any:
+        while self._free:
+            connection = self._free.pop()
+            if not connection.is_closed():
+                return connection
+        return await connect(self._address)
+
+    async def close(self) -> None:
+        """Let what was begun finish, then end the connections."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._running:
+            await self._idle.wait()
+        for connection in self._free:
+            try:
+                await connection.close(timeout=5)
+            except Exception:
+                connection.terminate()
+        self._free.clear()
+
+    def terminate(self) -> None:
+        """As when the process dies: every connection is cut where it is."""
+        self._closed = True
+        for connection in (*self._free, *self._busy):
+            connection.terminate()
+        self._free.clear()
+
+
+async def connect(address: Address) -> Any:
+    settings = {} if address.pgbouncer else SETTINGS
+    return await asyncpg.connect(
+        address.dsn,
+        timeout=CONNECT_TIMEOUT_S,
+        server_settings=settings,
+        statement_cache_size=0 if address.pgbouncer else 200,
+        max_cached_statement_lifetime=0,
+    )

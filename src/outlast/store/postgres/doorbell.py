@@ -1,0 +1,193 @@
+"""Doorbells between processes: LISTEN and NOTIFY, on a connection of their own and in transactions of their own.
+
+Rings of one process gather while a NOTIFY is under way, and for a few milliseconds after it; listeners of the same
+process hear at once, without the server. When the connection is lost it is made again, and everybody is told to look
+at everything. A lost ring costs one interval of the polling net, never work, and so ringing never fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from typing import Any
+from weakref import WeakSet
+
+from outlast.errors import OutlastError
+from outlast.store.port import RESCAN
+from outlast.store.postgres.connection import Pool, Session, connect
+from outlast.store.postgres.errors import LOST
+from outlast.store.postgres.statements import statement
+from outlast.store.postgres.url import Address
+
+_log = logging.getLogger(__name__)
+
+BELL = "outlast"
+INTERVAL_S = 0.003
+"""At most one NOTIFY of a process in this time."""
+RECONNECT_MIN_S, RECONNECT_MAX_S = 0.05, 2.0
+KEEPALIVE_S = 10.0
+"""A listener whose connection says nothing is asked whether it is still there."""
+_HEARD_MAX_BYTES = 7_000
+"""PostgreSQL takes less than 8,000; longer rings say RESCAN."""
+_CHANNELS_MAX = 1_000
+
+
+class Doorbell:
+    """Rings everyone who listens on this database. Used from the event loop that the store was opened in."""
+
+    def __init__(self, address: Address, pool: Pool) -> None:
+        self._address = address
+        self._pool = pool
+        self._me = secrets.token_hex(4)
+        self._rung: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._listeners: WeakSet[Listener] = WeakSet()
+        self._connected = False
+        self._closed = False
+
+    # ---- ringing --------------------------------------------------------------------------------------------------
+
+    def ring(self, channels: Iterable[str]) -> None:
+        channels = set(channels)
+        if not channels or self._closed:
+            return
+        for listener in self._listeners:
+            listener.hear(channels)
+        if not self._address.doorbell:
+            return
+        self._rung |= channels
+        if len(self._rung) > _CHANNELS_MAX:
+            self._rung = {RESCAN}
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send(), name="outlast doorbell")
+
+    async def _send(self) -> None:
+        try:
+            while self._rung:
+                rung, self._rung = self._rung, set()
+                heard = "\n".join((self._me, *sorted(rung)))
+                if len(heard.encode(errors="replace")) > _HEARD_MAX_BYTES:
+                    heard = f"{self._me}\n{RESCAN}"
+                await self._notify(heard)
+                if not self._closed:
+                    await asyncio.sleep(INTERVAL_S)
+        finally:
+            self._sending = None
+
+    async def _notify(self, heard: str) -> None:
+        async def notify(session: Session) -> None:
+            await session.rows(statement("ring"), {"bell": BELL, "heard": heard})
+
+        try:
+            await self._pool.call("ring", notify, writes=False)
+        except OutlastError as error:
+            _log.info("a ring was lost (polling is the net): %s", error)
+
+    # ---- listening ------------------------------------------------------------------------------------------------
+
+    def listen(self) -> Listener:
+        listener = Listener(self._listeners.discard)
+        self._listeners.add(listener)
+        if not self._address.doorbell or self._connected:
+            listener.hear({RESCAN})
+        elif self._listening is None:
+            self._listening = asyncio.get_running_loop().create_task(self._keep_listening(), name="outlast ear")
+        return listener
+
+    async def _keep_listening(self) -> None:
+        pause_s = RECONNECT_MIN_S
+        while not self._closed:
+            lost = asyncio.Event()
+            connection = None
+            try:
+                connection = await connect(self._address)
+                connection.add_termination_listener(_setting(lost))
+                await connection.add_listener(BELL, self._heard)
+                self._connected = True
+                pause_s = RECONNECT_MIN_S
+                self._tell_all({RESCAN})
+                await self._until_lost(connection, lost)
+            except (*LOST, Exception) as error:
+                # Nobody is kept waiting for a bell that does not work: look now, and poll.
+                self._tell_all({RESCAN})
+                _log.info("the doorbell's connection is lost and will be made again: %s", error)
+            finally:
+                self._connected = False
+                if connection is not None:
+                    connection.terminate()
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, RECONNECT_MAX_S)
+
+    async def _until_lost(self, connection: Any, lost: asyncio.Event) -> None:
+        while not lost.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(lost.wait(), KEEPALIVE_S)
+                return
+            await connection.execute("SHOW server_version", timeout=KEEPALIVE_S)
+
+    def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
+        sender, _, channels = payload.partition("\n")
+        if sender != self._me:
+            self._tell_all(set(channels.split("\n")))
+
+    def _tell_all(self, channels: set[str]) -> None:
+        for listener in list(self._listeners):
+            listener.hear(channels)
+
+    async def close(self) -> None:
+        """Send what was rung, and end every subscription."""
+        self._closed = True
+        for listener in list(self._listeners):
+            await listener.close()
+        if self._sending is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._sending), 2)
+        self.let_go()
+        if self._listening is not None:
+            with suppress(asyncio.CancelledError):
+                await self._listening
+
+    def let_go(self) -> None:
+        """At once."""
+        self._closed = True
+        for background in (self._sending, self._listening):
+            if background is not None:
+                background.cancel()
+
+
+def _setting(event: asyncio.Event) -> Callable[[Any], None]:
+    return lambda _: event.set()
+
+
+class Listener:
+    """What one subscriber has heard since it last looked."""
+
+    def __init__(self, forget: Callable[[Listener], None]) -> None:
+        self._forget = forget
+        self._heard: set[str] = set()
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def hear(self, channels: set[str]) -> None:
+        self._heard |= channels
+        if len(self._heard) > _CHANNELS_MAX:
+            self._heard = {RESCAN}
+        self._wake.set()
+
+    async def __aiter__(self) -> AsyncIterator[frozenset[str]]:
+        while not self._closed:
+            await self._wake.wait()
+            if self._closed:
+                return
+            self._wake.clear()
+            heard, self._heard = frozenset(self._heard), set[str]()
+            yield heard
+
+    async def close(self) -> None:
+        self._closed = True
+        self._wake.set()
+        self._forget(self)

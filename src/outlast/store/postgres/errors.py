@@ -1,0 +1,96 @@
+"""What PostgreSQL says, in Outlast's words; and which of it passes if one tries again."""
+
+# asyncpg has no stubs; what is used of it here are its errors.
+# pyright: reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+import asyncpg
+
+from outlast.errors import (
+    InvalidInput,
+    OutlastError,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+
+TAKEN = "OL001"
+"""Our own: an insert met a record, and nothing was written."""
+
+
+class KeyTaken(Exception):
+    """`TAKEN`, inside of the store: the commit is asked again, carefully."""
+
+
+_UNDONE = {"40001", "40P01"}
+"""The server undid the transaction for another's sake: the same one works if it is done again."""
+_AWAY = {
+    "53000", "53200", "53300", "53400",  # out of memory, connections, …
+    "55P03", "57014",  # waited too long for a lock, or for the whole statement
+    "57P01", "57P02", "57P03", "57P04", "57P05",  # shut down, starting up, cut off
+    "25P02", "25P03", "25P04",
+}  # fmt: skip
+_CONNECTION_CLASS = "08"
+_READ_ONLY = {"25006"}
+_FULL = {"53100"}
+_CORRUPT = {"XX001", "XX002"}
+_DATA_CLASSES = ("22", "23")
+_DENIED = {"42501", "28000", "28P01"}
+_NO_DATABASE = {"3D000"}
+
+LOST: tuple[type[BaseException], ...] = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    EOFError,
+)
+"""What is raised when a connection broke, or could not be made."""
+
+
+def sqlstate(error: BaseException) -> str:
+    return str(getattr(error, "sqlstate", None) or "")
+
+
+def was_undone(error: BaseException) -> bool:
+    return sqlstate(error) in _UNDONE
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether the same call may succeed on another connection, or a little later."""
+    state = sqlstate(error)
+    if state:
+        return state in _AWAY or state.startswith(_CONNECTION_CLASS)
+    if isinstance(error, asyncpg.DataError | asyncpg.exceptions.UnsupportedClientFeatureError):
+        return False
+    return isinstance(error, LOST)
+
+
+def translated(url: str, error: BaseException) -> BaseException:
+    """The same, as an error of the store."""
+    if isinstance(error, OutlastError) or not isinstance(error, Exception):
+        return error
+    state = sqlstate(error)
+    if isinstance(error, asyncpg.DataError | UnicodeEncodeError | OverflowError) or state.startswith(_DATA_CLASSES):
+        return _because(InvalidInput(f"a value that a record cannot have: {error}"), error)
+    if state in _READ_ONLY:
+        return _because(StoreReadOnly(f"{url} can be read but not written ({error}): is it a standby?"), error)
+    if state in _FULL:
+        return _because(StoreFull(f"no room left on the server of {url} ({error}): free some, then go on"), error)
+    if state in _CORRUPT:
+        return _because(StoreCorrupt(f"{url}: {error}: restore it from a backup"), error)
+    if state in _DENIED:
+        return _because(StoreError(f"{url} refuses: {error}: check the role and its grants (docs/postgres.md)"), error)
+    if state in _NO_DATABASE:
+        return _because(StoreError(f"{url}: {error}: create the database first"), error)
+    if was_undone(error) or is_away(error):
+        return _because(StoreUnavailable(f"{url} does not answer now ({error or type(error).__name__})"), error)
+    return _because(StoreError(f"{url}: {type(error).__name__}: {error}"), error)
+
+
+def _because(ours: OutlastError, theirs: Exception) -> OutlastError:
+    ours.__cause__ = theirs
+    return ours

@@ -1,0 +1,119 @@
+"""The functions that run on the server, filled in from `model/kinds.py`: one call is one round trip, whatever is in it.
+
+A function's name carries a digest of its text, so that an older and a newer release, each with its own, work on one
+database while a deploy rolls. `migrate` creates those that are missing.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from outlast.model.execution import Execution
+from outlast.model.kinds import OF_EXECUTION
+from outlast.store.postgres.statements import TABLES, Table, statement
+
+LOOSE = ("flow", "lane", "outbox", "quota", "session")
+"""Kinds whose records no execution's row covers: locked by themselves, in this order, after the executions."""
+OPERATIONS = ("guard", "delete", "insert", "put", "patch", "add")
+
+SLOTS: dict[tuple[str, str], int] = {}
+"""Where the rows of an operation on a kind stand in a commit's `docs`, counted from 1 as the server does."""
+for _operation, _kinds in [
+    ("lock", LOOSE),
+    ("share", LOOSE),
+    *((operation, tuple(TABLES)) for operation in OPERATIONS),
+]:
+    for _kind in _kinds:
+        SLOTS[_operation, _kind] = len(SLOTS) + 1
+
+
+def _names(table: Table) -> dict[str, str]:
+    numbers = numbers_of(table) or ["ix"]
+    rest = [name for name in table.written if name not in table.key]
+    return {
+        "kind": table.name,
+        "key": ", ".join(table.key),
+        "key_of_q": ", ".join(f"q.{name}" for name in table.key),
+        "key_types": table.typed(table.key),
+        "same_key": " AND ".join(f"t.{name} = q.{name}" for name in table.key),
+        "same_key_of_x": " AND ".join(f"x.{name} = q.{name}" for name in table.key),
+        "columns": ", ".join(table.written),
+        "types": table.typed(table.written),
+        "settled": ", ".join(_settled(table, "q", name) for name in table.written),
+        "excluded": ", ".join(f"{name} = excluded.{name}" for name in rest),
+        "patched": ", ".join(f"{name} = {_settled(table, 'r', name)}" for name in rest),
+        "added": ", ".join(f"{name} = t.{name} + q.{name}" for name in numbers),
+        "sums": ", ".join(f"coalesce(sum(q.{name}), 0)::bigint AS {name}" for name in numbers),
+        "number_types": ", ".join(f"{name} bigint" for name in numbers),
+    }
+
+
+def numbers_of(table: Table) -> list[str]:
+    """The fields that something can be added to."""
+    return [
+        name
+        for name, column in table.columns.items()
+        if column.python is int and not column.optional and name not in (*table.key, *table.kind.TIMES, "seq")
+    ]
+
+
+def _settled(table: Table, row: str, name: str) -> str:
+    is_time = name != "partition" and table.columns[name].is_time
+    return f"outlast.settled({row}.{name}, now_ms)" if is_time else f"{row}.{name}"
+
+
+def _commit() -> str:
+    def each(part: str, operation: str, **more: str) -> str:
+        return "\n".join(
+            "  " + statement(f"commit:{part}").format(slot=slot, **_names(TABLES[kind]), **more)
+            for (of, kind), slot in SLOTS.items()
+            if of == operation and (part != "add" or numbers_of(TABLES[kind]))
+        )
+
+    return statement("commit:function").format(
+        name="{name}",
+        locks=f"{each('lock', 'lock', strength='NO KEY UPDATE')}\n{each('lock', 'share', strength='SHARE')}",
+        guards=each("guard", "guard"),
+        taken=each("taken", "insert"),
+        deletes=each("delete", "delete"),
+        inserts=each("insert", "insert"),
+        puts=each("put", "put"),
+        patches=each("patch", "patch"),
+        adds=each("add", "add"),
+    )
+
+
+def _claim() -> str:
+    table = TABLES[Execution.KIND]
+    return statement("claim:function").format(name="{name}", types=table.typed(table.fields), columns=table.select)
+
+
+def _purge() -> str:
+    belongings = [*(kind.KIND for kind in OF_EXECUTION), "frame"]
+    each = statement("purge:each").format(
+        belongings="\n".join(statement("purge:belongings").format(kind=kind) for kind in belongings)
+    )
+    return statement("purge:function").format(name="{name}", tagged=statement("purge:tagged"), each=each)
+
+
+def _named(what: str, text: str) -> tuple[str, str]:
+    name = f"{what}_{sha256(text.encode()).hexdigest()[:8]}"
+    return name, text.replace("{name}", name)
+
+
+_TEXTS = {
+    "commit": _commit(),
+    "claim": _claim(),
+    "renew": statement("renew:function").format(name="{name}"),
+    "append": statement("append:function").format(name="{name}"),
+    "purge": _purge(),
+}
+
+FUNCTIONS: dict[str, str] = {}
+"""The text of each function, by its name on the server."""
+CALLS: dict[str, str] = {}
+"""How each is called, by what it does."""
+for _what, _text in _TEXTS.items():
+    _name, _made = _named(_what, _text)
+    FUNCTIONS[_name] = _made
+    CALLS[_what] = statement(f"{_what}:call").format(name=_name)

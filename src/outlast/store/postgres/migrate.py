@@ -1,0 +1,85 @@
+"""The schema: numbered files in `migrations/`, applied in order, each once, under a lock; and the functions.
+
+Functions are named by their text, so a release makes its own and leaves those of the release before it alone: while a
+deploy rolls, both work on the same database.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+from outlast.errors import InvalidConfig, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreCorrupt
+from outlast.store.postgres.connection import Session
+from outlast.store.postgres.functions import FUNCTIONS
+from outlast.store.postgres.statements import statement
+from outlast.store.postgres.url import PARTITIONS_DEFAULT
+
+_NAME = re.compile(r"(\d{4})_\w+\.sql")
+
+
+def migrations() -> dict[int, str]:
+    """Every migration of this code, by number."""
+    folder = files("outlast.store.postgres").joinpath("migrations")
+    found = {int(match[1]): entry for entry in folder.iterdir() if (match := _NAME.fullmatch(entry.name))}
+    return {number: found[number].read_text() for number in sorted(found)}
+
+
+SCHEMA = max(migrations())
+
+
+async def schema_of(session: Session) -> tuple[int, int]:
+    """The schema's number in this database, and its partitions; (0, 0) if there is none."""
+    if (await session.rows(statement("migrate:has_schema")))[0]["n"] == 0:
+        return 0, 0
+    meta = {row["name"]: row["value"] for row in await session.rows(statement("migrate:read"))}
+    number, partitions = meta.get("schema", "0"), meta.get("partitions", "0")
+    if not (number.isdecimal() and partitions.isdecimal()):
+        raise StoreCorrupt(f"outlast.meta says schema {number!r} and partitions {partitions!r}: restore a backup")
+    return int(number), int(partitions)
+
+
+async def check_schema(session: Session) -> int:
+    """The number of partitions, if this code can work with what is there."""
+    found, partitions = await schema_of(session)
+    if found == 0:
+        raise SchemaMissing("there is no Outlast schema in this database yet: run migrate() first")
+    if found < SCHEMA:
+        raise SchemaOutdated(f"the database has schema {found}, this version of Outlast needs {SCHEMA}: run migrate()")
+    if found > SCHEMA:
+        raise SchemaTooNew(found, SCHEMA)
+    missing = await _missing(session)
+    if missing:
+        raise SchemaOutdated(f"functions of this version are missing in the database ({missing[0]}): run migrate()")
+    return partitions
+
+
+async def _missing(session: Session) -> list[str]:
+    rows = await session.rows(statement("migrate:functions"), {"names": list(FUNCTIONS)})
+    there = {row["name"] for row in rows}
+    return [name for name in FUNCTIONS if name not in there]
+
+
+async def is_current(session: Session, partitions: int | None) -> bool:
+    """Whether there is nothing to do: then a role that may not change the schema can call migrate too."""
+    found, stored = await schema_of(session)
+    if found > SCHEMA:
+        raise SchemaTooNew(found, SCHEMA)
+    if found and partitions not in (None, stored):
+        raise InvalidConfig(f"this store was created with {stored} partitions; ?partitions={partitions} comes too late")
+    return found == SCHEMA and not await _missing(session)
+
+
+async def migrate(session: Session, partitions: int | None) -> int:
+    """Apply what is missing, inside the caller's transaction."""
+    await session.rows(statement("migrate:lock"))
+    found, _ = await schema_of(session)
+    if found > SCHEMA:
+        raise SchemaTooNew(found, SCHEMA)
+    texts = [text for number, text in migrations().items() if number > found]
+    texts += [FUNCTIONS[name] for name in (await _missing(session) if found else FUNCTIONS)]
+    if texts:
+        stored = {"schema": str(SCHEMA), "partitions": str(partitions or PARTITIONS_DEFAULT)}
+        await session.script(";\n".join(texts))
+        await session.rows(statement("migrate:write"), stored)
+    return SCHEMA

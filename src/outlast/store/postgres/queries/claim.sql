@@ -1,0 +1,243 @@
+-- claim: the function that takes the next ready executions, created by migrate; it writes exactly what
+-- `decide(view, Claim)` gives.
+--
+-- First it looks, without locks, at the heads of the routes that the worker serves (index execution_ready, one short
+-- scan each). Rows that it knows are looked up by key and then by status: a condition on ready_at would let a plan take
+-- the index of ready work instead of the key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
+-- themselves, passing over those that somebody else has locked. If too many were passed over it looks further.
+-- Without work it writes nothing, unless the worker's sessions are to be renewed.
+-- result: a row per execution with its input, and whether there was more that it could have taken; or one row without any, which tells the time and whether work was passed
+-- over because it was locked (a moment later it may be free).
+
+-- part: function
+CREATE FUNCTION outlast.{name}(
+  _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _most int,
+  _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
+) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, {types})
+LANGUAGE plpgsql
+SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+AS $function$
+#variable_conflict use_column
+DECLARE
+  v_now bigint;
+  v_lanes text[]; v_routes text[]; v_suspect boolean[];
+  v_depth int := _most + 1;
+  v_seen int;
+  c_partition int[]; c_id text[]; c_flow text[]; c_quota text[]; c_suspect boolean[]; c_lane text[]; c_route text[];
+  k_partition int[]; k_id text[]; k_lane text[]; k_route text[];
+  t_partition int[]; t_id text[];
+  v_free jsonb;
+  v_left int;
+  v_quota text;
+BEGIN
+  -- A claim whose reply was lost: the same id finds what it took.
+  SELECT array_agg(x.partition), array_agg(x.id) INTO t_partition, t_id
+  FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim;
+
+  IF t_id IS NULL THEN
+    -- Routes with ready work, by hopping from one to the next in the index: its cost is the number of routes.
+    WITH RECURSIVE open_lane AS (
+      SELECT DISTINCT l.lane FROM unnest(_lanes) AS l(lane)
+      WHERE (SELECT count(*) FROM outlast.lane AS p, generate_series(0, _partitions - 1) AS n(partition)
+             WHERE p.partition = n.partition AND p.namespace = _namespace AND p.lane = l.lane AND p.paused) < _partitions
+    ), hop AS (
+      SELECT l.lane, (
+        SELECT x.route FROM outlast.execution AS x
+        WHERE x.ready_at IS NOT NULL AND x.namespace = _namespace AND x.lane = l.lane
+        ORDER BY x.route LIMIT 1
+      ) AS route FROM open_lane AS l
+      UNION ALL
+      SELECT h.lane, (
+        SELECT x.route FROM outlast.execution AS x
+        WHERE x.ready_at IS NOT NULL AND x.namespace = _namespace AND x.lane = h.lane AND x.route > h.route
+        ORDER BY x.route LIMIT 1
+      ) FROM hop AS h WHERE h.route IS NOT NULL
+    )
+    SELECT array_agg(h.lane), array_agg(h.route), array_agg(split_part(h.route, '|', 5) = 'suspect')
+      INTO v_lanes, v_routes, v_suspect
+    FROM hop AS h
+    WHERE h.route IS NOT NULL
+      AND split_part(h.route, '|', 1) || '|' || split_part(h.route, '|', 2) = ANY (_serves)
+      AND (split_part(h.route, '|', 3) = '' OR string_to_array(split_part(h.route, '|', 3), ',') <@ _offers)
+      AND (coalesce(_suspects, 1) > 0 OR split_part(h.route, '|', 5) <> 'suspect')
+      AND (split_part(h.route, '|', 4) = '' OR EXISTS (
+        SELECT 1 FROM generate_series(0, _partitions - 1) AS n(partition), outlast.quota AS u
+        WHERE u.partition = n.partition AND u.namespace = _namespace AND u.name = split_part(h.route, '|', 4)
+          AND u.free > 0));
+
+    WHILE v_routes IS NOT NULL LOOP
+      SELECT array_agg(s.partition), array_agg(s.id), array_agg(s.flow), array_agg(s.quota), array_agg(s.suspect),
+          array_agg(s.lane), array_agg(s.route), count(*)
+        INTO c_partition, c_id, c_flow, c_quota, c_suspect, c_lane, c_route, v_seen
+      FROM (
+        SELECT h.*, r.suspect
+        FROM unnest(v_lanes, v_routes, v_suspect) AS r(lane, route, suspect)
+        CROSS JOIN LATERAL (
+          SELECT x.partition, x.id, x.flow, x.quota, x.lane, x.route, x.priority, x.resumed, x.ready_at
+          FROM outlast.execution AS x
+          WHERE x.ready_at IS NOT NULL AND x.namespace = _namespace AND x.lane = r.lane AND x.route = r.route
+            AND (x.flow IS NULL OR coalesce((
+              SELECT f.state FROM outlast.flow AS f
+              WHERE f.partition = x.partition AND f.namespace = x.namespace AND f.id = x.flow), 'open') = 'open')
+            AND coalesce((
+              SELECT NOT p.paused FROM outlast.lane AS p
+              WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.lane = x.lane), true)
+            AND (x.quota IS NULL OR coalesce((
+              SELECT u.free > 0 FROM outlast.quota AS u
+              WHERE u.partition = x.partition AND u.namespace = x.namespace AND u.name = x.quota), false))
+          ORDER BY x.priority DESC, x.resumed DESC, x.ready_at, x.id
+          LIMIT CASE WHEN r.suspect AND _suspects IS NOT NULL THEN least(v_depth, _suspects * 8) ELSE v_depth END
+        ) AS h
+        ORDER BY h.priority DESC, h.resumed DESC, h.ready_at, h.id LIMIT v_depth
+      ) AS s;
+      EXIT WHEN v_seen = 0;
+
+      -- Flows: a share lock, then a new look at them.
+      IF EXISTS (SELECT 1 FROM unnest(c_flow) AS f(id) WHERE f.id IS NOT NULL) THEN
+        PERFORM 1 FROM (
+          SELECT DISTINCT q.partition, q.id FROM unnest(c_partition, c_flow) AS q(partition, id)
+          WHERE q.id IS NOT NULL ORDER BY q.partition, q.id
+        ) AS q CROSS JOIN LATERAL (
+          SELECT 1 FROM outlast.flow AS f
+          WHERE f.partition = q.partition AND f.namespace = _namespace AND f.id = q.id FOR SHARE
+        ) AS l;
+        SELECT array_agg(q.partition ORDER BY q.n), array_agg(q.id ORDER BY q.n), array_agg(q.flow ORDER BY q.n),
+            array_agg(q.quota ORDER BY q.n), array_agg(q.suspect ORDER BY q.n), array_agg(q.lane ORDER BY q.n),
+            array_agg(q.route ORDER BY q.n)
+          INTO c_partition, c_id, c_flow, c_quota, c_suspect, c_lane, c_route
+        FROM unnest(c_partition, c_id, c_flow, c_quota, c_suspect, c_lane, c_route) WITH ORDINALITY
+          AS q(partition, id, flow, quota, suspect, lane, route, n)
+        WHERE q.flow IS NULL OR coalesce((
+          SELECT f.state FROM outlast.flow AS f
+          WHERE f.partition = q.partition AND f.namespace = _namespace AND f.id = q.flow), 'open') = 'open';
+      END IF;
+
+      -- Permits, and suspects: counted in the order of claims.
+      k_partition := c_partition; k_id := c_id; k_lane := c_lane; k_route := c_route;
+      IF EXISTS (SELECT 1 FROM unnest(c_quota, c_suspect) AS q(quota, suspect) WHERE q.quota IS NOT NULL OR q.suspect)
+      THEN
+        PERFORM 1 FROM (
+          SELECT DISTINCT q.partition, q.name FROM unnest(c_partition, c_quota) AS q(partition, name)
+          WHERE q.name IS NOT NULL ORDER BY q.partition, q.name
+        ) AS q CROSS JOIN LATERAL (
+          SELECT 1 FROM outlast.quota AS u
+          WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.name FOR NO KEY UPDATE
+        ) AS l;
+        SELECT coalesce(jsonb_object_agg(q.partition || '|' || q.name, u.free), '{{}}') INTO v_free
+        FROM (SELECT DISTINCT q.partition, q.name FROM unnest(c_partition, c_quota) AS q(partition, name)) AS q
+        CROSS JOIN LATERAL (
+          SELECT u.free FROM outlast.quota AS u
+          WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.name OFFSET 0) AS u;
+        k_partition := NULL; k_id := NULL; k_lane := NULL; k_route := NULL;
+        v_left := coalesce(_suspects, _most);
+        FOR i IN 1 .. coalesce(cardinality(c_id), 0) LOOP
+          CONTINUE WHEN c_suspect[i] AND v_left <= 0;
+          IF c_quota[i] IS NOT NULL THEN
+            v_quota := c_partition[i] || '|' || c_quota[i];
+            CONTINUE WHEN coalesce((v_free ->> v_quota)::bigint, 0) <= 0;
+            v_free := jsonb_set(v_free, ARRAY[v_quota], to_jsonb((v_free ->> v_quota)::bigint - 1));
+          END IF;
+          IF c_suspect[i] THEN
+            v_left := v_left - 1;
+          END IF;
+          k_partition := k_partition || c_partition[i]; k_id := k_id || c_id[i];
+          k_lane := k_lane || c_lane[i]; k_route := k_route || c_route[i];
+        END LOOP;
+      END IF;
+
+      SELECT array_agg(q.partition), array_agg(q.id) INTO t_partition, t_id FROM (
+        SELECT q.partition, q.id FROM unnest(k_partition, k_id, k_lane, k_route) AS q(partition, id, lane, route)
+        CROSS JOIN LATERAL (
+          SELECT 1 FROM outlast.execution AS x
+          WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready'
+            AND x.lane = q.lane AND x.route = q.route
+          FOR UPDATE SKIP LOCKED
+        ) AS l LIMIT _most
+      ) AS q;
+      EXIT WHEN cardinality(t_id) = _most OR v_seen < v_depth OR v_depth > 100000;
+      v_depth := v_depth * 4;
+    END LOOP;
+  END IF;
+
+  SELECT greatest(
+      coalesce(clock_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), floor_ms, c.last_value)
+    INTO v_now FROM outlast.clock AS c;
+  IF _renew THEN
+    -- The worker lives in every partition: a start that claims needs a session where it is placed.
+    INSERT INTO outlast.session AS s (partition, worker, expires_at, started_at)
+    SELECT q.partition, _worker, v_now + _ttl_ms, v_now FROM generate_series(0, _partitions - 1) AS q(partition)
+    ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
+    PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;
+  END IF;
+  IF t_id IS NULL THEN
+    now_ms := v_now;
+    passed_over := coalesce(cardinality(k_id), 0) > 0;
+    more := passed_over;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+
+  -- What is found again was written before: these then find nothing that is ready.
+  INSERT INTO outlast.attempt AS a (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
+  SELECT x.partition, x.namespace, x.id, x.generation, x.attempt, x.epoch + 1, _worker, v_now, _claim
+  FROM unnest(t_partition, t_id) AS q(partition, id)
+  CROSS JOIN LATERAL (
+    SELECT * FROM outlast.execution AS x
+    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS x
+  WHERE x.status = 'ready' AND NOT x.attempt_open;
+  UPDATE outlast.attempt AS a SET epoch = o.epoch + 1, worker = _worker, change_id = _claim
+  FROM unnest(t_partition, t_id) AS q(partition, id)
+  CROSS JOIN LATERAL (
+    SELECT * FROM outlast.execution AS x
+    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.attempt_open
+      AND x.status = 'ready' OFFSET 0) AS o
+  CROSS JOIN LATERAL (
+    SELECT b.ctid AS place FROM outlast.attempt AS b
+    WHERE b.partition = o.partition AND b.namespace = o.namespace AND b.execution = o.id
+      AND b.generation = o.generation AND b.number = o.attempt OFFSET 0) AS b
+  WHERE a.ctid = b.place AND a.partition = o.partition AND a.namespace = o.namespace AND a.execution = o.id
+    AND a.generation = o.generation AND a.number = o.attempt;
+  UPDATE outlast.quota AS u SET free = u.free - q.taken
+  FROM (
+    SELECT x.partition, x.quota, count(*) AS taken FROM unnest(t_partition, t_id) AS q(partition, id)
+    CROSS JOIN LATERAL (
+      SELECT x.partition, x.quota FROM outlast.execution AS x
+      WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.quota IS NOT NULL
+        AND x.status = 'ready' OFFSET 0) AS x
+    GROUP BY x.partition, x.quota
+  ) AS q
+  WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.quota;
+  INSERT INTO outlast.session AS s (partition, worker, expires_at, started_at)
+  SELECT q.partition, _worker, v_now + _ttl_ms, v_now
+  FROM (SELECT DISTINCT q.partition FROM unnest(t_partition) AS q(partition) ORDER BY 1) AS q
+  ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
+  UPDATE outlast.execution AS t
+  SET status = 'active', reason = NULL, epoch = t.epoch + 1, worker = _worker, claim_id = _claim, claimed_at = v_now,
+    attempt_deadline_at = CASE WHEN t.timeout_ms IS NULL THEN NULL ELSE v_now + greatest(0, t.timeout_ms - t.ran_ms) END,
+    ready_at = NULL, attempt_open = true, change_id = _claim
+  FROM unnest(t_partition, t_id) AS q(partition, id)
+  CROSS JOIN LATERAL (
+    SELECT x.ctid AS place FROM outlast.execution AS x
+    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready' OFFSET 0
+  ) AS o
+  WHERE t.ctid = o.place AND t.partition = q.partition AND t.namespace = _namespace AND t.id = q.id;
+  PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;
+
+  RETURN QUERY
+  SELECT v_now, false, coalesce(v_seen > cardinality(t_id), true), p.value, {columns}
+  FROM unnest(t_partition, t_id) WITH ORDINALITY AS q(partition, id, n)
+  CROSS JOIN LATERAL (
+    SELECT * FROM outlast.execution AS x
+    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS x
+  CROSS JOIN LATERAL (
+    SELECT p.value FROM outlast.payload AS p
+    WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.execution = x.id
+      AND p.generation = x.journal_generation AND p.role = 'input' OFFSET 0) AS p
+  ORDER BY q.n;
+END
+$function$
+
+-- part: call
+SELECT * FROM outlast.{name}(
+  :namespace, :lanes, :serves, :offers, :worker, :claim, :most, :ttl_ms, :suspects, :partitions, :renew, :clock_ms, :floor_ms
+)

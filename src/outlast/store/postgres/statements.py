@@ -1,0 +1,195 @@
+"""The store's SQL: files in `queries/`, filled in with the names that `model/kinds.py` declares.
+
+Only identifiers are ever filled in, and only declared ones; values are always bound, by name (`:name`). A file may have
+several parts (`-- part: name`).
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from outlast.errors import InvalidInput
+from outlast.model.kinds import KINDS
+from outlast.model.partition import partition_of
+from outlast.model.record import Key, Now, Record
+
+_PART = re.compile(r"^-- part: (\w+)$", re.MULTILINE)
+_NAME = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")
+
+RELATIVE = -(2**62)
+"""A time relative to the commit is written this far below every absolute one; the server settles it."""
+
+
+@cache
+def _text(name: str) -> str:
+    return files("outlast.store.postgres").joinpath("queries", f"{name}.sql").read_text()
+
+
+@cache
+def statement(name: str) -> str:
+    """The statement of `queries/NAME.sql`, or of one of its parts: `due:timer`."""
+    file, _, part = name.partition(":")
+    text = _text(file)
+    if part:
+        pieces = _PART.split(text)
+        text = dict(zip(pieces[1::2], pieces[2::2], strict=True))[part]
+    return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
+
+
+@cache
+def _positional(sql: str) -> tuple[str, tuple[str, ...]]:
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    return _NAME.sub(number, sql), tuple(names)
+
+
+def bound(sql: str, values: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """The statement as the server takes it, and its values in order."""
+    text, names = _positional(sql)
+    return text, [values[name] for name in names]
+
+
+class Column:
+    """One field of a kind: its type on the server, and what Python values it takes."""
+
+    def __init__(self, name: str, annotation: Any, *, is_time: bool) -> None:
+        self.name = name
+        union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+        options: tuple[Any, ...] = typing.get_args(annotation) if union else (annotation,)
+        self.optional = type(None) in options
+        [plain] = [option for option in options if option not in (type(None), Now)]
+        self.is_time = is_time
+        self.python: type = next(base for base in (bool, int, str, bytes) if issubclass(plain, base))
+        self.type = {bool: "boolean", int: "bigint", str: "text", bytes: "bytea"}[self.python]
+
+    def takes(self, value: object) -> bool:
+        value_type = type(value)
+        if value_type is Now:
+            return self.is_time
+        if value_type is type(None):
+            return self.optional
+        if self.python is str:
+            return issubclass(value_type, str)
+        return value_type is self.python
+
+
+class Table:
+    """One kind of record as a table: its columns, and the way of a record to and from a row."""
+
+    def __init__(self, kind: type[Record]) -> None:
+        hints = typing.get_type_hints(kind)
+        names = [field.name for field in msgspec.structs.fields(kind)]
+        self.kind = kind
+        self.name = kind.KIND
+        self.fields = tuple(names)
+        self.by_partition = kind.KEY[0] == "partition"
+        self.columns = {name: Column(name, hints[name], is_time=name in kind.TIMES) for name in names}
+        self.key = kind.KEY if self.by_partition else ("partition", *kind.KEY)
+        self.written = [name for name in names if name != "seq" or not kind.SEQUENCED]
+        if not self.by_partition:
+            self.written.insert(0, "partition")
+        self.select = ", ".join(f"x.{name}" for name in names)
+        self.key_values: Callable[[Record], tuple[str | int, ...]] = attrgetter(*kind.KEY)
+        self.has_change_id = "change_id" in names
+        self._values: Callable[[Record], tuple[Any, ...]] = attrgetter(*names)
+        self._seen: set[tuple[type, ...]] = set()
+        self._special = [(n, name) for n, name in enumerate(names) if self._is_special(name)]
+
+    def _is_special(self, name: str) -> bool:
+        return self.columns[name].is_time or self.columns[name].python is bytes
+
+    def type_of(self, name: str) -> str:
+        return "int" if name == "partition" else self.columns[name].type
+
+    def typed(self, names: Iterable[str]) -> str:
+        return ", ".join(f"{name} {self.type_of(name)}" for name in names)
+
+    # ---- to rows --------------------------------------------------------------------------------------------------
+
+    def row(self, record: Record, number: int, partition: int) -> dict[str, Any]:
+        """The record as JSON can carry it, beside the number of its change."""
+        values = self._values(record)
+        kinds = tuple(map(type, values))
+        if kinds not in self._seen:
+            self._check_types(values)
+            self._seen.add(kinds)
+        row = dict(zip(self.fields, values, strict=True))
+        for n, name in self._special:
+            value = values[n]
+            if type(value) is Now:
+                row[name] = RELATIVE + value.plus_ms
+            elif type(value) is bytes:
+                row[name] = f"\\x{value.hex()}"
+        row["ix"] = number
+        if not self.by_partition:
+            row["partition"] = partition
+        return row
+
+    def _check_types(self, values: Sequence[Any]) -> None:
+        for name, value in zip(self.fields, values, strict=True):
+            self.check(name, value)
+
+    def check(self, name: str, value: Any) -> None:
+        column = self.columns.get(name)
+        if column is None:
+            raise InvalidInput(f"{self.name} has no field {name!r}")
+        if not column.takes(value):
+            raise InvalidInput(f"{self.name}.{name} cannot be {value!r}: it is {column.type}")
+
+    def plain(self, name: str, value: Any) -> Any:
+        """A field's value as JSON can carry it."""
+        self.check(name, value)
+        if type(value) is Now:
+            return RELATIVE + value.plus_ms
+        return f"\\x{value.hex()}" if type(value) is bytes else value
+
+    def plain_guard(self, name: str, value: Any) -> Any:
+        """What a guard compares a field with: of any type, since no value may equal it."""
+        if name not in self.columns:
+            raise InvalidInput(f"{self.name} has no field {name!r}")
+        return f"\\x{value.hex()}" if type(value) is bytes else value
+
+    def key_row(self, values: tuple[str | int, ...], partition: int) -> dict[str, Any]:
+        row: dict[str, Any] = dict(zip(self.kind.KEY, values, strict=True))
+        if not self.by_partition:
+            row["partition"] = partition
+        return row
+
+    # ---- from rows ------------------------------------------------------------------------------------------------
+
+    def record(self, values: Iterable[Any]) -> Record:
+        return self.kind.decode(dict(zip(self.fields, values, strict=True)))
+
+    def partition_of(self, values: tuple[str | int, ...], partitions: int) -> int | None:
+        """Where records under this key, or under this beginning of one, live; None if anywhere."""
+        if self.by_partition:
+            return int(values[0]) if values else None
+        return partition_of(str(values[0]), str(values[1]), partitions) if len(values) > 1 else None
+
+    def check_key(self, key: Key) -> None:
+        if len(key.values) != len(self.kind.KEY):
+            raise InvalidInput(f"{key} is not a key: {key.kind} has {', '.join(self.kind.KEY)}")
+        for name, value in zip(self.kind.KEY, key.values, strict=True):
+            self.check(name, value)
+
+
+class _Tables(dict[str, Table]):
+    def __missing__(self, kind: str) -> Table:
+        raise InvalidInput(f"there is no kind of record {kind!r}")
+
+
+TABLES = _Tables({name: Table(kind) for name, kind in KINDS.items()})

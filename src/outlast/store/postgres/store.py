@@ -1,0 +1,212 @@
+"""The store port on PostgreSQL: checks what it is given, hands it to a connection of the pool, awaits the answer.
+
+Every operation is one call of one function on the server, or one statement, in a transaction of its own, so that a
+step of a lone execution is one round trip. Durable as the server is: with its defaults (`fsync` and
+`synchronous_commit` on), a commit that was answered survives a power cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outlast import limits
+from outlast.errors import StoreClosed
+from outlast.machine.changes import HOME, Changes, partition_channel
+from outlast.model.frame import Frame
+from outlast.model.record import Key, Record
+from outlast.store.checks import check_batch, check_claim, check_frames, check_lease, check_limit
+from outlast.store.port import (
+    EVERYTHING,
+    Appended,
+    Capabilities,
+    Claimed,
+    ClaimRequest,
+    Clock,
+    Committed,
+    Due,
+    DueKind,
+    Feed,
+    Filter,
+    Health,
+    Page,
+    Points,
+    Query,
+    Renewed,
+)
+from outlast.store.postgres import claim, commit, health, reading, writing
+from outlast.store.postgres.connection import Pool
+from outlast.store.postgres.doorbell import Doorbell, Listener
+from outlast.store.postgres.migrate import SCHEMA, check_schema, is_current, migrate
+from outlast.store.postgres.time import StoreTime
+from outlast.store.postgres.url import PARTITIONS_DEFAULT, parse_url
+
+
+class PostgresStore:
+    """`PostgresStore("postgresql://user@host:5432/database")`."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None, points: Points | None = None) -> None:
+        self._address = parse_url(url)
+        self._time = StoreTime(clock)
+        self._points = points
+        self._partitions = self._address.partitions or PARTITIONS_DEFAULT
+        self._parts: tuple[Pool, Doorbell] | None = None
+
+    @property
+    def url(self) -> str:
+        return self._address.shown
+
+    @property
+    def partitions(self) -> int:
+        return self._partitions
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(native_doorbell=self._address.doorbell, exact_order=True)
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._parts is not None:
+            return
+        pool = self._new_pool()
+        try:
+            self._partitions = await pool.call("open", check_schema, writes=False)
+        except BaseException:
+            pool.terminate()
+            raise
+        if self._parts is None:
+            self._parts = pool, Doorbell(self._address, pool)
+        else:
+            await pool.close()  # somebody else opened it meanwhile
+
+    async def migrate(self) -> int:
+        pool = self._new_pool()
+        wanted = self._address.partitions
+        try:
+            if self._points is None and await pool.call("migrate", lambda s: is_current(s, wanted), writes=False):
+                return SCHEMA
+            return await pool.call("migrate", lambda session: migrate(session, wanted), transaction=True)
+        finally:
+            await pool.close()
+
+    async def close(self) -> None:
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            pool, bell = parts
+            await bell.close()
+            await pool.close()
+
+    def _new_pool(self) -> Pool:
+        return Pool(self._address, points=self._points, on_crash=self._crashed)
+
+    def _crashed(self, crash: BaseException) -> None:
+        """A test's crash point: from here on this store is a dead process."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            pool, bell = parts
+            bell.let_go()
+            pool.terminate()
+
+    def _opened(self) -> tuple[Pool, Doorbell]:
+        if self._parts is None:
+            raise StoreClosed(f"the store {self.url} is not open")
+        return self._parts
+
+    # ---- writes ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, batch: Sequence[Changes]) -> Committed:
+        check_batch(batch)
+        pool, bell = self._opened()
+        if not batch:
+            return Committed(await self.now(), [])
+        committed = await commit.commit(pool, self._time, self._partitions, batch)
+        rings = {
+            partition_channel(changes.partition) if ring == HOME else ring
+            for changes, verdict in zip(batch, committed.verdicts, strict=True)
+            if verdict.applied and not verdict.again
+            for ring in changes.rings
+        }
+        bell.ring(rings)
+        return committed
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        check_claim(request)
+        return await claim.claim(self._opened()[0], self._time, self._partitions, request)
+
+    async def renew(self, worker: str, *, lease_ttl_ms: int) -> Renewed:
+        check_lease(worker, lease_ttl_ms)
+        return await claim.renew(self._opened()[0], self._time, self._partitions, worker, lease_ttl_ms)
+
+    async def append(
+        self, namespace: str, execution_id: str, *, epoch: int, change_id: str, frames: Sequence[bytes]
+    ) -> Appended:
+        check_frames(frames)
+        pool = self._opened()[0]
+        return await writing.append(
+            pool, self._time, self._partitions, namespace, execution_id, epoch, change_id, frames
+        )
+
+    async def purge(
+        self, *, finished_before: int | None = None, limit: int = 1_000, filter: Filter = EVERYTHING
+    ) -> int:
+        check_limit("purge", limit, limits.PURGE_MAX)
+        return await writing.purge(self._opened()[0], self._time, finished_before, limit, filter)
+
+    # ---- reads ----------------------------------------------------------------------------------------------------
+
+    async def now(self) -> int:
+        return await self._opened()[0].call("now", lambda s: reading.now(s, self._time), writes=False)
+
+    async def load(self, keys: Sequence[Key]) -> list[Record | None]:
+        check_limit("load", max(1, len(keys)), limits.LOAD_MAX_KEYS)
+        pool = self._opened()[0]
+        return await pool.call("load", lambda s: reading.load(s, self._partitions, keys), writes=False)
+
+    async def scan(
+        self, kind: str, prefix: tuple[str | int, ...], *, after: Key | None = None, limit: int = 1_000
+    ) -> list[Record]:
+        check_limit("scan", limit, limits.SCAN_MAX_RECORDS)
+        pool = self._opened()[0]
+        return await pool.call(
+            "scan", lambda s: reading.scan(s, self._partitions, kind, prefix, after, limit), writes=False
+        )
+
+    async def find(self, query: Query) -> Page:
+        check_limit("find", query.limit, limits.FIND_MAX)
+        return await self._opened()[0].call("find", lambda s: reading.find(s, query), writes=False)
+
+    async def count(self, query: Query) -> int:
+        return await self._opened()[0].call("count", lambda s: reading.count(s, query), writes=False)
+
+    async def due(self, kind: DueKind, *, limit: int, filter: Filter = EVERYTHING) -> Due:
+        check_limit("due", limit, limits.DUE_MAX)
+        pool = self._opened()[0]
+        return await pool.call("due", lambda s: reading.due(s, self._time, kind, limit, filter), writes=False)
+
+    async def frames(self, namespace: str, execution_id: str, *, after: int = 0, limit: int = 1_000) -> list[Frame]:
+        check_limit("frames", limit, limits.SCAN_MAX_RECORDS)
+        pool = self._opened()[0]
+        return await pool.call(
+            "frames",
+            lambda s: reading.frames(s, self._partitions, namespace, execution_id, after, limit),
+            writes=False,
+        )
+
+    async def completions(self, *, after: str | None = None, limit: int = 1_000, filter: Filter = EVERYTHING) -> Feed:
+        check_limit("completions", limit, limits.SCAN_MAX_RECORDS)
+        pool = self._opened()[0]
+        return await pool.call("completions", lambda s: reading.completions(s, after, limit, filter), writes=False)
+
+    async def health(self, *, deep: bool = False) -> Health:
+        partitions, doorbell = self._partitions, self._address.doorbell
+        return await self._opened()[0].call(
+            "health", lambda s: health.health(s, partitions=partitions, doorbell=doorbell, deep=deep), writes=False
+        )
+
+    # ---- doorbell -------------------------------------------------------------------------------------------------
+
+    def ring(self, channels: frozenset[str]) -> None:
+        self._opened()[1].ring(channels)
+
+    def listen(self) -> Listener:
+        return self._opened()[1].listen()

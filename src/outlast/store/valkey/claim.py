@@ -1,0 +1,152 @@
+"""Claim and renew: which partitions to take from, and what their functions answer.
+
+A claim looks at every partition in one round trip (what waits there, and the first one's place in the order of
+claims), then takes from those whose first comes first, in another. So order is exact within a partition; between
+partitions the most urgent goes first, and others wait for one claim at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from outlast.model.execution import Execution, parse_route
+from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
+from outlast.store.valkey.commit import Arguments, packed
+from outlast.store.valkey.keys import whole
+from outlast.store.valkey.layout import LAYOUTS
+
+_LAYOUT = LAYOUTS[Execution.KIND]
+
+Call: TypeAlias = Callable[[str, Mapping[int, Arguments]], Awaitable[dict[int, Any]]]
+"""Call a function in some partitions."""
+
+
+class _Line(Struct):
+    """What a look found in a partition, and how much of it this claim has asked for."""
+
+    order: bytes
+    partition: int
+    count: int
+    share: int = 0
+    asked_before: bool = False
+    suspects: int | None = None
+
+
+async def claim(call: Call, request: ClaimRequest, partitions: int, now: int | None) -> Claimed:
+    asked = _Asked(call, request, now)
+    if partitions == 1:  # nothing to choose from
+        [found] = (await asked.take([_Line(b"", 0, 0, request.limit, suspects=request.suspects)])).values()
+        return Claimed(asked.newest, found)
+    looks = await call("peek", {p: asked.argument(p, request.limit, request.suspects) for p in range(partitions)})
+    asked.newest = max(look[0] for look in looks.values())
+    before = [_Line(b"", p, 0, request.limit) for p, look in looks.items() if look[1]]
+    if before:
+        taken = await asked.take(before)
+        return Claimed(asked.newest, [item for items in taken.values() for item in items])
+    lines = [_Line(look[3], p, look[2]) for p, look in looks.items() if look[2]]
+    lines.sort(key=lambda line: line.order)
+    waiting = sum(line.count for line in lines)
+    found = await _take_in_order(asked, lines)
+    return Claimed(asked.newest, found, more=waiting > len(found))
+
+
+async def _take_in_order(asked: _Asked, lines: list[_Line]) -> list[ClaimedExecution]:
+    """From the lines whose first is first, until enough are taken or no line has any left."""
+    limit, suspects = asked.request.limit, asked.request.suspects
+    found: list[ClaimedExecution] = []
+    while lines and len(found) < limit:
+        chosen = _shared(lines, limit - len(found), suspects)
+        taken = await asked.take(chosen)
+        for line in chosen:
+            got = taken[line.partition]
+            found += got
+            line.count -= line.share
+            line.asked_before = True
+            more = len(got) == line.share and line.count > 0
+            suspects_left = len(got) < line.share and line.suspects == 0 and suspects
+            if suspects is not None:
+                suspects -= sum(parse_route(item.execution.route).suspect for item in got)
+            if suspects_left:
+                line.count = line.share
+            elif not more:
+                lines.remove(line)
+    return found
+
+
+def _shared(lines: list[_Line], missing: int, suspects: int | None) -> list[_Line]:
+    """Who is asked for how many. Only the first may give suspects, if their number is limited: else all might."""
+    chosen: list[_Line] = []
+    for line in lines:
+        if missing <= 0:
+            break
+        line.share = min(missing, line.count)
+        line.suspects = 0 if suspects is not None and chosen else suspects
+        missing -= line.share
+        chosen.append(line)
+    return chosen
+
+
+class _Asked:
+    """A request, and the newest time heard while it was answered."""
+
+    def __init__(self, call: Call, request: ClaimRequest, now: int | None) -> None:
+        self._call = call
+        self.request = request
+        self._now = now
+        self.newest = 0
+
+    async def take(self, lines: list[_Line]) -> dict[int, list[ClaimedExecution]]:
+        asked = {
+            line.partition: self.argument(line.partition, line.share, line.suspects, line.asked_before)
+            for line in lines
+        }
+        answers = await self._call("claim", asked)
+        self.newest = max(self.newest, *(answer[0] for answer in answers.values()))
+        return {p: _claimed(answer[2], answer[1]) for p, answer in answers.items()}
+
+    def argument(self, partition: int, limit: int, suspects: int | None, goes_on: bool = False) -> Arguments:
+        request = self.request
+        return packed(
+            (
+                self._now or False,
+                whole(partition),
+                request.namespace,
+                tuple(dict.fromkeys(request.lanes)),
+                {f"{workflow}|{version}": True for workflow, version in request.serves},
+                dict.fromkeys(request.capabilities, True),
+                request.worker,
+                request.claim_id,
+                limit,
+                request.lease_ttl_ms,
+                -1 if suspects is None else suspects,
+                int(goes_on),
+            )
+        )
+
+
+def _claimed(rows: list[Any], again: int) -> list[ClaimedExecution]:
+    found: list[ClaimedExecution] = []
+    for row, value in rows:
+        execution = _LAYOUT.record(row)
+        assert isinstance(execution, Execution)
+        found.append(ClaimedExecution(execution, value))
+    return sorted(found, key=_order_again) if again else found
+
+
+def _order_again(item: ClaimedExecution) -> tuple[int, bool, str]:
+    """What a claim took before, as far as its order is still known."""
+    return (-item.execution.priority, not item.execution.resumed, item.execution.id)
+
+
+async def renew(call: Call, worker: str, lease_ttl_ms: int, partitions: int, now: int | None) -> Renewed:
+    asked = {p: packed((now or False, whole(p), worker, lease_ttl_ms)) for p in range(partitions)}
+    answers = await call("renew", asked)
+    held = [
+        Held(namespace.decode(), execution_id.decode(), int(epoch), int(inbox))
+        for answer in answers.values()
+        for namespace, execution_id, epoch, inbox in answer[1]
+    ]
+    return Renewed(max(answer[0] for answer in answers.values()), held)

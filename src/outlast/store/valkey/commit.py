@@ -1,0 +1,142 @@
+"""Changes as the commit function reads them, and its verdicts as the engine does.
+
+Everything that can be wrong with a value is found here, before anything is sent: a function that fails fails all the
+changes that it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias, assert_never
+
+import msgspec
+
+from outlast.errors import InvalidInput
+from outlast.machine.changes import (
+    HOME,
+    Absent,
+    Add,
+    Ahead,
+    Changes,
+    Delete,
+    Guard,
+    Insert,
+    Lapsed,
+    Matches,
+    Patch,
+    Put,
+    Reached,
+    Write,
+    partition_channel,
+)
+from outlast.model.execution import Execution
+from outlast.model.record import Key
+from outlast.store.port import Verdict
+from outlast.store.valkey.keys import place
+from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of
+
+_pack = msgspec.msgpack.Encoder().encode
+_EXECUTION = Execution.KIND
+
+Arguments: TypeAlias = tuple[bytes, ...]
+"""What a function is given."""
+
+
+def packed(argument: object, *blobs: bytes) -> Arguments:
+    """The arguments of a function: one that is packed, and bytes, which the scripts' msgpack has no word for."""
+    try:
+        return (_pack(argument), *blobs)
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{error.object!r} cannot be stored: it is not text ({error.reason})") from error
+    except (OverflowError, TypeError) as error:
+        raise InvalidInput(f"a value that cannot be stored: {error}") from error
+
+
+class Batch:
+    """The changes of one partition, in order. Records are named by number: most are named more than once."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._numbers: dict[Key, int] = {}
+        self._places: list[int | str] = []
+        self._changes: list[Any] = []
+        self._blobs: list[bytes] = []
+
+    def add(self, changes: Changes) -> None:
+        anchor = 0
+        for key in changes.anchors:
+            if key.kind == _EXECUTION:
+                anchor = self._number(key)
+                break
+        guards = [self._guard(guard) for guard in changes.guards]
+        writes = [self._write(write) for write in changes.writes]
+        rings = [partition_channel(self._partition) if ring == HOME else ring for ring in changes.rings]
+        self._changes.append((changes.id, anchor, guards, writes, rings))
+
+    def arguments(self, now: int | None) -> Arguments:
+        return packed((now or False, self._places, self._changes), *self._blobs)
+
+    def _number(self, key: Key) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            self._places += place(key)
+            number = self._numbers[key] = len(self._numbers) + 1
+        return number
+
+    def _guard(self, guard: Guard) -> list[Any]:
+        number = self._number(guard.key)
+        layout = LAYOUTS[guard.key.kind]
+        match guard:
+            case Matches(_, fields):
+                compared: list[Any] = [1, number]
+                for field, value in fields.items():
+                    compared += (layout.position(field), layout.compared(field, value, self._blobs))
+                return compared
+            case Absent():
+                return [2, number]
+            case Reached(_, field):
+                return [3, number, layout.position(field)]
+            case Ahead(_, field):
+                return [4, number, layout.position(field)]
+            case Lapsed(_, field):
+                return [5, number, layout.position(field)]
+            case _:
+                assert_never(guard)
+
+    def _write(self, write: Write) -> list[Any]:
+        match write:
+            case Insert(record):
+                return [1, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]
+            case Patch(key, fields):
+                layout = layout_of(key.kind)
+                patch: list[Any] = [2, self._number(key)]
+                for field, value in fields.items():
+                    patch += (layout.position(field), layout.value(field, value, self._blobs))
+                return patch
+            case Put(record):
+                return [3, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]
+            case Delete(key):
+                return [4, self._number(key)]
+            case Add(key, field, amount):
+                if not -EXACT < amount < EXACT:
+                    raise InvalidInput(f"{amount} is too large to be added")
+                return [5, self._number(key), layout_of(key.kind).position(field), amount]
+            case _:
+                assert_never(write)
+
+
+def verdict_of(changes: Changes, answer: Sequence[Any]) -> Verdict:
+    what, inbox = int(answer[0]), None if answer[1] is None else int(answer[1])
+    if what == 1:
+        return Verdict(True, inbox)
+    if what == 2:
+        return Verdict(True, inbox, again=True)
+    number, row = int(answer[2]), answer[3]
+    if number > 0:
+        guard: Guard = changes.guards[number - 1]
+    else:
+        write = changes.writes[-number - 1]
+        assert isinstance(write, Insert)
+        guard = Absent(write.record.key)
+    current = None if row is None else LAYOUTS[guard.key.kind].record(row)
+    return Verdict(False, inbox, refused_by=guard, current=current)

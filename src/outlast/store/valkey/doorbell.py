@@ -1,0 +1,193 @@
+"""Doorbells by sharded pub/sub: a channel per partition, rung by the commit itself; a listener hears them all.
+
+A listener has a connection of its own to every server that has partitions. Whenever one of them is new, or was cut, or
+a partition moved to another server, rings may have been missed: it hears `RESCAN`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any, cast
+from weakref import WeakSet
+
+from outlast.errors import OutlastError
+from outlast.store.port import RESCAN
+from outlast.store.valkey.connection import Address, Connection, Login, connect
+from outlast.store.valkey.keys import Names
+from outlast.store.valkey.servers import Servers
+
+_log = logging.getLogger(__name__)
+
+_HEARD_MAX = 1_000
+"""A listener that nobody reads remembers so many channels, then only that it must re-scan."""
+_RING_MAX = 100
+"""More channels than that in one ring say RESCAN."""
+_AGAIN_S = 1.0
+PING_S = 5.0
+
+
+class Doorbell:
+    """Rings everyone who listens to this store."""
+
+    def __init__(self, servers: Servers, login: Login, names: Names, partitions: int) -> None:
+        self._servers = servers
+        self._login = login
+        self._names = names
+        self._partitions = partitions
+        self._loop = asyncio.get_running_loop()
+        self._pending: set[str] = set()
+        self._ringing: asyncio.Task[None] | None = None
+        self.listeners: WeakSet[Listener] = WeakSet()
+
+    def ring(self, channels: frozenset[str]) -> None:
+        """What is rung before the last ring has gone out goes with the next."""
+        self._pending |= channels
+        if self._pending and self._ringing is None:
+            self._ringing = self._loop.create_task(self._ring(), name="outlast doorbell")
+
+    async def _ring(self) -> None:
+        try:
+            while self._pending:
+                channels, self._pending = self._pending, set()
+                heard = RESCAN if len(channels) > _RING_MAX else "\n".join(sorted(channels))
+                bell = self._names.bell(0)
+                with suppress(OutlastError):  # a hint: who missed it polls
+                    await (await self._servers.home(bell)).ask("SPUBLISH", bell, heard)
+        finally:
+            self._ringing = None
+
+    def listen(self) -> Listener:
+        bells = [self._names.bell(partition) for partition in range(self._partitions)]
+        listener = Listener(self._servers, self._login, bells)
+        self.listeners.add(listener)
+        return listener
+
+    async def close(self) -> None:
+        for listener in list(self.listeners):
+            await listener.close()
+        if self._ringing is not None:
+            await self._ringing
+
+
+class Listener:
+    def __init__(self, servers: Servers, login: Login, bells: list[str]) -> None:
+        self._servers = servers
+        self._login = login
+        self._bells = bells
+        self._heard: set[str] = set()
+        self._wake = asyncio.Event()
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._moved: asyncio.Future[None] = self._loop.create_future()
+        """Done when a partition is no longer where it was."""
+        self._pump = self._loop.create_task(self._listen(), name="outlast listener")
+
+    # ---- hearing --------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        """Connected to everybody, until one of them is lost; then again."""
+        while not self._closed:
+            connections: list[Connection] = []
+            try:
+                self._moved = self._loop.create_future()
+                connections = await self._subscribed()
+                self._hear([RESCAN])
+                await self._until_lost(connections)
+            except OutlastError as error:
+                _log.warning("the doorbell is not heard, polling goes on: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+            finally:
+                await _let_go(connections)
+            with suppress(OutlastError):  # it is said above, at the next try
+                await self._servers.learn()
+
+    async def _until_lost(self, connections: list[Connection]) -> None:
+        """A server that vanished without a word leaves a connection that looks well: so it is asked now and then."""
+        ends = [*(connection.lost for connection in connections), self._moved]
+        while not (await asyncio.wait(ends, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            for connection in connections:
+                if time.monotonic() - connection.heard_s > 3 * PING_S:
+                    connection.abort()
+                connection.push(("PING",))
+
+    async def _subscribed(self) -> list[Connection]:
+        by_server: dict[Address, list[str]] = {}
+        for bell in self._bells:
+            by_server.setdefault((await self._servers.home(bell)).address, []).append(bell)
+        connections: list[Connection] = []
+        try:
+            for address, bells in by_server.items():
+                confirmed = self._loop.create_future()
+                missing = set(bells)
+                connection = await connect(address, self._login, self._hears(missing, confirmed))
+                connections.append(connection)
+                for bell in bells:  # one by one: a slot may have moved
+                    connection.push(("SSUBSCRIBE", bell))
+                await asyncio.wait([confirmed, connection.lost], return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            await _let_go(connections)
+            raise
+        return connections
+
+    def _hears(self, missing: set[str], confirmed: asyncio.Future[None]) -> Callable[[Any], None]:
+        def hear(pushed: Any) -> None:
+            push = cast("list[bytes]", pushed) if isinstance(pushed, list) else []
+            if not push:
+                self._has_moved()  # a complaint: a partition is no longer there
+                if not confirmed.done():
+                    confirmed.set_result(None)
+                return
+            match push[0]:
+                case b"smessage":
+                    self._hear(push[2].decode(errors="replace").split("\n"))
+                case b"ssubscribe":
+                    missing.discard(push[1].decode())
+                    if not missing and not confirmed.done():
+                        confirmed.set_result(None)
+                case b"sunsubscribe":
+                    self._has_moved()
+                case _:
+                    pass
+
+        return hear
+
+    def _has_moved(self) -> None:
+        if not self._moved.done():
+            self._moved.set_result(None)
+
+    def _hear(self, channels: list[str]) -> None:
+        self._heard.update(channels)
+        if len(self._heard) > _HEARD_MAX:
+            self._heard = {RESCAN}
+        self._wake.set()
+
+    # ---- the port -------------------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[frozenset[str]]:
+        while not self._closed:
+            await self._wake.wait()
+            if self._closed:
+                return
+            self._wake.clear()
+            heard, self._heard = frozenset(self._heard), set[str]()
+            yield heard
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        self._pump.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._pump
+
+
+async def _let_go(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.abort()
+    for connection in connections:
+        await connection.lost

@@ -1,0 +1,167 @@
+"""How the servers are: what they would lose, and what waits. Durability is theirs to give, so it is said plainly."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from msgspec import Struct
+
+from outlast.errors import OutlastError, StoreUnavailable
+from outlast.store.port import Check, Grade, Health, ReadyLane
+from outlast.store.valkey.claim import Call
+from outlast.store.valkey.commit import packed
+from outlast.store.valkey.servers import Server, Servers
+
+_log = logging.getLogger(__name__)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What one server is set to; None where it does not tell."""
+
+    where: str
+    version: str
+    appendonly: bool
+    appendfsync: str | None
+    eviction: str
+    used_memory: int
+    max_memory: int
+    replicas: int
+    writes_fail: bool
+
+
+async def settings(servers: Servers) -> list[Settings]:
+    return [await _settings(server) for server in await servers.primaries()]
+
+
+async def _settings(server: Server) -> Settings:
+    text: bytes = await server.ask("INFO", "server", "persistence", "memory", "replication")
+    pairs = (line.partition(":") for line in text.decode().splitlines() if ":" in line)
+    told = {name: value for name, _, value in pairs}
+    return Settings(
+        where=str(server.address),
+        version=f"{told.get('server_name', 'redis')} {told.get('valkey_version', told.get('redis_version', '?'))}",
+        appendonly=told.get("aof_enabled") == "1",
+        appendfsync=await _config(server, "appendfsync"),
+        eviction=told.get("maxmemory_policy", "noeviction"),
+        used_memory=int(told.get("used_memory", "0")),
+        max_memory=int(told.get("maxmemory", "0")),
+        replicas=int(told.get("connected_slaves", "0")),
+        writes_fail=told.get("aof_last_write_status", "ok") != "ok",
+    )
+
+
+async def _config(server: Server, name: str) -> str | None:
+    try:
+        found: list[Any] = await server.ask("CONFIG", "GET", name)
+    except OutlastError:  # a hosted server may not say
+        return None
+    return found[1].decode() if len(found) == 2 else None
+
+
+def checks_of(found: Settings) -> list[Check]:
+    return [
+        Check(name="server", found=f"{found.where}: {found.version}, {found.replicas} replicas"),
+        _durability(found),
+        _eviction(found),
+        _memory(found),
+    ]
+
+
+def _durability(found: Settings) -> Check:
+    name = "durability"
+    if not found.appendonly:
+        return Check(
+            name=name,
+            found=f"{found.where}: appendonly is off: a restart or a crash of the server loses acknowledged work",
+            grade=Grade.WRONG,
+            advice="set appendonly yes and appendfsync always (docs/valkey.md)",
+        )
+    if found.writes_fail:
+        return Check(
+            name=name,
+            found=f"{found.where}: the last write of its append-only file failed",
+            grade=Grade.WRONG,
+            advice="look at the server's log and disk",
+        )
+    match found.appendfsync:
+        case "always":
+            return Check(name=name, found=f"{found.where}: appendfsync always: what was answered survives a power cut")
+        case None:
+            return Check(
+                name=name,
+                found=f"{found.where}: appendonly is on, appendfsync is not told",
+                grade=Grade.WARNING,
+                advice="ask whoever runs it: everysec may lose the last second, always loses nothing",
+            )
+        case other:
+            lost = "the last second" if other == "everysec" else "up to half a minute"
+            return Check(
+                name=name,
+                found=f"{found.where}: appendfsync {other}: a power cut may take {lost} of acknowledged work",
+                grade=Grade.WARNING,
+                advice="set appendfsync always, unless you chose that on purpose (docs/valkey.md)",
+            )
+
+
+def _eviction(found: Settings) -> Check:
+    if found.eviction == "noeviction":
+        return Check(name="eviction", found=f"{found.where}: noeviction: a full server refuses, and forgets nothing")
+    return Check(
+        name="eviction",
+        found=f"{found.where}: {found.eviction}: a full server throws records away",
+        grade=Grade.WRONG,
+        advice="set maxmemory-policy noeviction",
+    )
+
+
+def _memory(found: Settings) -> Check:
+    used = f"{found.where}: {found.used_memory / 1e6:,.1f} MB"
+    if not found.max_memory:
+        return Check(name="memory", found=f"{used}, no limit set")
+    share = found.used_memory / found.max_memory
+    grade = Grade.WRONG if share > 0.95 else Grade.WARNING if share > 0.8 else Grade.OK
+    advice = None if grade is Grade.OK else "purge what has ended (outlast purge --older-than 30d), or give it more"
+    return Check(name="memory", found=f"{used} of {found.max_memory / 1e6:,.1f} MB", grade=grade, advice=advice)
+
+
+async def warn(servers: Servers, url: str) -> None:
+    """At start-up, loudly: what can lose acknowledged work. A server that can't tell now keeps nobody from starting."""
+    try:
+        found = await settings(servers)
+    except StoreUnavailable as error:
+        _log.warning("%s: what its servers are set to is not known: %s", url, error)
+        return
+    for server in found:
+        for check in (_durability(server), _eviction(server)):
+            if check.grade is Grade.WRONG:
+                _log.warning("%s: %s; %s", url, check.found, check.advice)
+
+
+async def health(servers: Servers, call: Call, partitions: int) -> Health:
+    checks = [check for found in await settings(servers) for check in checks_of(found)]
+    answers = await call("health", dict.fromkeys(range(partitions), packed(())))
+    lanes: dict[tuple[str, str], tuple[int, int]] = {}
+    sizes: list[int] = []
+    for size, rows in answers.values():
+        sizes.append(size)
+        for namespace, lane, depth, oldest in rows:
+            key = (namespace.decode(), lane.decode())
+            known = lanes.get(key, (0, int(oldest)))
+            lanes[key] = (known[0] + depth, min(known[1], int(oldest)))
+    checks.append(_skew(sizes))
+    return Health(checks, [ReadyLane(*key, *lanes[key]) for key in sorted(lanes)])
+
+
+def _skew(sizes: list[int]) -> Check:
+    """How evenly executions are spread."""
+    found = f"{len(sizes)}, with {min(sizes):,} to {max(sizes):,} executions each"
+    mean = sum(sizes) / len(sizes)
+    if mean < 1_000 or max(sizes) < 4 * mean:
+        return Check(name="partitions", found=found)
+    return Check(
+        name="partitions",
+        found=found,
+        grade=Grade.WARNING,
+        advice="one family of executions is much larger than the others: give its members ids of their own",
+    )

@@ -1,0 +1,238 @@
+"""How records are laid out: which value stands where, which types it may have, and the indexes that scripts keep.
+
+All of it is read from `model/kinds.py`; only the indexes are named here. A record is sent as the array of its values:
+null as false, a flag as 0 or 1, a number that a double cannot hold exactly as its digits, a time relative to the
+commit as [milliseconds], bytes as [0, the number of the argument that holds them].
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from enum import Enum
+from hashlib import sha256
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from outlast.errors import InvalidInput
+from outlast.model.completion import Completion
+from outlast.model.execution import Execution
+from outlast.model.kinds import KINDS
+from outlast.model.outbox import Delivery
+from outlast.model.record import Now, Plain, Record
+from outlast.model.session import Session
+from outlast.model.tag import Tag
+from outlast.store.port import DueKind
+
+EXACT = 2**53
+"""Numbers below this are exact in a script."""
+LARGEST = 2**63
+PRIORITY_DIGITS, RESUMED_DIGITS, TIME_DIGITS = 7, 1, 14
+"""Widths in the order of claims; a time has fourteen digits until the year 5138."""
+DIFFERENT: Any = True
+"""Equal to no value that a record can have."""
+
+
+class Layout:
+    """One kind of record."""
+
+    def __init__(self, number: int, kind: type[Record]) -> None:
+        fields = msgspec.structs.fields(kind)
+        hints = get_type_hints(kind)
+        self.number = number
+        self.kind = kind
+        self.fields = tuple(field.name for field in fields)
+        self.positions = {name: position for position, name in enumerate(self.fields, start=1)}
+        self._allowed = [_allowed(hints[name]) for name in self.fields]
+        self._allowed_of = dict(zip(self.fields, self._allowed, strict=True))
+        self.blobs = tuple(name for name in self.fields if bytes in self._allowed_of[name])
+        self._readers = [_reader(allowed) for allowed in self._allowed]
+
+    def position(self, field: str) -> int:
+        position = self.positions.get(field)
+        if position is None:
+            raise InvalidInput(f"{self.kind.KIND} has no field {field!r}")
+        return position
+
+    def values(self, record: Record, blobs: list[bytes]) -> list[Any]:
+        """A whole record, to be written. Its bytes go into `blobs`, beside it."""
+        values = list(msgspec.structs.astuple(record))
+        for number, (value, allowed) in enumerate(zip(values, self._allowed, strict=True)):
+            if type(value) is not str or str not in allowed:
+                values[number] = self._value(self.fields[number], value, allowed, blobs)
+        return values
+
+    def value(self, field: str, value: Plain | Now, blobs: list[bytes]) -> Any:
+        """One value, to be written."""
+        self.position(field)
+        return self._value(field, value, self._allowed_of[field], blobs)
+
+    def compared(self, field: str, value: Plain, blobs: list[bytes]) -> Any:
+        """One value, to be compared: of another type than the field, it is equal to nothing."""
+        self.position(field)
+        try:
+            return self._value(field, value, self._allowed_of[field], blobs)
+        except InvalidInput:
+            return False if value is None else DIFFERENT
+
+    def _value(self, field: str, value: Any, allowed: frozenset[type], blobs: list[bytes]) -> Any:
+        if type(value) not in allowed and not (str in allowed and isinstance(value, str)):
+            raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}")
+        if value is None:
+            return False
+        match value:
+            case bool():
+                return int(value)
+            case int() if not -EXACT < value < EXACT:
+                if not -LARGEST <= value < LARGEST:
+                    raise InvalidInput(f"{self.kind.KIND}.{field}: {value} is too large to be stored: at most 64 bits")
+                return str(value)
+            case Now(plus_ms):
+                return [plus_ms]
+            case bytes():
+                blobs.append(value)
+                return [0, len(blobs) + 1]
+            case _:
+                return value
+
+    def record(self, row: Sequence[Any]) -> Record:
+        """A record that a script answered."""
+        values = {
+            name: None if value is None else read(value)
+            for name, read, value in zip(self.fields, self._readers, row, strict=True)
+        }
+        return self.kind.decode(values)
+
+
+def _allowed(hint: Any) -> frozenset[type]:
+    """The types of the values that a field may have."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return frozenset[type]().union(*(_allowed(part) for part in get_args(hint)))
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return frozenset({hint, str})
+    assert isinstance(hint, type), hint
+    return frozenset({hint})
+
+
+def _reader(allowed: frozenset[type]) -> Callable[[Any], Any]:
+    if bytes in allowed:
+        return bytes
+    if str in allowed:
+        return bytes.decode
+    return int
+
+
+LAYOUTS = {name: Layout(number, kind) for number, (name, kind) in enumerate(KINDS.items(), start=1)}
+
+
+def layout_of(kind: str) -> Layout:
+    layout = LAYOUTS.get(kind)
+    if layout is None:
+        raise InvalidInput(f"there is no kind of record {kind!r}")
+    return layout
+
+
+# ---- indexes ------------------------------------------------------------------------------------------------------
+
+
+class Part(Struct, frozen=True):
+    """One part of an index's member: a text, or a number of fixed width, going up, or down from `top`."""
+
+    field: str
+    up: int | None = None
+    down: int | None = None
+    top: int = 0
+
+
+class Index(Struct, frozen=True, kw_only=True):
+    """A sorted set per group. Its members are ordered by `score`, or by their own bytes."""
+
+    name: str
+    kind: str
+    where: str | None = None
+    """Only records in which this is not null."""
+    group: tuple[str, ...] = ()
+    score: str | None = None
+    member: tuple[Part, ...] = ()
+    """Of what its members are made; the record's key, if nothing is said."""
+    registry: bool = False
+    """Whether the groups that are not empty are listed."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All that the place of a record in this index depends on."""
+        named = (self.where, *self.group, self.score, *(part.field for part in self.member))
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+
+def _time(name: str, kind: str, field: str) -> Index:
+    return Index(name=name, kind=kind, where=field, score=field)
+
+
+_E = Execution.KIND
+_NEWEST = (Part("created_at", up=TIME_DIGITS), Part("id"))
+ORDER = (
+    Part("priority", down=PRIORITY_DIGITS, top=1_000_000),
+    Part("resumed", down=RESUMED_DIGITS, top=1),
+    Part("ready_at", up=TIME_DIGITS),
+)
+"""The order of claims; the id decides what is left."""
+
+INDEXES = (
+    Index(
+        name="ready",
+        kind=_E,
+        where="ready_at",
+        group=("namespace", "lane", "route"),
+        member=(*ORDER, Part("id")),
+        registry=True,
+    ),
+    Index(
+        name="held",
+        kind=_E,
+        where="worker",
+        group=("worker",),
+        member=(Part("claim_id"), Part("namespace"), Part("id")),
+        registry=True,
+    ),
+    _time("timer", _E, "wake_at"),
+    _time("timeout", _E, "attempt_deadline_at"),
+    _time("deadline", _E, "deadline_at"),
+    _time("retention", _E, "purge_at"),
+    _time("finished", _E, "finished_at"),
+    Index(name="created", kind=_E, group=("namespace",), member=_NEWEST),
+    Index(name="status", kind=_E, group=("namespace", "status"), member=_NEWEST),
+    Index(name="workflow", kind=_E, group=("namespace", "workflow"), member=_NEWEST),
+    _time("delivery", Delivery.KIND, "due_at"),
+    _time("session_end", Session.KIND, "expires_at"),
+    Index(name="tagged", kind=Tag.KIND, group=("namespace", "tag", "value"), member=(Part("execution"),)),
+    *(
+        Index(name=f"order_{name}", kind=name, where="seq", score="seq")
+        for name, kind in KINDS.items()
+        if kind.SEQUENCED
+    ),
+)
+
+DUE: dict[DueKind, tuple[str, str, str]] = {
+    DueKind.LEASE: (_E, "held", "claimed_at"),
+    DueKind.TIMEOUT: (_E, "timeout", "attempt_deadline_at"),
+    DueKind.DEADLINE: (_E, "deadline", "deadline_at"),
+    DueKind.TIMER: (_E, "timer", "wake_at"),
+    DueKind.RETENTION: (_E, "retention", "purge_at"),
+    DueKind.OUTBOX: (Delivery.KIND, "delivery", "due_at"),
+    DueKind.SESSION: (Session.KIND, "session_end", "expires_at"),
+}
+"""The kind of record, the index and the time of each kind of due."""
+
+EXECUTION_ID = {_E: "id", Delivery.KIND: "target", Completion.KIND: "execution"}
+"""Which field names the execution that a record is about."""
+
+
+def fingerprint() -> str:
+    """Of all that stored data depends on: another one means that data was written by other code."""
+    declared = [(name, layout.fields, KINDS[name].KEY, KINDS[name].SEQUENCED) for name, layout in LAYOUTS.items()] + [
+        msgspec.structs.astuple(index) for index in INDEXES
+    ]
+    return sha256(repr(declared).encode()).hexdigest()[:16]

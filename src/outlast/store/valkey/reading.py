@@ -1,0 +1,360 @@
+"""Everything that only reads: load, scan, find, count, due, frames, completions. Partitions answer, this merges."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from outlast import limits
+from outlast.errors import InvalidInput, LimitExceeded
+from outlast.machine.invariants import check
+from outlast.model.completion import Completion
+from outlast.model.execution import Execution
+from outlast.model.frame import Frame
+from outlast.model.partition import partition_of
+from outlast.model.record import Key, Record
+from outlast.store.port import EVERYTHING, Due, DueItem, DueKind, Feed, Filter, Page, Query
+from outlast.store.valkey.claim import Call
+from outlast.store.valkey.commit import Arguments, packed
+from outlast.store.valkey.keys import OWNED, encoded, home, owner, place, text, whole
+from outlast.store.valkey.layout import DUE, EXECUTION_ID, LAYOUTS, TIME_DIGITS, Layout, layout_of
+from outlast.store.valkey.writing import filtered
+
+_EXECUTION = LAYOUTS[Execution.KIND]
+FEW = 1_000
+"""So many executions of one tag are read and sorted in a call; of more, the newest are near at hand."""
+TIME_MAX = 10**TIME_DIGITS - 1
+
+
+async def load(call: Call, keys: Sequence[Key], partitions: int) -> list[Record | None]:
+    asked: dict[int, list[int | str]] = {}
+    homes: list[tuple[int, Layout]] = []
+    for key in keys:
+        layout = layout_of(key.kind)
+        partition = home(key, partitions)
+        asked.setdefault(partition, []).extend(place(key))
+        homes.append((partition, layout))
+    if not asked:
+        return []
+    answers = await call("load", {p: packed(places) for p, places in asked.items()})
+    rows = {p: iter(answer) for p, answer in answers.items()}
+    found = [(layout, next(rows[p])) for p, layout in homes]
+    return [None if row is None else _checked(layout, row) for layout, row in found]
+
+
+def _checked(layout: Layout, row: Sequence[Any]) -> Record:
+    record = layout.record(row)
+    return check(record) if isinstance(record, Execution) else record
+
+
+# ---- scan ---------------------------------------------------------------------------------------------------------
+
+
+async def scan(
+    call: Call, kind: str, prefix: tuple[str | int, ...], after: Key | None, limit: int, partitions: int
+) -> list[Record]:
+    layout = layout_of(kind)
+    if len(prefix) > len(layout.kind.KEY):
+        raise InvalidInput(f"scan: {prefix!r} is longer than a key of {kind}")
+    if after is not None and (after.kind != kind or after.values[: len(prefix)] != prefix):
+        raise InvalidInput(f"scan: {after} is not under {kind}{prefix!r}, so it is no place to go on from")
+    behind = None if after is None else place(after)
+    if kind in OWNED and len(prefix) < 2:
+        if layout.kind.SEQUENCED:
+            return await _scan_feeds(call, layout, encoded(prefix), after, limit, partitions)
+        asked = (layout.number, encoded(prefix), *((behind[1], behind[2]) if behind else (False, False)), limit)
+        return await _merged(call, "scan_owners", layout, packed(asked), range(partitions), limit)
+    if kind in OWNED:
+        of, rest = owner(str(prefix[0]), str(prefix[1])), encoded(prefix[2:])
+        where = range(one := partition_of(str(prefix[0]), str(prefix[1]), partitions), one + 1)
+    else:
+        of, rest = "", encoded(prefix)
+        where = range(partitions)
+        if prefix and layout.kind.KEY[0] == "partition":
+            where = range(int(prefix[0]), min(int(prefix[0]) + 1, partitions))
+    argument = packed((layout.number, of, rest, behind[2] if behind else False, limit))
+    return await _merged(call, "scan", layout, argument, where, limit)
+
+
+async def _merged(call: Call, name: str, layout: Layout, argument: Arguments, where: range, limit: int) -> list[Record]:
+    """The first of all partitions, in the order of their keys; one partition's answer as it is."""
+    if not where:
+        return []
+    answers = await call(name, dict.fromkeys(where, argument))
+    pages = [[_checked(layout, row) for row in answers[p]] for p in where]
+    if len(pages) == 1:
+        return pages[0]
+    return list(heapq.merge(*pages, key=lambda record: record.key.values))[:limit]
+
+
+async def _scan_feeds(
+    call: Call, layout: Layout, prefix: str, after: Key | None, limit: int, partitions: int
+) -> list[Record]:
+    """Sequenced records of many owners: partition by partition, each in the order of its numbers."""
+    first, seq = 0, 0
+    if after is not None:
+        first = home(after, partitions)
+        [stands] = await load(call, [after], partitions)
+        seq = 0 if stands is None else int(getattr(stands, "seq", 0))
+    found: list[Record] = []
+    for partition in range(first, partitions):
+        if len(found) == limit:
+            break
+        at = layout.positions
+        asked = (layout.number, prefix, seq, limit - len(found), filtered(EVERYTHING), at["namespace"], at["execution"])
+        answer = (await call("feed", {partition: packed(asked)}))[partition]
+        found += [layout.record(row) for row in answer[1]]
+        seq = 0
+    return found
+
+
+# ---- find ---------------------------------------------------------------------------------------------------------
+
+
+class _Search(Struct, frozen=True):
+    """A query as scripts read it: one index for each status (or one for all), bounds, and what each must have."""
+
+    namespace: str
+    groups: tuple[str, ...]
+    low: str
+    high: str
+    equal: tuple[Any, ...]
+    tags: tuple[str, ...]
+    id_prefix: str
+
+    def argument(self, group: str, high: str, limit: int, *, count: bool) -> Arguments:
+        return packed(
+            (
+                self.namespace,
+                group,
+                self.low,
+                high,
+                limit,
+                self.equal,
+                self.tags,
+                self.id_prefix,
+                1 if count else 0,
+            )
+        )
+
+
+def _search(query: Query) -> _Search:
+    if len(query.tags) > limits.TAGS_MAX:
+        raise LimitExceeded("tags", actual=len(query.tags), limit=limits.TAGS_MAX, unit="tags")
+    at, equal = _EXECUTION.positions, list[Any]()
+    space = text(query.namespace)
+    groups = tuple(f"status:{space}{text(status)}" for status in sorted(query.status))
+    if query.workflow is not None:
+        if groups:
+            equal += (at["workflow"], query.workflow)
+        else:
+            groups = (f"workflow:{space}{text(query.workflow)}",)
+    if query.lane is not None:
+        equal += (at["lane"], query.lane)
+    if query.reason is not None:
+        equal += (at["reason"], query.reason)
+    tags = tuple(part for tag in query.tags.items() for part in tag)
+    low, high = _bounds(query)
+    return _Search(
+        query.namespace, groups or (f"created:{space}",), low, high, tuple(equal), tags, query.id_prefix or ""
+    )
+
+
+def _bounds(query: Query) -> tuple[str, str]:
+    """The members of an index between which executions of the asked times stand."""
+    low, high = "-", "+"
+    if query.created_from is not None:
+        low = "[" + _time(query.created_from)
+    if query.created_before is not None:
+        high = "(" + _time(query.created_before)
+    if query.after is not None:
+        created_at, colon, execution_id = query.after.partition(":")
+        if not colon:
+            raise InvalidInput(f"{query.after!r} is not a cursor of find")
+        behind = "(" + _time(number_in(created_at, "find")) + text(execution_id)
+        high = min(high, behind) if high != "+" else behind
+    return low, high
+
+
+def _time(at: int) -> str:
+    return f"{max(0, min(at, TIME_MAX)):0{TIME_DIGITS}}"
+
+
+def number_in(cursor: str, what: str) -> int:
+    """The number in a cursor."""
+    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
+        raise InvalidInput(f"{cursor!r} is not from a cursor of {what}")
+    return int(cursor)
+
+
+async def find(call: Call, query: Query, partitions: int) -> Page:
+    search = _search(query)
+    executions = await _few(call, search, query, partitions)
+    if executions is None:
+        executions = [e for rows in await _walk(call, search, query.limit, partitions) for e in rows]
+    executions.sort(key=lambda e: (e.created_at, e.id), reverse=True)
+    executions = [check(execution) for execution in executions[: query.limit]]
+    if len(executions) < query.limit:
+        return Page(executions, None)
+    return Page(executions, f"{executions[-1].created_at}:{executions[-1].id}")
+
+
+async def count(call: Call, query: Query, partitions: int) -> int:
+    search = _search(query)
+    executions = await _few(call, search, query, partitions)
+    if executions is not None:
+        return len(executions)
+    counted = 0
+    ends = {(p, group): search.high for p in range(partitions) for group in search.groups}
+    while ends:
+        answers = await _each(call, search, ends, 0, count=True)
+        counted += sum(answer[0] for answer in answers.values())
+        ends = {at: "(" + answer[1].decode() for at, answer in answers.items() if answer[1] is not None}
+    return counted
+
+
+async def _walk(call: Call, search: _Search, limit: int, partitions: int) -> list[list[Execution]]:
+    """The newest `limit` of every partition and group: each call looks at a bounded number."""
+    found: dict[tuple[int, str], list[Execution]] = {(p, g): [] for p in range(partitions) for g in search.groups}
+    ends = dict.fromkeys(found, search.high)
+    while ends:
+        answers = await _each(call, search, ends, limit, count=False)
+        ends = {}
+        for at, (rows, stopped) in answers.items():
+            found[at] += [_execution(row) for row in rows]
+            if stopped is not None and len(found[at]) < limit:
+                ends[at] = "(" + stopped.decode()
+    return list(found.values())
+
+
+async def _each(
+    call: Call, search: _Search, ends: dict[tuple[int, str], str], limit: int, *, count: bool
+) -> dict[tuple[int, str], Any]:
+    """One call per partition and group, the partitions together."""
+    answers: dict[tuple[int, str], Any] = {}
+    for group in search.groups:
+        asked = {p: search.argument(group, high, limit, count=count) for (p, of), high in ends.items() if of == group}
+        if asked:
+            answers |= {(p, group): answer for p, answer in (await call("find", asked)).items()}
+    return answers
+
+
+async def _few(call: Call, search: _Search, query: Query, partitions: int) -> list[Execution] | None:
+    """All that a tag leads to, if few executions have it; None if there is no such tag."""
+    for tag, value in query.tags.items():
+        group = f"tagged:{text(query.namespace)}{text(tag)}{text(value)}"
+        asked = packed((search.namespace, group, FEW, False, False, search.equal, search.tags, search.id_prefix))
+        answers = await call("find_tagged", dict.fromkeys(range(partitions), asked))
+        if all(answer is not None for answer in answers.values()):
+            found = [_execution(row) for answer in answers.values() for row in answer]
+            return [execution for execution in found if _between(search, query, execution)]
+    return None
+
+
+def _between(search: _Search, query: Query, execution: Execution) -> bool:
+    """What the index did not ask: the status, the workflow, and the bounds of time and cursor."""
+    if query.status and execution.status not in query.status:
+        return False
+    if query.workflow is not None and execution.workflow != query.workflow:
+        return False
+    member = _time(int(str(execution.created_at))) + text(execution.id)
+    above = search.low == "-" or member >= search.low[1:]
+    return above and (search.high == "+" or member < search.high[1:])
+
+
+def _execution(row: Sequence[Any]) -> Execution:
+    record = _EXECUTION.record(row)
+    assert isinstance(record, Execution)
+    return record
+
+
+# ---- due ----------------------------------------------------------------------------------------------------------
+
+
+async def due(call: Call, kind: DueKind, limit: int, filter: Filter, partitions: int, now: int | None) -> Due:
+    name, index, time = DUE[kind]
+    layout = LAYOUTS[name]
+    what = kind.value if kind in (DueKind.LEASE, DueKind.SESSION) else "index"
+    namespace, target = layout.positions.get("namespace", 0), layout.positions.get(EXECUTION_ID.get(name, ""), 0)
+    asked = {
+        p: packed(
+            (
+                now or False,
+                what,
+                limit,
+                filtered(filter),
+                whole(p) if kind is DueKind.LEASE else layout.number,
+                index,
+                namespace,
+                target,
+                layout.positions[time],
+            )
+        )
+        for p in range(partitions)
+    }
+    answers = (await call("due", asked)).values()
+    items = [DueItem(int(at), layout.record(row)) for answer in answers for at, row in answer[1]]
+    items.sort(key=lambda item: item.due_at)
+    ahead = [int(float(answer[3])) for answer in answers if answer[3] is not None]
+    return Due(
+        max(answer[0] for answer in answers),
+        items[:limit],
+        sum(answer[2] for answer in answers),
+        min(ahead) if ahead else None,
+    )
+
+
+# ---- streams ------------------------------------------------------------------------------------------------------
+
+
+async def frames(call: Call, stream: tuple[str, str], after: int, limit: int, partitions: int) -> list[Frame]:
+    partition = partition_of(*stream, partitions)
+    rows = (await call("frames", {partition: packed((owner(*stream), max(0, after), limit))}))[partition]
+    return [Frame(seq, at, value) for seq, (at, value) in enumerate(rows, start=max(0, after) + 1)]
+
+
+async def completions(call: Call, after: str | None, limit: int, filter: Filter, partitions: int) -> Feed:
+    """The cursor is a number for each partition: what commits later in one is still ahead of its number."""
+    layout = LAYOUTS[Completion.KIND]
+    stands = _stands(after, partitions)
+    at = layout.positions
+    asked = {
+        p: packed((layout.number, "", stands[p], limit, filtered(filter), at["namespace"], at["execution"]))
+        for p in range(partitions)
+    }
+    answers = await call("feed", asked)
+    pages = {p: [_completion(row) for row in answer[1]] for p, answer in answers.items()}
+    # Each partition in its own order; the ends of several by their time, so that a reader is near the order of things.
+    lines = [[(one.finished_at, p, one) for one in page] for p, page in pages.items()]
+    found = list(heapq.merge(*lines, key=lambda item: item[:2]))[:limit]
+    cursors: list[str] = []
+    for _, p, one in found:
+        stands[p] = one.seq
+        cursors.append(_cursor_at(stands))
+    for p, (newest, _) in answers.items():
+        page = pages[p]
+        if len(page) < limit and (not page or stands[p] == page[-1].seq):
+            stands[p] = max(stands[p], newest)  # all of it was read: also what the filter left out
+    return Feed([one for _, _, one in found], _cursor_at(stands), cursors)
+
+
+def _cursor_at(stands: list[int]) -> str:
+    return ".".join(map(str, stands))
+
+
+def _completion(row: Sequence[Any]) -> Completion:
+    record = LAYOUTS[Completion.KIND].record(row)
+    assert isinstance(record, Completion)
+    return record
+
+
+def _stands(after: str | None, partitions: int) -> list[int]:
+    if after is None:
+        return [0] * partitions
+    numbers = [number_in(part, "completions") for part in after.split(".")]
+    if len(numbers) != partitions:
+        raise InvalidInput(f"{after!r} is not a cursor of completions of this store: it has {partitions} partitions")
+    return numbers

@@ -1,0 +1,89 @@
+-- due: what time made true in this partition, oldest first, and how much there is in all.
+-- argument: {now or false, what, limit, filter, kind, index, position of the namespace, of the execution's id}
+-- answer: {now, {due at, record} ..., depth, when the next will be due, or false if that is not known}
+
+local CHUNK_DUE = 500
+local LOOKED_MAX = 100000
+
+-- Everything of an index of times that has come, one after the other.
+local function each_due(call, index, take)
+  local set, from = call.tag .. index .. ':', 0
+  while from < LOOKED_MAX do
+    local page = redis.call('ZRANGEBYSCORE', set, '-inf', call.now, 'LIMIT', from, CHUNK_DUE)
+    for _, member in ipairs(page) do take(member) end
+    if #page < CHUNK_DUE then return end
+    from = from + CHUNK_DUE
+  end
+end
+
+local function add(due, limit, at, values)
+  due.depth = due.depth + 1
+  if #due.items < limit then due.items[#due.items + 1] = { at, values } end
+end
+
+local function due_by_index(call, asked, due)
+  local limit, filter, kind = asked[3], asked[4], asked[5]
+  local index, namespace, id = asked[6], asked[7], asked[8]
+  local score = asked[9]
+  if not filter[1] and not filter[2] then
+    local members = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', '-inf', call.now, 'LIMIT', 0, limit)
+    for _, member in ipairs(members) do
+      local values = record(call, kind, '', member).values
+      add(due, limit, values[score], values)
+    end
+    due.depth = redis.call('ZCOUNT', call.tag .. index .. ':', '-inf', call.now)
+    local ahead = '(' .. string.format('%.0f', call.now)
+    due.next_at = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', ahead, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    return
+  end
+  each_due(call, index, function(member)
+    local values = record(call, kind, '', member).values
+    if passes(call, filter, values[namespace], values[id]) then add(due, limit, values[score], values) end
+  end)
+end
+
+-- Leases whose session lapsed or is gone: look at each holder's session, not at each lease.
+local function due_leases(call, asked, due)
+  local filter, home, found = asked[4], asked[5], {}
+  for _, group in ipairs(redis.call('ZRANGE', call.tag .. 'groups:held', 0, LOOKED_MAX)) do
+    local session = record(call, SESSION.kind, '', home .. group).values
+    local expires_at = session and session[SESSION.expires_at]
+    if not expires_at or tonumber(expires_at) <= call.now then
+      for _, member in ipairs(redis.call('ZRANGE', call.tag .. 'held:' .. group, 0, LOOKED_MAX)) do
+        local _, from = first_text(member, 1)
+        local values = execution_of(call, string.sub(member, from)).values
+        if passes(call, filter, values[EXECUTION.namespace], values[EXECUTION.id]) then
+          found[#found + 1] = { expires_at or values[EXECUTION.claimed_at], values }
+        end
+      end
+    end
+  end
+  table.sort(found, function(a, b) return tonumber(a[1]) < tonumber(b[1]) end)
+  for _, item in ipairs(found) do add(due, asked[3], item[1], item[2]) end
+end
+
+-- Sessions that lapsed and hold nothing any more.
+local function due_sessions(call, asked, due)
+  each_due(call, asked[6], function(member)
+    local values = record(call, SESSION.kind, '', member).values
+    if redis.call('EXISTS', call.tag .. 'held:' .. text(values[SESSION.worker])) == 0 then
+      add(due, asked[3], values[SESSION.expires_at], values)
+    end
+  end)
+end
+
+local function look_due(keys, args)
+  local asked = cmsgpack.unpack(args[1])
+  local call = begin(keys, asked[1])
+  local due = { items = {}, depth = 0 }
+  if asked[2] == 'lease' then
+    due_leases(call, asked, due)
+  elseif asked[2] == 'session' then
+    due_sessions(call, asked, due)
+  else
+    due_by_index(call, asked, due)
+  end
+  return { call.now, due.items, due.depth, due.next_at or false }
+end
+
+redis.register_function { function_name = NAME .. 'due', callback = look_due, flags = { 'no-writes' } }

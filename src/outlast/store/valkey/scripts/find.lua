@@ -1,0 +1,63 @@
+-- find: executions of this partition, newest first, by an index and by conditions on each.
+-- argument: {namespace, index's group, lowest member, highest member (bounds by lex), limit, equal {position, value, ...},
+--            tags {tag, value, ...}, id prefix, 1 to count only}
+-- answer: {records or how many, the member to go on behind, or false at the end}
+--
+-- A call looks at so many executions and no more; the caller goes on where it stopped.
+
+local LOOKS = 1000
+
+local function fits(call, asked, execution)
+  local values = execution.values
+  if not values then return false end
+  local equal, tags, prefix = asked[6], asked[7], asked[8]
+  for i = 1, #equal, 2 do
+    if values[equal[i]] ~= equal[i + 1] then return false end
+  end
+  if string.sub(values[EXECUTION.id], 1, #prefix) ~= prefix then return false end
+  for i = 1, #tags, 2 do
+    if not tagged(call, execution.rest, tags[i], tags[i + 1]) then return false end
+  end
+  return true
+end
+
+local function find(keys, args)
+  local asked = cmsgpack.unpack(args[1])
+  local call = begin(keys, 0)
+  local set, only_count = call.tag .. asked[2], asked[9] == 1
+  if only_count and #asked[6] == 0 and #asked[7] == 0 and asked[8] == '' then
+    return { redis.call('ZLEXCOUNT', set, asked[3], asked[4]), false }
+  end
+  local found, count = {}, 0
+  local page = redis.call('ZREVRANGEBYLEX', set, asked[4], asked[3], 'LIMIT', 0, LOOKS)
+  for _, member in ipairs(page) do
+    local execution = execution_of(call, text(asked[1]) .. string.sub(member, CREATED + 1))
+    if fits(call, asked, execution) then
+      count = count + 1
+      if not only_count then
+        found[count] = execution.values
+        if count == asked[5] then return { found, member } end
+      end
+    end
+  end
+  return { only_count and count or found, #page == LOOKS and page[#page] }
+end
+
+-- Those of a tag that few have: all of them, in any order.
+-- argument: {namespace, tag index's group, the most that are few, false, false, equal, tags, id prefix}
+-- answer: the records, or false if there are more.
+local function find_tagged(keys, args)
+  local asked = cmsgpack.unpack(args[1])
+  local call = begin(keys, 0)
+  local set = call.tag .. asked[2]
+  if redis.call('ZCARD', set) > asked[3] then return false end
+  local found = {}
+  for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do
+    local execution = execution_of(call, text(asked[1]) .. id)
+    if fits(call, asked, execution) then found[#found + 1] = execution.values end
+  end
+  return found
+end
+
+redis.register_function { function_name = NAME .. 'find', callback = find, flags = { 'no-writes' } }
+redis.register_function { function_name = NAME .. 'find_tagged', callback = find_tagged, flags = { 'no-writes' } }

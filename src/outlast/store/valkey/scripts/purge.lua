@@ -1,0 +1,60 @@
+-- purge: ended executions of this partition with all that belongs to them. An open one is in neither index.
+-- argument: {now or false, index, ended before or false (then: whose time has come), limit, filter}
+-- answer: how many are gone. It stops after the execution that passes PURGE_RECORDS records.
+
+local PURGE_RECORDS = 20000
+local PURGE_LOOKS = 10000
+
+local function purge_kind(call, kind, owner)
+  local set = call.tag .. 'keys:' .. KINDS[kind].name .. ':' .. owner
+  local rests = redis.call('ZRANGE', set, 0, -1)
+  if #rests == 0 then return 0 end
+  if #INDEXES[kind] > 0 then
+    for _, rest in ipairs(rests) do
+      local found = record(call, kind, owner, rest)
+      reindex(call, found, found.values, false)
+    end
+  end
+  redis.call('UNLINK', call.tag .. KINDS[kind].name .. ':' .. owner, set)
+  redis.call('ZREM', call.tag .. 'owners:' .. KINDS[kind].name, owner)
+  return #rests
+end
+
+local function purge_one(call, rest)
+  local records = 1
+  for kind, declared in ipairs(KINDS) do
+    if declared.owned then records = records + purge_kind(call, kind, rest) end
+  end
+  redis.call('UNLINK', call.tag .. 'frames:' .. rest, call.tag .. 'appends:' .. rest)
+  replace(call, execution_of(call, rest), false)
+  return records
+end
+
+local function purge(keys, args)
+  local asked = cmsgpack.unpack(args[1])
+  local call = begin(keys, asked[1])
+  local limit, filter = asked[4], asked[5]
+  local before = asked[3] and '(' .. string.format('%.0f', asked[3]) or call.now
+  local chosen, from = {}, 0
+  while #chosen < limit and from < PURGE_LOOKS do
+    local page = redis.call('ZRANGEBYSCORE', call.tag .. asked[2] .. ':', '-inf', before, 'LIMIT', from, limit)
+    for _, rest in ipairs(page) do
+      local values = execution_of(call, rest).values
+      if #chosen < limit and passes(call, filter, values[EXECUTION.namespace], values[EXECUTION.id]) then
+        chosen[#chosen + 1] = rest
+      end
+    end
+    if #page < limit then break end
+    from = from + limit
+  end
+  local purged, records = 0, 0
+  for _, rest in ipairs(chosen) do
+    records = records + purge_one(call, rest)
+    purged = purged + 1
+    if records >= PURGE_RECORDS then break end
+  end
+  flush(call)
+  return purged
+end
+
+redis.register_function(NAME .. 'purge', purge)

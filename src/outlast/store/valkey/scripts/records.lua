@@ -1,0 +1,218 @@
+-- records: one call's view of a partition. Every other script reads and writes through it.
+--
+-- A record is an array of values, packed, in the hash of its kind and owner; null is false, a flag is 0 or 1, a number
+-- past 2^53 is its digits. What a call reads is kept, what it changes stays in memory until `flush`, which writes each
+-- record once and moves its index entries. So nothing is written before everything is decided: Valkey does not undo a
+-- function that fails half-way.
+--
+-- KINDS and INDEXES come before this text: `library.py` writes them from `model/kinds.py` and `layout.py`.
+
+local EXACT = 9007199254740992
+
+-- ---- texts: the same encoding as keys.py ---------------------------------------------------------------------------
+
+local function text(value)
+  if string.find(value, '[%z\1]') then
+    value = string.gsub(value, '[%z\1]', function(c) return c == '\0' and '\1\1' or '\1\2' end)
+  end
+  return value .. '\0'
+end
+
+-- The first text of an encoded sequence, and where the next begins.
+local function first_text(encoded, from)
+  local stop = string.find(encoded, '\0', from, true)
+  local value = string.sub(encoded, from, stop - 1)
+  if string.find(value, '\1', 1, true) then
+    value = string.gsub(value, '\1([\1\2])', function(c) return c == '\1' and '\0' or '\1' end)
+  end
+  return value, stop + 1
+end
+
+-- A number that is not negative, so that longer ones come later: its length as a letter, then its digits.
+local function whole(number)
+  local written = string.format('%.0f', number)
+  return string.char(96 + #written) .. written
+end
+
+-- All that begins with these bytes, as bounds of a range by lex.
+local function under(prefix)
+  return '[' .. prefix, '(' .. prefix .. '\255'
+end
+
+-- ---- the call ------------------------------------------------------------------------------------------------------
+
+-- keys[1] is the partition's clock; everything else of the partition has the same tag before its name.
+-- The time is the server's, or a test clock's; it never goes back.
+local function begin(keys, asked, args)
+  local known = tonumber(redis.call('GET', keys[1]) or '0')
+  local now = asked
+  if not now then
+    local time = redis.call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
+  if known > now then now = known end
+  return { args = args, clock = keys[1], tag = string.sub(keys[1], 1, -6), known = known, now = now, groups = {}, dirty = {} }
+end
+
+local function record(call, kind, owner, rest)
+  local hash = call.tag .. KINDS[kind].name .. ':' .. owner
+  local group = call.groups[hash]
+  if not group then
+    group = {}
+    call.groups[hash] = group
+  end
+  local found = group[rest]
+  if not found then
+    local packed = redis.call('HGET', hash, rest)
+    local values = packed and cmsgpack.unpack(packed)
+    found = { kind = kind, owner = owner, rest = rest, hash = hash, before = values, values = values }
+    group[rest] = found
+  end
+  return found
+end
+
+local function replace(call, found, values)
+  if not found.dirty then
+    found.dirty = true
+    call.dirty[#call.dirty + 1] = found
+  end
+  found.values = values
+end
+
+local function copied(values)
+  local copy = {}
+  for i, value in ipairs(values) do copy[i] = value end
+  return copy
+end
+
+-- A copy of the record's values that may be changed: those read stay as they were, for the indexes.
+local function editable(call, found)
+  if found.values == found.before then replace(call, found, copied(found.before)) end
+  return found.values
+end
+
+-- A value as it is stored: {ms} is a time relative to the commit, {0, n} the bytes of the n-th argument.
+local function given(call, value)
+  if type(value) ~= 'table' then return value end
+  if value[2] then return call.args[value[2]] end
+  return call.now + value[1]
+end
+
+-- A new record's values as they are stored; a sequenced record gets the partition's next number.
+local function settled(call, kind, values)
+  for _, position in ipairs(KINDS[kind].given) do values[position] = given(call, values[position]) end
+  local seq = KINDS[kind].seq
+  if seq then
+    if not call.seq then call.seq = tonumber(redis.call('GET', call.tag .. 'seq') or '0') end
+    call.seq = call.seq + 1
+    call.numbered = true
+    values[seq] = call.seq
+  end
+  return values
+end
+
+-- ---- indexes -------------------------------------------------------------------------------------------------------
+
+local function digits(value, width)
+  local most = 10 ^ width - 1
+  return string.format('%0' .. width .. '.0f', math.max(0, math.min(most, value)))
+end
+
+-- Where a record stands in an index: the sorted set's group, the member, the score; nothing if it does not.
+local function entry(index, found, values)
+  if not values or (index.where and not values[index.where]) then return nil end
+  local group = ''
+  for _, position in ipairs(index.group) do group = group .. text(values[position] or '') end
+  local score = index.score and tonumber(values[index.score]) or 0
+  if not index.member then return group, found.owner .. found.rest, score end
+  local parts = {}
+  for i, part in ipairs(index.member) do
+    local value = values[part.position]
+    if part.up then
+      parts[i] = digits(tonumber(value or 0), part.up)
+    elseif part.down then
+      parts[i] = digits(part.top - tonumber(value or 0), part.down)
+    else
+      parts[i] = text(value or '')
+    end
+  end
+  return group, table.concat(parts), score
+end
+
+local function touched(index, was, is)
+  if not was or not is then return true end
+  for _, position in ipairs(index.fields) do
+    if was[position] ~= is[position] then return true end
+  end
+  return false
+end
+
+local function leave(call, index, group, member)
+  local set = call.tag .. index.name .. ':' .. group
+  redis.call('ZREM', set, member)
+  if index.registry and redis.call('EXISTS', set) == 0 then
+    redis.call('ZREM', call.tag .. 'groups:' .. index.name, group)
+  end
+end
+
+local function reindex(call, found, was, is)
+  for _, index in ipairs(INDEXES[found.kind]) do
+    if touched(index, was, is) then
+      local old_group, old_member, old_score = entry(index, found, was)
+      local group, member, score = entry(index, found, is)
+      -- Enter before leaving: a group that stays must not be struck from the registry in between.
+      if group and (group ~= old_group or member ~= old_member or score ~= old_score) then
+        redis.call('ZADD', call.tag .. index.name .. ':' .. group, score, member)
+        if index.registry and group ~= old_group then redis.call('ZADD', call.tag .. 'groups:' .. index.name, 0, group) end
+      end
+      if old_group and (old_group ~= group or old_member ~= member) then leave(call, index, old_group, old_member) end
+    end
+  end
+end
+
+-- The records of one kind and owner in the order of a scan; and, of kinds that have owners, who owns any.
+local function list(call, found, was, is)
+  local kind = KINDS[found.kind]
+  local set = call.tag .. 'keys:' .. kind.name .. ':' .. found.owner
+  if is then
+    if was and not kind.seq then return end
+    local added = redis.call('ZADD', set, kind.seq and is[kind.seq] or 0, found.rest)
+    if added == 1 and kind.owned and redis.call('ZCARD', set) == 1 then
+      redis.call('ZADD', call.tag .. 'owners:' .. kind.name, 0, found.owner)
+    end
+  elseif was then
+    redis.call('ZREM', set, found.rest)
+    if kind.owned and redis.call('EXISTS', set) == 0 then
+      redis.call('ZREM', call.tag .. 'owners:' .. kind.name, found.owner)
+    end
+  end
+end
+
+local function flush(call)
+  for _, found in ipairs(call.dirty) do
+    local was, is = found.before, found.values
+    if is then
+      redis.call('HSET', found.hash, found.rest, cmsgpack.pack(is))
+    elseif was then
+      redis.call('HDEL', found.hash, found.rest)
+    end
+    list(call, found, was, is)
+    reindex(call, found, was, is)
+  end
+  if call.numbered then redis.call('SET', call.tag .. 'seq', string.format('%.0f', call.seq)) end
+  -- Also if it stands still: WAIT after a repeated call waits for what this connection wrote, so it must write.
+  redis.call('SET', call.clock, string.format('%.0f', call.now))
+end
+
+-- ---- filters -------------------------------------------------------------------------------------------------------
+
+-- Whether an execution passes: {namespace or false, tag or false, value}.
+local function tagged(call, owner, tag, value)
+  local values = record(call, TAG.kind, owner, text(tag)).values
+  return values and values[TAG.value] == value
+end
+
+local function passes(call, filter, namespace, id)
+  if filter[1] and filter[1] ~= namespace then return false end
+  return not filter[2] or tagged(call, text(namespace) .. text(id), filter[2], filter[3])
+end

@@ -1,0 +1,279 @@
+"""Which server has which partition: one server for all, or the primaries of a cluster.
+
+`call` sends one function call per partition, those of a server together, and answers when all have. A server that
+says "not mine" or "not now" has done nothing: it is asked again, or another one is, for a little while. An answer that
+was lost is another thing: whether it was done is not known, so writes say so (`ReplyLost`) and reads are repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+from msgspec import Struct
+
+from outlast.errors import InvalidConfig, OutlastError, ReplyLost, StoreReadOnly, StoreUnavailable
+from outlast.store.valkey.commit import Arguments
+from outlast.store.valkey.connection import Address, Command, Connection, Login, connect
+from outlast.store.valkey.errors import NOT_NOW, is_function_missing, translated, word
+from outlast.store.valkey.keys import Names, slot_of
+from outlast.store.valkey.library import TEXT, function
+
+PATIENCE_S = 2.0
+"""For so long a call that was not done is tried again before its caller is told."""
+
+
+class Replicas(Struct, frozen=True):
+    """A write is answered when so many replicas have it too."""
+
+    number: int = 0
+    timeout_ms: int = 1_000
+
+
+class Server:
+    """One server, and the connection to it while there is one."""
+
+    def __init__(self, address: Address, login: Login) -> None:
+        self.address = address
+        self._login = login
+        self._connection: Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._closed = False
+
+    async def send(self, commands: list[Command]) -> list[Any]:
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            connection = await self._connected()
+        return await connection.send(commands)
+
+    async def ask(self, *command: str | bytes | int) -> Any:
+        """One command; what the server complains about is raised."""
+        [answer] = await self.send([command])
+        if isinstance(answer, hiredis.ReplyError):
+            raise translated(str(answer), str(self.address)) from answer
+        return answer
+
+    async def _connected(self) -> Connection:
+        async with self._connecting:
+            if self._closed:
+                raise StoreUnavailable(f"the connection to {self.address} is closed")
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await connect(self.address, self._login)
+            return self._connection
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class Servers:
+    """All servers of a store."""
+
+    def __init__(
+        self, seeds: tuple[Address, ...], login: Login, names: Names, replicas: Replicas, *, cluster: bool
+    ) -> None:
+        self._seeds = seeds
+        self._login = login
+        self._names = names
+        self._replicas = replicas
+        self._cluster = cluster
+        self._known: dict[Address, Server] = {}
+        self._slots: list[tuple[int, int, Address]] = []
+        self._homes: dict[str, Server] = {}
+        self._learned = 0
+
+    # ---- who is there ---------------------------------------------------------------------------------------------
+
+    def server(self, address: Address) -> Server:
+        known = self._known.get(address)
+        if known is None:
+            known = self._known[address] = Server(address, self._login)
+        return known
+
+    async def primaries(self) -> list[Server]:
+        """Every server that has partitions."""
+        if not self._cluster:
+            return [self.server(self._seeds[0])]
+        if not self._slots:
+            await self.learn()
+        return [self.server(address) for address in dict.fromkeys(address for _, _, address in self._slots)]
+
+    async def home(self, key: str) -> Server:
+        """The server that has this key."""
+        known = self._homes.get(key)
+        if known is not None:
+            return known
+        if not self._cluster:
+            found = self.server(self._seeds[0])
+        else:
+            if not self._slots:
+                await self.learn()
+            slot = slot_of(key)
+            address = next((a for first, last, a in self._slots if first <= slot <= last), None)
+            if address is None:
+                raise StoreUnavailable(f"no server of the cluster has slot {slot} now: try again")
+            found = self.server(address)
+        self._homes[key] = found
+        return found
+
+    async def learn(self) -> None:
+        """Ask the cluster who has what; any server that answers will do."""
+        if not self._cluster:
+            return
+        candidates = list(dict.fromkeys([*(a for _, _, a in self._slots), *self._seeds, *self._known]))
+        # Another one first each time: one that was cut off from the others answers too, and is wrong.
+        self._learned += 1
+        turn = self._learned % len(candidates)
+        candidates = candidates[turn:] + candidates[:turn]
+        problem: OutlastError | None = None
+        for address in candidates:
+            try:
+                slots = await self.server(address).ask("CLUSTER", "SLOTS")
+            except InvalidConfig:
+                raise
+            except OutlastError as error:
+                problem = error
+                continue
+            if slots:
+                self._slots = [
+                    (first, last, Address(primary[0].decode() or address.host, primary[1]))
+                    for first, last, primary, *_ in slots
+                ]
+                self._homes.clear()
+                return
+        raise StoreUnavailable(f"no server of the cluster tells who has what: {problem}") from problem
+
+    async def close(self) -> None:
+        known, self._known = self._known, {}
+        for server in known.values():
+            await server.close()
+
+    # ---- calls ----------------------------------------------------------------------------------------------------
+
+    async def call(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
+        """One call of a function per partition, those of one server in one round trip."""
+        keyed = {self._names.clock(partition): (partition, argument) for partition, argument in asked.items()}
+        answers = await self.call_keys(name, {key: argument for key, (_, argument) in keyed.items()}, writes=writes)
+        return {partition: answers[key] for key, (partition, _) in keyed.items()}
+
+    async def call_keys(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        waited_s, delay_s = 0.0, 0.0
+        while True:
+            problem: OutlastError | None = None
+            left = {key: argument for key, argument in asked.items() if key not in answers}
+            try:
+                problem = await self._round(name, left, answers, writes=writes)
+            except ReplyLost as lost:
+                if writes:
+                    raise
+                problem = lost
+            except StoreUnavailable as error:
+                problem = error
+            if len(answers) == len(asked):
+                return answers
+            if waited_s >= PATIENCE_S:
+                raise problem or StoreUnavailable(f"{name} was sent from server to server: try again")
+            if problem is not None:
+                delay_s = min(0.2, delay_s * 2 or 0.01)
+                waited_s += delay_s
+                await asyncio.sleep(delay_s)
+                with suppress(OutlastError):  # the next round tells what is wrong
+                    await self.learn()
+            else:
+                waited_s += 0.01  # a redirection or a missing library: at once, but not for ever
+
+    async def _round(
+        self, name: str, left: Mapping[str, Arguments], answers: dict[str, Any], *, writes: bool
+    ) -> OutlastError | None:
+        """Ask everybody once. What was answered is in `answers`; the rest was not done, and this is why."""
+        by_server: dict[Server, list[str]] = {}
+        for key in left:
+            by_server.setdefault(await self.home(key), []).append(key)
+        told = await asyncio.gather(
+            *(self._ask(server, name, keys, left, answers, writes=writes) for server, keys in by_server.items()),
+            return_exceptions=True,
+        )
+        raised = [problem for problem in told if isinstance(problem, BaseException)]
+        for problem in sorted(raised, key=_weight):
+            if _weight(problem) < 2:
+                raise problem
+        return next((problem for problem in told if isinstance(problem, OutlastError)), None)
+
+    async def _ask(
+        self,
+        server: Server,
+        name: str,
+        keys: list[str],
+        left: Mapping[str, Arguments],
+        answers: dict[str, Any],
+        *,
+        writes: bool,
+    ) -> OutlastError | None:
+        commands: list[Command] = [("FCALL", function(name), 1, key, *left[key]) for key in keys]
+        waits = writes and self._replicas.number > 0
+        if waits:
+            commands.append(("WAIT", self._replicas.number, self._replicas.timeout_ms))
+        replies = await server.send(commands)
+        confirmed: Any = replies.pop() if waits else None
+        problem: OutlastError | None = None
+        done: dict[str, Any] = {}
+        for key, reply in zip(keys, replies, strict=True):
+            if isinstance(reply, hiredis.ReplyError):
+                problem = await self._complaint(server, key, str(reply)) or problem
+            else:
+                done[key] = reply
+        # What was not done needs no confirmation: a server that is no primary any more could not give it.
+        if waits and done and not (isinstance(confirmed, int) and confirmed >= self._replicas.number):
+            raise ReplyLost(
+                f"{server.address}: {confirmed} of {self._replicas.number} replicas confirmed the write in "
+                f"{self._replicas.timeout_ms} ms: whether it lasts is not known yet"
+            )
+        answers |= done
+        return problem
+
+    async def _complaint(self, server: Server, key: str, complaint: str) -> OutlastError | None:
+        """Nothing was done. None if it can be asked again at once; what to wait for otherwise; raises what is final."""
+        if is_function_missing(complaint):
+            await load_library(server)
+            return None
+        kind = word(complaint)
+        if kind == "MOVED" and self._cluster:
+            await self.learn()
+            self._homes[key] = self.server(_redirected(complaint, server.address))
+            return None
+        error = translated(complaint, str(server.address))
+        if kind in NOT_NOW and (self._cluster or not isinstance(error, StoreReadOnly)):
+            return StoreUnavailable(str(error))
+        raise error
+
+    # ---- one command on every server ------------------------------------------------------------------------------
+
+    async def everywhere(self, *command: str | bytes | int) -> list[Any]:
+        return [await server.ask(*command) for server in await self.primaries()]
+
+
+def _weight(problem: BaseException) -> int:
+    """What is final comes first; then an answer that was lost, for it may have been done; then what was not done."""
+    if isinstance(problem, ReplyLost):
+        return 1
+    return 2 if isinstance(problem, StoreUnavailable) else 0
+
+
+async def load_library(server: Server) -> None:
+    """Replicas get it with everything else."""
+    await server.ask("FUNCTION", "LOAD", "REPLACE", TEXT)
+
+
+def _redirected(complaint: str, asked: Address) -> Address:
+    """`MOVED 3999 127.0.0.1:6381`; without a host it is the one that was asked."""
+    host, _, port = complaint.split(" ")[2].rpartition(":")
+    return Address(host or asked.host, int(port))
+
+
+def addresses(servers: Iterable[Server]) -> str:
+    return ", ".join(str(server.address) for server in servers)

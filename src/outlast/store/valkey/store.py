@@ -1,0 +1,357 @@
+"""The store port on Valkey: checks what it is given, asks the partitions that it concerns, and joins their answers.
+
+`valkey://host:6379/0`, `valkey+unix:///run/valkey.sock`, `valkey+cluster://host1:7001,host2:7001`; `redis` instead of
+`valkey` means the same, `valkeys` and `rediss` speak TLS. In the URL: `prefix` (keeps several stores apart in one
+database), `partitions` (when the store is created), `min_replicas` and `replica_timeout` (a write is answered when so
+many replicas have it). How durable that is depends on the server's settings: docs/valkey.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from outlast import limits
+from outlast.errors import InvalidConfig, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreClosed
+from outlast.machine.changes import Changes
+from outlast.model.frame import Frame
+from outlast.model.partition import partition_of
+from outlast.model.record import Key, Record
+from outlast.store.checks import check_batch, check_claim, check_frames, check_lease, check_limit
+from outlast.store.port import (
+    EVERYTHING,
+    Appended,
+    Capabilities,
+    Claimed,
+    ClaimRequest,
+    Clock,
+    Committed,
+    Due,
+    DueKind,
+    Feed,
+    Filter,
+    Health,
+    Page,
+    Points,
+    Query,
+    Renewed,
+    Verdict,
+)
+from outlast.store.valkey import claim, health, reading, writing
+from outlast.store.valkey.commit import Arguments, Batch, packed, verdict_of
+from outlast.store.valkey.doorbell import Doorbell, Listener
+from outlast.store.valkey.keys import Names
+from outlast.store.valkey.layout import fingerprint
+from outlast.store.valkey.servers import Servers
+from outlast.store.valkey.url import Place, parse_url
+
+T = TypeVar("T")
+
+SCHEMA = 1
+
+
+class OnwardClock:
+    """A test clock that stands still where it is turned back, and is never behind what a partition has seen."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._newest = 0
+
+    def now_ms(self) -> int:
+        self._newest = max(self._newest, self._clock.now_ms())
+        return self._newest
+
+    def seen(self, now: int) -> None:
+        self._newest = max(self._newest, now)
+
+
+class ValkeyStore:
+    """`ValkeyStore("valkey://localhost")`."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None, points: Points | None = None) -> None:
+        self._place: Place = parse_url(url)
+        self._names = Names(self._place.prefix)
+        self._clock = None if clock is None else OnwardClock(clock)
+        self._points = points
+        self._parts: _Parts | None = None
+        self._partitions = self._place.partitions
+        self._dead: BaseException | None = None
+
+    @property
+    def url(self) -> str:
+        return self._place.shown
+
+    @property
+    def partitions(self) -> int:
+        return self._partitions
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(native_doorbell=True, exact_order=False)
+
+    # ---- life -----------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        if self._parts is not None:
+            return
+        servers = self._new_servers()
+        try:
+            home = await servers.home(self._names.store)
+            found = await home.ask("HMGET", self._names.store, "schema", "partitions", "layout")
+            self._partitions = self._checked(found)
+            parts = _Parts(servers, Doorbell(servers, self._place.login, self._names, self._partitions))
+            if self._clock is not None:
+                await self._time(parts)
+            await health.warn(servers, self.url)
+        except BaseException:
+            await servers.close()
+            raise
+        if self._parts is not None:  # somebody else opened it meanwhile
+            await parts.close()
+        else:
+            self._parts = parts
+
+    async def migrate(self) -> int:
+        servers = self._new_servers()
+        try:
+            asked = packed((SCHEMA, self._place.partitions, fingerprint()))
+            self._pass("migrate", "begin", "statement")
+            answer = await servers.call_keys("migrate", {self._names.store: asked}, writes=True)
+            self._pass("migrate", "statement done", "commit", "reply")
+            self._checked(answer[self._names.store])
+        finally:
+            await servers.close()
+        return SCHEMA
+
+    async def close(self) -> None:
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            await parts.close()
+
+    def _new_servers(self) -> Servers:
+        place = self._place
+        return Servers(place.addresses, place.login, self._names, place.replicas, cluster=place.cluster)
+
+    def _checked(self, found: list[Any]) -> int:
+        """How many partitions the store was created with; an error if this code does not fit it."""
+        schema, partitions, layout = found
+        if schema is None:
+            raise SchemaMissing(f"there is no store at {self.url} yet: run migrate() first")
+        if int(schema) > SCHEMA:
+            raise SchemaTooNew(int(schema), SCHEMA)
+        if int(schema) < SCHEMA or layout.decode() != fingerprint():
+            raise SchemaOutdated(
+                f"the store at {self.url} was written by another version of Outlast (schema {int(schema)}, layout "
+                f"{layout.decode()}; this one needs {SCHEMA}, {fingerprint()}): use that version, or copy the store"
+            )
+        if self._place.partitions_given and int(partitions) != self._place.partitions:
+            raise InvalidConfig(
+                f"the store at {self.url} was created with {int(partitions)} partitions, which cannot change: "
+                f"leave ?partitions={self._place.partitions} out of the URL"
+            )
+        return int(partitions)
+
+    def _opened(self) -> _Parts:
+        if self._dead is not None:
+            raise StoreClosed(f"the store {self.url} has stopped") from self._dead
+        if self._parts is None:
+            raise StoreClosed(f"the store {self.url} is not open")
+        if self._parts.pid != os.getpid():
+            raise StoreClosed(f"the store {self.url} was opened before a fork: open one in each process")
+        return self._parts
+
+    # ---- calls ----------------------------------------------------------------------------------------------------
+
+    async def _write(self, name: str, operation: Callable[[claim.Call], Awaitable[T]]) -> T:
+        """An operation between its crash points. A crash ends the store, as it would end the process."""
+        parts = self._opened()
+        with parts:
+            try:
+                self._pass(name, "begin")
+                answer = await operation(self._calling(parts, name))
+                self._pass(name, "reply")
+            except Exception:
+                raise
+            except asyncio.CancelledError:
+                raise
+            except BaseException as crash:
+                self._dead = crash
+                raise
+        return answer
+
+    async def _read(self, operation: Callable[[claim.Call], Awaitable[T]]) -> T:
+        parts = self._opened()
+        with parts:
+            return await operation(self._calling(parts, None))
+
+    def _calling(self, parts: _Parts, name: str | None) -> claim.Call:
+        async def call(function: str, asked: Mapping[int, Arguments]) -> dict[int, Any]:
+            if name is None or function == "peek":
+                return await parts.servers.call(function, asked, writes=False)
+            self._pass(name, "statement", "commit")
+            answers = await parts.servers.call(function, asked, writes=True)
+            self._pass(name, "statement done")
+            return answers
+
+        return call
+
+    def _pass(self, name: str, *stages: str) -> None:
+        if self._points is not None:
+            for stage in stages:
+                self._points(f"{name}:{stage}")
+
+    def _asked_time(self) -> int | None:
+        """A test clock's time; without one the server of each partition has its own."""
+        return None if self._clock is None else self._clock.now_ms()
+
+    def _heard(self, now: int) -> int:
+        if self._clock is not None:
+            self._clock.seen(now)
+        return now
+
+    async def _time(self, parts: _Parts) -> int:
+        asked = packed((self._asked_time() or False,))
+        answers = await parts.servers.call("clock", dict.fromkeys(range(self._partitions), asked), writes=False)
+        return self._heard(max(answers.values()))
+
+    # ---- writes ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, batch: Sequence[Changes]) -> Committed:
+        check_batch(batch)
+        return await self._write("commit", lambda call: self._commit(call, batch))
+
+    async def _commit(self, call: claim.Call, batch: Sequence[Changes]) -> Committed:
+        if not batch:
+            return Committed(await self._time(self._opened()), [])
+        batches: dict[int, Batch] = {}
+        places: dict[int, list[int]] = {}
+        for place, changes in enumerate(batch):
+            partition = changes.partition
+            if partition not in batches:
+                batches[partition] = Batch(partition)
+                places[partition] = []
+            batches[partition].add(changes)
+            places[partition].append(place)
+        now = self._asked_time()
+        answers = await call("commit", {p: some.arguments(now) for p, some in batches.items()})
+        verdicts: dict[int, Verdict] = {}
+        for partition, (_, told) in answers.items():
+            for place, answer in zip(places[partition], told, strict=True):
+                verdicts[place] = verdict_of(batch[place], answer)
+        newest = self._heard(max(answer[0] for answer in answers.values()))
+        return Committed(newest, [verdicts[place] for place in range(len(batch))])
+
+    async def claim(self, request: ClaimRequest) -> Claimed:
+        check_claim(request)
+        claimed = await self._write(
+            "claim", lambda call: claim.claim(call, request, self._partitions, self._asked_time())
+        )
+        self._heard(claimed.now)
+        return claimed
+
+    async def renew(self, worker: str, *, lease_ttl_ms: int) -> Renewed:
+        check_lease(worker, lease_ttl_ms)
+        renewed = await self._write(
+            "renew", lambda call: claim.renew(call, worker, lease_ttl_ms, self._partitions, self._asked_time())
+        )
+        self._heard(renewed.now)
+        return renewed
+
+    async def append(
+        self, namespace: str, execution_id: str, *, epoch: int, change_id: str, frames: Sequence[bytes]
+    ) -> Appended:
+        check_frames(frames)
+        home, stream = partition_of(namespace, execution_id, self._partitions), (namespace, execution_id)
+        return await self._write(
+            "append", lambda call: writing.append(call, home, stream, epoch, change_id, frames, self._asked_time())
+        )
+
+    async def purge(
+        self, *, finished_before: int | None = None, limit: int = 1_000, filter: Filter = EVERYTHING
+    ) -> int:
+        check_limit("purge", limit, limits.PURGE_MAX)
+        return await self._write(
+            "purge",
+            lambda call: writing.purge(call, finished_before, limit, filter, self._partitions, self._asked_time()),
+        )
+
+    # ---- reads ----------------------------------------------------------------------------------------------------
+
+    async def now(self) -> int:
+        parts = self._opened()
+        with parts:
+            return await self._time(parts)
+
+    async def load(self, keys: Sequence[Key]) -> list[Record | None]:
+        check_limit("load", max(1, len(keys)), limits.LOAD_MAX_KEYS)
+        return await self._read(lambda call: reading.load(call, keys, self._partitions))
+
+    async def scan(
+        self, kind: str, prefix: tuple[str | int, ...], *, after: Key | None = None, limit: int = 1_000
+    ) -> list[Record]:
+        check_limit("scan", limit, limits.SCAN_MAX_RECORDS)
+        return await self._read(lambda call: reading.scan(call, kind, prefix, after, limit, self._partitions))
+
+    async def find(self, query: Query) -> Page:
+        check_limit("find", query.limit, limits.FIND_MAX)
+        return await self._read(lambda call: reading.find(call, query, self._partitions))
+
+    async def count(self, query: Query) -> int:
+        return await self._read(lambda call: reading.count(call, query, self._partitions))
+
+    async def due(self, kind: DueKind, *, limit: int, filter: Filter = EVERYTHING) -> Due:
+        check_limit("due", limit, limits.DUE_MAX)
+        found = await self._read(
+            lambda call: reading.due(call, kind, limit, filter, self._partitions, self._asked_time())
+        )
+        self._heard(found.now)
+        return found
+
+    async def frames(self, namespace: str, execution_id: str, *, after: int = 0, limit: int = 1_000) -> list[Frame]:
+        check_limit("frames", limit, limits.SCAN_MAX_RECORDS)
+        stream = (namespace, execution_id)
+        return await self._read(lambda call: reading.frames(call, stream, after, limit, self._partitions))
+
+    async def completions(self, *, after: str | None = None, limit: int = 1_000, filter: Filter = EVERYTHING) -> Feed:
+        check_limit("completions", limit, limits.SCAN_MAX_RECORDS)
+        return await self._read(lambda call: reading.completions(call, after, limit, filter, self._partitions))
+
+    async def health(self, *, deep: bool = False) -> Health:
+        parts = self._opened()
+        with parts:
+            return await health.health(parts.servers, self._calling(parts, None), self._partitions)
+
+    # ---- doorbell -------------------------------------------------------------------------------------------------
+
+    def ring(self, channels: frozenset[str]) -> None:
+        self._opened().bell.ring(channels)
+
+    def listen(self) -> Listener:
+        return self._opened().bell.listen()
+
+
+class _Parts:
+    """What an open store holds, let go together when the last call that uses it has been answered."""
+
+    def __init__(self, servers: Servers, bell: Doorbell) -> None:
+        self.servers, self.bell = servers, bell
+        self.pid = os.getpid()
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __enter__(self) -> None:
+        self._calls += 1
+        self._idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._calls -= 1
+        if self._calls == 0:
+            self._idle.set()
+
+    async def close(self) -> None:
+        await self.bell.close()
+        await self._idle.wait()
+        await self.servers.close()

@@ -1,0 +1,128 @@
+"""Accounts for every key of a server: what the records ask for must be there, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlast.model.execution import Execution
+from outlast.model.kinds import KINDS
+from outlast.store.valkey.keys import OWNED, text
+from outlast.store.valkey.layout import INDEXES, LAYOUTS, Index
+from outlast.testing.valkey_server import ValkeyServer
+
+Sets = dict[bytes, dict[bytes, float]]
+
+
+def leaks(server: ValkeyServer, prefix: str = "outlast") -> list[str]:
+    """A line for each key that is too many, too few, or not what its records say."""
+    keys: list[bytes] = server.ask("KEYS", "*")
+    own = f"{{{prefix}}}:".encode()
+    found = [f"{key!r} is of no store here" for key in keys if not key.startswith((own, own[:-2] + b":"))]
+    keys = [key for key in keys if key.startswith((own, own[:-2] + b":"))]
+    partitions = sorted({key[: key.index(b"}") + 2] for key in keys} - {own})
+    found += [f"{key!r} belongs to nobody" for key in keys if key.startswith(own) and key != own + b"store"]
+    for tag in partitions:
+        found += _of_partition(server, tag, [key for key in keys if key.startswith(tag)])
+    return found
+
+
+def _of_partition(server: ValkeyServer, tag: bytes, keys: list[bytes]) -> list[str]:
+    wanted: Sets = {}
+    accounted = {tag + b"clock", tag + b"seq"}
+    owners: set[bytes] = set()
+    for key in keys:
+        kind, _, owner = key[len(tag) :].partition(b":")
+        if kind.decode() in KINDS:
+            accounted.add(key)
+            packed: list[bytes] = server.ask("HGETALL", key)
+            if kind == Execution.KIND.encode():
+                owners |= set(packed[::2])
+            for rest, record in zip(packed[::2], packed[1::2], strict=True):
+                _expect(wanted, tag, kind.decode(), owner, rest, unpacked(record))
+    for key in keys:
+        kind, _, owner = key[len(tag) :].partition(b":")
+        if kind in (b"frames", b"appends") and owner in owners:
+            accounted.add(key)
+    there = set(keys) - accounted
+    found = [f"{key!r} belongs to nobody" for key in there - set(wanted)]
+    found += [f"{key!r} is missing: {members}" for key, members in wanted.items() if key not in there]
+    for key in there & set(wanted):
+        pairs: list[bytes] = server.ask("ZRANGE", key, 0, -1, "WITHSCORES")
+        members = {m: float(score) for m, score in zip(pairs[::2], pairs[1::2], strict=True)}
+        if members != wanted[key]:
+            found.append(f"{key!r} holds {members}, should hold {wanted[key]}")
+    return found
+
+
+def _expect(wanted: Sets, tag: bytes, kind: str, owner: bytes, rest: bytes, values: list[Any]) -> None:
+    layout = LAYOUTS[kind]
+    record = dict(zip(layout.fields, values, strict=True))
+    name = kind.encode()
+    score = float(record["seq"]) if KINDS[kind].SEQUENCED else 0.0
+    wanted.setdefault(tag + b"keys:" + name + b":" + owner, {})[rest] = score
+    if kind in OWNED:
+        wanted.setdefault(tag + b"owners:" + name, {})[owner] = 0.0
+    for index in INDEXES:
+        if index.kind == kind and (index.where is None or record[index.where] is not None):
+            group = b"".join(_text(record[field]) for field in index.group)
+            member = _member(index, record) if index.member else owner + rest
+            set_name = tag + index.name.encode() + b":"
+            wanted.setdefault(set_name + group, {})[member] = float(record[index.score]) if index.score else 0.0
+            if index.registry:
+                wanted.setdefault(tag + b"groups:" + index.name.encode(), {})[group] = 0.0
+
+
+def _member(index: Index, record: dict[str, Any]) -> bytes:
+    parts: list[bytes] = []
+    for part in index.member:
+        value = record[part.field]
+        width = part.up or part.down
+        if width is None:
+            parts.append(_text(value))
+        else:
+            number = int(value or 0) if part.up else part.top - int(value or 0)
+            parts.append(f"{max(0, min(number, 10**width - 1)):0{width}}".encode())
+    return b"".join(parts)
+
+
+def _text(value: bytes | None) -> bytes:
+    return text((value or b"").decode()).encode()
+
+
+def unpacked(record: bytes) -> list[Any]:
+    """A packed record: null is False there, and texts may be any bytes."""
+    values, rest = _array(record)
+    assert not rest
+    return [None if value is False else value for value in values]
+
+
+def _array(data: bytes) -> tuple[list[Any], bytes]:
+    if data[0] >> 4 == 9:
+        size, data = data[0] & 15, data[1:]
+    else:
+        assert data[0] == 0xDC, data[:1]
+        size, data = int.from_bytes(data[1:3]), data[3:]
+    values: list[Any] = []
+    for _ in range(size):
+        value, data = _value(data)
+        values.append(value)
+    return values, data
+
+
+def _value(data: bytes) -> tuple[Any, bytes]:
+    mark, data = data[0], data[1:]
+    if mark < 0x80:
+        return mark, data
+    if mark >= 0xE0:
+        return mark - 256, data
+    if mark == 0xC2:
+        return False, data
+    if 0xCC <= mark <= 0xD3:
+        size = 1 << (mark & 3)
+        return int.from_bytes(data[:size], signed=mark >= 0xD0), data[size:]
+    if mark >> 5 == 5:
+        size = mark & 31
+    else:
+        wide = {0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC4: 1, 0xC5: 2, 0xC6: 4}[mark]
+        size, data = int.from_bytes(data[:wide]), data[wide:]
+    return data[:size], data[size:]

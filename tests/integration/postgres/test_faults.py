@@ -1,0 +1,253 @@
+"""What happens to servers and networks: the store waits, asks again, and nothing is lost, doubled or shown."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from outlast.app import App
+from outlast.errors import OutlastError, StoreError, StoreReadOnly, StoreUnavailable
+from outlast.model.event import Event
+from outlast.model.journal import JournalEntry
+from outlast.runtime.engine import Engine
+from outlast.store.port import RESCAN
+from outlast.store.postgres import PostgresStore
+from outlast.testing.conformance import actors
+from outlast.testing.postgres_server import PostgresServer
+from tests import postgres
+from tests.integration.postgres.proxy import Proxy
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+CUT_ALL = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{postgres.RECYCLED}'"
+
+
+@pytest_asyncio.fixture
+async def url() -> str:
+    return await postgres.empty()
+
+
+@pytest_asyncio.fixture
+async def store(url: str) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(url)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def admin(sql: str) -> None:
+    connection = await asyncpg.connect(postgres.server().url)
+    try:
+        await connection.execute(sql)
+    finally:
+        await connection.close()
+
+
+async def send_all(store: PostgresStore, number: int, each: int) -> None:
+    """Events from one sender, one after the other."""
+    engine = Engine(store)
+    for message in range(each):
+        fact = actors.sends(value=f"{number}:{message}".encode(), dedup=f"{number}:{message}")
+        told = await engine.tell(actors.NAMESPACE, "a", fact)
+        assert told.applied
+    await engine.close()
+
+
+async def assert_all_arrived_once(store: PostgresStore, senders: int, each: int) -> None:
+    values = [(event.value or b"").decode() for event in await actors.records(store, Event)]
+    assert len(values) == len(set(values)) == senders * each
+    assert (await actors.look(store, "a")).inbox == senders * each
+
+
+async def test_backends_cut_at_random_lose_nothing_and_double_nothing(store: PostgresStore):
+    await actors.running(store)
+    sending = asyncio.gather(*[send_all(store, number, 20) for number in range(5)])
+    cuts = 0
+    while not sending.done():
+        await admin(CUT_ALL)
+        cuts += 1
+        # Long enough, now and then, for a new connection to get something done.
+        await asyncio.sleep(random.random() * 0.5)
+    await sending
+    assert cuts >= 1
+    await assert_all_arrived_once(store, 5, 20)
+
+
+async def test_connections_cut_between_server_and_client_lose_nothing_and_double_nothing(url: str):
+    async with Proxy() as proxy:
+        store = PostgresStore(proxy.url_of(url))
+        await store.open()
+        await actors.running(store)
+        sending = asyncio.gather(*[send_all(store, number, 20) for number in range(5)])
+        while not sending.done():
+            proxy.cut()
+            await asyncio.sleep(random.random() * 0.5)
+        await sending
+        await assert_all_arrived_once(store, 5, 20)
+        await store.close()
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+async def test_a_server_that_restarts_is_waited_for(how: str):
+    with PostgresServer.launch() as server:
+        store = PostgresStore(server.url)
+        await store.migrate()
+        await store.open()
+        held = await actors.running(store)
+        listening = aiter(store.listen())
+        assert RESCAN in await anext(listening)
+        stepping = asyncio.create_task(steps(store, held, 60))
+        for _ in range(2):
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(server.stop, how)
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(server.start)
+        await stepping
+        assert len(await actors.records(store, JournalEntry)) == 60
+        async with asyncio.timeout(20):
+            while RESCAN not in await anext(listening):
+                pass
+        # The bell rings again.
+        other = PostgresStore(server.url)
+        await other.open()
+        async with asyncio.timeout(20):
+            while True:
+                other.ring(frozenset({"again"}))
+                if "again" in await anext(listening):
+                    break
+        await other.close()
+        await store.close()
+
+
+async def steps(store: PostgresStore, held: actors.Execution, number: int) -> None:
+    for n in range(number):
+        verdict = await actors.commit_one(store, actors.decided(store, held, actors.steps(held, f"s{n}")))
+        assert verdict.applied
+        await asyncio.sleep(0.01)
+
+
+async def test_a_server_that_stays_away_is_a_typed_error_within_the_patience():
+    with PostgresServer.launch() as server:
+        store = PostgresStore(f"{server.url}&patience=1")
+        await store.migrate()
+        await store.open()
+        server.stop()
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreUnavailable):
+                await store.now()
+            with pytest.raises(StoreUnavailable):
+                await store.commit([actors.start_changes(store, actors.start_fact())])
+        server.start()
+        assert (await actors.start(store)).id == "a"
+        await store.close()
+
+
+async def test_a_read_only_server_is_a_clear_error_and_work_goes_on_when_it_may_be_written(url: str):
+    app = App(url)
+    ran: list[int] = []
+
+    @app.workflow
+    async def note(number: int) -> int:
+        ran.append(number)
+        return number
+
+    async with app:
+        assert await note(1) == 1
+        await admin(f"ALTER DATABASE {postgres.RECYCLED} SET default_transaction_read_only = on")
+        await admin(CUT_ALL)
+        with pytest.raises(StoreReadOnly, match="read but not written"):
+            await note.options(id="refused").start(2)
+        await admin(f"ALTER DATABASE {postgres.RECYCLED} RESET default_transaction_read_only")
+        await admin(CUT_ALL)
+        async with asyncio.timeout(30):
+            assert await note(3) == 3
+    assert ran == [1, 3]
+
+
+async def test_a_statement_timeout_ends_in_an_error_or_in_success_never_in_a_hang(url: str):
+    await admin(f"ALTER DATABASE {postgres.RECYCLED} SET statement_timeout = '300ms'")
+    try:
+        store = PostgresStore(f"{url}&patience=1")
+        await store.open()
+        await actors.start(store)
+        blocker = await asyncpg.connect(url)
+        await blocker.execute("SET statement_timeout = 0; BEGIN; LOCK TABLE outlast.execution")
+        async with asyncio.timeout(20):
+            with pytest.raises(StoreUnavailable):
+                await actors.commit_one(store, actors.start_changes(store, actors.start_fact("b")))
+        await blocker.close()
+        assert (await actors.start(store, "b")).id == "b"
+        await store.close()
+    finally:
+        await admin(f"ALTER DATABASE {postgres.RECYCLED} RESET statement_timeout")
+
+
+async def test_where_connections_are_few_operations_wait_in_line(url: str):
+    connection = await asyncpg.connect(url)
+    await connection.execute(f"ALTER DATABASE {postgres.RECYCLED} CONNECTION LIMIT 3")
+    await connection.execute("DROP ROLE IF EXISTS modest")
+    await connection.execute("CREATE ROLE modest LOGIN; GRANT pg_read_all_data, pg_write_all_data TO modest")
+    await connection.execute("GRANT ALL ON SCHEMA outlast TO modest")
+    await connection.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA outlast TO modest")
+    await connection.close()
+    try:
+        store = PostgresStore(f"{url.replace('postgres@', 'modest@')}&pool_size=20")
+        await store.open()
+        starts = [actors.commit_one(store, actors.start_changes(store, actors.start_fact(f"x{n}"))) for n in range(40)]
+        async with asyncio.timeout(30):
+            assert all(verdict.applied for verdict in await asyncio.gather(*starts))
+        await store.close()
+    finally:
+        await admin(f"ALTER DATABASE {postgres.RECYCLED} CONNECTION LIMIT -1")
+        connection = await asyncpg.connect(url)
+        await connection.execute("DROP OWNED BY modest; DROP ROLE modest")
+        await connection.close()
+
+
+@pytest.mark.parametrize("latency_ms", [1, 20])
+async def test_a_slow_network_only_takes_longer(url: str, latency_ms: int):
+    async with Proxy(latency_s=latency_ms / 1_000) as proxy:
+        app = App(proxy.url_of(url), lease_ttl="5s")
+
+        @app.step
+        async def add(number: int) -> int:
+            return number + 1
+
+        @app.workflow
+        async def ten(number: int) -> int:
+            for _ in range(10):
+                number = await add(number)
+            return number
+
+        async with app:
+            async with asyncio.timeout(60):
+                results = await asyncio.gather(*[ten.options(id=f"e{n}").start(n) for n in range(50)])
+                assert [await handle.result() for handle in results] == [n + 10 for n in range(50)]
+
+
+async def test_a_network_that_swallows_answers_loses_no_commit(url: str):
+    async with Proxy() as proxy:
+        store = PostgresStore(proxy.url_of(url))
+        await store.open()
+        await actors.start(store)
+        execution = await actors.look(store, "a")
+        proxy.mute = True
+        sending = asyncio.create_task(actors.commit_one(store, actors.decided(store, execution, actors.sends())))
+        await asyncio.sleep(0.3)
+        proxy.mute = False
+        proxy.cut()
+        verdict = await asyncio.wait_for(sending, 20)
+        assert (verdict.applied, verdict.again, verdict.inbox) == (True, True, 1)
+        await store.close()
+
+
+async def test_whatever_goes_wrong_is_an_error_of_outlast():
+    for url in ("postgresql://postgres@127.0.0.1:1/x?patience=0", f"{postgres.server().url_of('nowhere')}&patience=0"):
+        with pytest.raises(OutlastError) as caught:
+            await PostgresStore(url).open()
+        assert isinstance(caught.value, StoreError)

@@ -1,0 +1,81 @@
+"""How often the store asks the server: once per operation, whatever is in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from outlast.runtime.group_commit import GroupCommit
+from outlast.store.postgres import PostgresStore
+from outlast.testing.conformance import actors
+from tests import postgres
+from tests.integration.postgres.proxy import Proxy
+
+
+@pytest_asyncio.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    async with Proxy() as proxy:
+        yield proxy
+
+
+@pytest_asyncio.fixture
+async def store(proxy: Proxy) -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(f"{proxy.url_of(await postgres.empty())}&doorbell=off&pool_size=1")
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_a_step_of_a_lone_execution_is_one_round_trip(proxy: Proxy, store: PostgresStore):
+    held = await actors.running(store)
+    await actors.commit_one(store, actors.decided(store, held, actors.steps(held, "first")))
+    group = GroupCommit(store)
+    before = proxy.round_trips
+    for number in range(10):
+        assert (await group.commit(actors.decided(store, held, actors.steps(held, f"s{number}")))).applied
+    assert proxy.round_trips - before == 10
+    await group.close()
+
+
+async def test_a_batch_of_hundreds_is_one_round_trip(proxy: Proxy, store: PostgresStore):
+    await actors.start_many(store, [actors.start_fact(f"x{n}") for n in range(300)])
+    claimed = (await actors.claim(store, limit=300)).executions
+    held = [one.execution for one in claimed]
+    before = proxy.round_trips
+    batch = [
+        *(actors.decided(store, one, actors.steps(one)) for one in held[:100]),
+        *(actors.decided(store, one, actors.completes(one)) for one in held[100:200]),
+        *(actors.decided(store, one, actors.suspends(one, waits=("event:e",))) for one in held[200:]),
+        *(actors.start_changes(store, actors.start_fact(f"y{n}")) for n in range(100)),
+    ]
+    verdicts = await actors.commit(store, *batch)
+    assert all(verdict.applied for verdict in verdicts)
+    assert proxy.round_trips - before == 1
+
+
+async def test_parallel_steps_of_one_execution_share_a_round_trip(proxy: Proxy, store: PostgresStore):
+    held = await actors.running(store)
+    before = proxy.round_trips
+    batch = [actors.decided(store, held, actors.steps(held, f"s{number}")) for number in range(100)]
+    assert all(verdict.applied for verdict in await actors.commit(store, *batch))
+    assert proxy.round_trips - before == 1
+
+
+async def test_events_sent_to_one_execution_share_a_round_trip_and_count_up(proxy: Proxy, store: PostgresStore):
+    execution = await actors.start(store)
+    batch = [actors.decided(store, execution, actors.sends(dedup=str(number))) for number in range(50)]
+    before = proxy.round_trips
+    verdicts = await actors.commit(store, *batch)
+    assert [verdict.inbox for verdict in verdicts] == list(range(1, 51))
+    assert proxy.round_trips - before == 1
+
+
+async def test_a_claim_and_a_renewal_are_one_round_trip_each(proxy: Proxy, store: PostgresStore):
+    await actors.start_many(store, [actors.start_fact(f"x{n}") for n in range(50)])
+    await actors.claim(store, limit=1)
+    await store.renew("w1", lease_ttl_ms=1_000)
+    before = proxy.round_trips
+    assert len((await actors.claim(store, limit=20)).executions) == 20
+    await store.renew("w1", lease_ttl_ms=1_000)
+    assert proxy.round_trips - before == 2

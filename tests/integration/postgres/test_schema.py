@@ -1,0 +1,262 @@
+"""The schema, the role that may use it, the views, and what doctor says of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from typing import Any
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from outlast.app import App, store_for
+from outlast.errors import InvalidConfig, SchemaOutdated, SchemaTooNew, StoreError
+from outlast.model.kinds import KINDS
+from outlast.store.port import Grade, Health
+from outlast.store.postgres import PostgresStore
+from outlast.store.postgres.functions import FUNCTIONS
+from outlast.store.postgres.statements import TABLES
+from outlast.store.postgres.url import parse_url
+from outlast.testing.conformance import actors
+from outlast.testing.postgres_server import PostgresServer, installations
+from tests import postgres
+
+
+@pytest_asyncio.fixture
+async def connection() -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(await postgres.empty())
+    yield connection
+    await connection.close()
+
+
+@pytest_asyncio.fixture
+async def database() -> AsyncIterator[str]:
+    """The URL of a database of the test's own, without a schema."""
+    name = postgres.server().new_name()
+    admin = await asyncpg.connect(postgres.server().url)
+    await admin.execute(f"CREATE DATABASE {name}")
+    yield postgres.server().url_of(name)
+    await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await admin.close()
+
+
+# ---- tables -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_table_has_the_fields_of_its_kind_behind_the_partition(connection: Any, kind: str):
+    rows = await connection.fetch(
+        "SELECT column_name, data_type, is_nullable, collation_name FROM information_schema.columns "
+        "WHERE table_schema = 'outlast' AND table_name = $1 ORDER BY ordinal_position",
+        kind,
+    )
+    table = TABLES[kind]
+    found = {row["column_name"]: row for row in rows if row["column_name"] != "tx"}
+    assert next(iter(found)) == "partition"
+    assert set(found) == {"partition", *table.fields}
+    for name, column in table.columns.items():
+        kinds = {"bigint": {"bigint", "integer"}}.get(column.type, {column.type})
+        assert found[name]["data_type"] in kinds
+        assert (found[name]["is_nullable"] == "YES") is column.optional, name
+        assert column.type != "text" or found[name]["collation_name"] == "C"
+
+
+async def test_every_primary_key_begins_with_the_partition(connection: Any):
+    rows = await connection.fetch(
+        "SELECT conrelid::regclass::text AS name, pg_get_constraintdef(oid) AS key FROM pg_constraint "
+        "WHERE contype = 'p' AND connamespace = 'outlast'::regnamespace"
+    )
+    keys = {row["name"]: row["key"] for row in rows if row["name"] != "outlast.meta"}
+    assert len(keys) == len(KINDS) + 1
+    assert all(key.startswith("PRIMARY KEY (partition") for key in keys.values())
+
+
+async def test_the_views_answer(connection: Any):
+    store = PostgresStore(postgres.server().url_of(postgres.RECYCLED))
+    await store.open()
+    await actors.running(store, "a")
+    await actors.start(store, "b")
+    await actors.ended(store, "c", priority=9)
+    await store.close()
+    assert {row["id"] for row in await connection.fetch("SELECT * FROM outlast.waiting")} == {"a", "b"}
+    assert [row["id"] for row in await connection.fetch("SELECT * FROM outlast.finished")] == ["c"]
+    assert [(row["lane"], row["ready"]) for row in await connection.fetch("SELECT * FROM outlast.lanes")] == [
+        ("default", 1)
+    ]
+    assert [(row["worker"], row["leases"]) for row in await connection.fetch("SELECT * FROM outlast.workers")] == [
+        ("w1", 1)
+    ]
+
+
+# ---- migrations ---------------------------------------------------------------------------------------------------
+
+
+async def test_the_functions_of_another_release_stay(database: str):
+    store = PostgresStore(database)
+    await store.migrate()
+    connection = await asyncpg.connect(database)
+    await connection.execute("CREATE FUNCTION outlast.commit_0ldr31ea() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    name = next(iter(FUNCTIONS))
+    await connection.execute(f"DROP FUNCTION outlast.{name}")
+    with pytest.raises(SchemaOutdated, match="functions"):
+        await store.open()
+    await store.migrate()
+    await store.open()
+    await actors.start(store)
+    assert await connection.fetchval("SELECT outlast.commit_0ldr31ea()") == 1
+    await connection.close()
+    await store.close()
+
+
+async def test_a_newer_schema_is_not_touched(database: str):
+    store = PostgresStore(database)
+    await store.migrate()
+    connection = await asyncpg.connect(database)
+    await connection.execute("UPDATE outlast.meta SET value = '99' WHERE name = 'schema'")
+    with pytest.raises(SchemaTooNew):
+        await store.open()
+    with pytest.raises(SchemaTooNew):
+        await store.migrate()
+    await connection.close()
+
+
+async def test_partitions_are_chosen_once(database: str):
+    first = PostgresStore(f"{database}&partitions=4")
+    await first.migrate()
+    await first.open()
+    assert first.partitions == 4
+    await actors.start_many(first, [actors.start_fact(f"x{n}") for n in range(50)])
+    assert len((await actors.claim(first, limit=50)).executions) == 50
+    await first.close()
+    with pytest.raises(InvalidConfig, match="created with 4"):
+        await PostgresStore(f"{database}&partitions=8").migrate()
+    again = PostgresStore(database)
+    await again.open()
+    assert again.partitions == 4
+    await again.close()
+
+
+async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(database: str):
+    owner = PostgresStore(database)
+    await owner.migrate()
+    connection = await asyncpg.connect(database)
+    await connection.execute("DROP ROLE IF EXISTS outlast_least; CREATE ROLE outlast_least LOGIN")
+    script = files("outlast.store.postgres").joinpath("migrations", "roles.sql").read_text()
+    await connection.execute(script.replace(':"role"', "outlast_least"))
+    least = database.replace("postgres@", "outlast_least@")
+    app = App(least)
+
+    @app.step
+    async def one() -> int:
+        return 1
+
+    @app.workflow
+    async def two() -> int:
+        return await one() + await one()
+
+    try:
+        async with app:  # which migrates, and finds nothing to do
+            assert await two() == 2
+        await connection.execute("DELETE FROM outlast.meta WHERE name = 'schema'")
+        await connection.execute("INSERT INTO outlast.meta VALUES ('schema', '0')")
+        with pytest.raises(StoreError, match="grants"):
+            await PostgresStore(least).migrate()
+    finally:
+        await connection.execute("DROP OWNED BY outlast_least; DROP ROLE outlast_least")
+        await connection.close()
+
+
+@pytest.mark.slow
+async def test_every_version_that_is_at_hand_does_it_all():
+    for version in installations():
+        await does_it_all(version)
+
+
+async def does_it_all(version: int) -> None:
+    with PostgresServer.launch(version=version) as server:
+        store = PostgresStore(server.url)
+        await store.migrate()
+        await store.open()
+        held = await actors.running(store, tags={"a": "b"}, quota=None)
+        await actors.commit_one(store, actors.decided(store, held, actors.steps(held)))
+        await actors.tell(store, "a", actors.sends())
+        await actors.commit_one(store, actors.decided(store, held, actors.completes(held)))
+        assert [c.execution for c in (await store.completions()).completions] == ["a"]
+        await store.renew("w1", lease_ttl_ms=1_000)
+        assert all(check.grade is not Grade.WRONG for check in (await store.health(deep=True)).checks)
+        await store.close()
+
+
+# ---- doctor -------------------------------------------------------------------------------------------------------
+
+
+async def look(url: str) -> Health:
+    store = PostgresStore(url)
+    await store.open()
+    try:
+        return await store.health(deep=True)
+    finally:
+        await store.close()
+
+
+def grade(health: Health, name: str) -> Grade:
+    return next(check.grade for check in health.checks if check.name == name)
+
+
+async def test_a_well_database_is_told_as_such():
+    health = await look(await postgres.empty())
+    wrong = [check for check in health.checks if check.grade is Grade.WRONG]
+    assert not wrong
+    # Tests run without fsync, and doctor notices.
+    assert grade(health, "durability") is Grade.WARNING
+
+
+async def test_a_missing_index_and_lost_privileges_are_noticed(database: str):
+    await PostgresStore(database).migrate()
+    connection = await asyncpg.connect(database)
+    await connection.execute("DROP INDEX outlast.execution_timer")
+    assert grade(await look(database), "indexes") is Grade.WRONG
+    await connection.close()
+
+
+async def test_an_old_transaction_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    from outlast.store.postgres import health as module
+
+    url = await postgres.empty()
+    monkeypatch.setattr(module, "OLD_WARNING_S", 0.05)
+    other = await asyncpg.connect(url)
+    await other.execute("BEGIN; SELECT pg_current_xact_id()")
+    await asyncio.sleep(0.1)
+    assert grade(await look(url), "oldest transaction") is Grade.WARNING
+    await other.close()
+
+
+# ---- URLs ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_password_is_never_shown():
+    store = store_for("postgresql://me:secret@db.example:5433/shop?sslmode=require&pool_size=7")
+    assert store.url == "postgresql://me@db.example:5433/shop"
+    address = parse_url("postgres://me:secret@db/shop?sslmode=require&pool_size=7")
+    assert address.pool_size == 7
+    assert address.dsn == "postgres://me:secret@db/shop?sslmode=require"
+
+
+@pytest.mark.parametrize(
+    "option", ["partitions=0", "partitions=x", "pool_size=-1", "doorbell=maybe", "pgbouncer=1", "patience=2&patience=3"]
+)
+def test_an_option_that_cannot_be_honoured_is_refused(option: str):
+    with pytest.raises(InvalidConfig):
+        parse_url(f"postgresql://db/shop?{option}")
+
+
+def test_a_missing_driver_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    import sys
+
+    for module in [name for name in sys.modules if name.startswith("outlast.store.postgres")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(InvalidConfig, match=r"outlast\[postgres\]"):
+        store_for("postgresql://db/shop")

@@ -1,0 +1,341 @@
+"""One server that is restarted, cut off, emptied of its functions, full, or set to forget."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+from outlast.errors import InvalidConfig, ReplyLost, SchemaOutdated, StoreError, StoreFull, StoreUnavailable
+from outlast.machine.changes import Insert
+from outlast.model.execution import execution_key
+from outlast.model.journal import JournalEntry
+from outlast.runtime.group_commit import GroupCommit
+from outlast.store.port import RESCAN, DueKind, Grade, Query
+from outlast.store.valkey import ValkeyStore, doorbell, servers
+from outlast.store.valkey.health import settings
+from outlast.testing.conformance.actors import (
+    NAMESPACE,
+    changing,
+    claimed_ids,
+    commit_one,
+    decided,
+    look,
+    records,
+    running,
+    sends,
+    start,
+    start_changes,
+    start_fact,
+    start_many,
+    steps,
+)
+from outlast.testing.valkey_server import ValkeyServer, free_ports, stopped
+from tests.conformance.valkey_audit import leaks
+
+
+@pytest.fixture
+def server() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def store(server: ValkeyServer) -> AsyncIterator[ValkeyStore]:
+    store = await opened(server.url)
+    yield store
+    await store.close()
+
+
+async def opened(url: str) -> ValkeyStore:
+    store = ValkeyStore(url)
+    await store.migrate()
+    await store.open()
+    return store
+
+
+def info(server: ValkeyServer, name: str) -> int:
+    lines = server.ask("INFO", "commandstats").decode().splitlines()
+    found = [line for line in lines if line.startswith(f"cmdstat_{name}:")]
+    return int(found[0].partition("calls=")[2].partition(",")[0]) if found else 0
+
+
+# ---- what is asked of the server ----------------------------------------------------------------------------------
+
+
+async def test_a_step_of_a_lone_execution_is_one_round_trip(server: ValkeyServer, store: ValkeyStore):
+    held = await running(store)
+    before = info(server, "fcall")
+    assert (await commit_one(store, decided(store, held, steps(held)))).applied
+    assert info(server, "fcall") == before + 1
+
+
+async def test_a_batch_is_one_call_per_partition(server: ValkeyServer, store: ValkeyStore):
+    before = info(server, "fcall")
+    await start_many(store, [start_fact(f"x{n}") for n in range(300)])
+    assert info(server, "fcall") == before + store.partitions
+
+
+async def test_calls_made_at_once_do_not_wait_for_each_other(server: ValkeyServer, store: ValkeyStore):
+    names = [f"x{n}" for n in range(100)]
+    await asyncio.gather(*[store.commit([start_changes(store, start_fact(name))]) for name in names])
+    assert await store.count(Query(namespace=NAMESPACE)) == 100
+    assert len(server.ask("CLIENT", "LIST", "TYPE", "NORMAL").splitlines()) == 2, "ours, and the one that asks"
+
+
+def test_it_works_on_uvloop_too(server: ValkeyServer):
+    async def live() -> list[str]:
+        store = await opened(server.url)
+        await start(store)
+        listening = aiter(store.listen())
+        assert RESCAN in await anext(listening)
+        taken = await claimed_ids(store)
+        await store.close()
+        return taken
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(live()) == ["a"]
+
+
+# ---- what happens to it -------------------------------------------------------------------------------------------
+
+
+async def test_what_was_answered_is_there_after_a_kill(server: ValkeyServer, store: ValkeyStore):
+    held = await running(store)
+    for number in range(20):
+        assert (await commit_one(store, decided(store, held, steps(held, f"s{number}")))).applied
+    server.kill()
+    server.start()
+    assert len(await records(store, JournalEntry)) == 20
+    assert await look(store, "a") == held
+    assert leaks(server) == []
+
+
+async def test_functions_that_are_gone_are_brought_back(server: ValkeyServer, store: ValkeyStore):
+    await start(store)
+    server.ask("FUNCTION", "FLUSH")
+    assert await claimed_ids(store) == ["a"]
+
+
+async def test_a_connection_that_was_cut_is_made_again(server: ValkeyServer, store: ValkeyStore):
+    await start(store)
+    server.ask("CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES")
+    assert (await look(store, "a")).id == "a"
+
+
+async def test_a_write_whose_answer_was_cut_off_says_so_and_is_safe_to_repeat(server: ValkeyServer, store: ValkeyStore):
+    held = await running(store)
+    sending = decided(store, held, sends())
+    with stopped(server):
+        waiting = asyncio.create_task(store.commit([sending]))
+        await asyncio.sleep(0.05)  # it is on its way
+        parts = store._parts
+        assert parts is not None
+        for one in parts.servers._known.values():
+            assert one._connection is not None
+            one._connection.abort()
+        with pytest.raises(ReplyLost):
+            await waiting
+    verdict = await commit_one(store, sending)
+    assert (verdict.applied, verdict.inbox) == (True, 1)
+
+
+async def test_a_group_commit_outlives_a_restart(server: ValkeyServer, store: ValkeyStore):
+    held = await running(store)
+    group = GroupCommit(store)
+    server.kill()
+    committing = asyncio.ensure_future(group.commit(decided(store, held, steps(held))))
+    await asyncio.sleep(0.05)
+    server.start()
+    assert (await committing).applied
+    assert len(await records(store, JournalEntry)) == 1
+    await group.close()
+
+
+async def test_a_server_that_does_not_answer_is_given_up(server: ValkeyServer, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(servers, "PATIENCE_S", 0.1)
+    store = await opened(f"{server.url}?answer_timeout=1s")
+    with stopped(server):
+        with pytest.raises(StoreUnavailable):
+            async with asyncio.timeout(20):
+                await store.commit([start_changes(store, start_fact())])
+    await store.close()
+
+
+async def test_a_server_that_is_gone_is_unavailable(server: ValkeyServer, store: ValkeyStore, monkeypatch: Any):
+    monkeypatch.setattr(servers, "PATIENCE_S", 0.1)
+    server.kill()
+    with pytest.raises(StoreUnavailable):
+        await store.now()
+
+
+async def test_after_a_cut_a_listener_looks_at_everything(server: ValkeyServer, store: ValkeyStore):
+    listening = aiter(store.listen())
+    async with asyncio.timeout(20):
+        assert RESCAN in await anext(listening)
+        store.ring(frozenset({"x"}))
+        assert await anext(listening) == {"x"}
+        server.ask("CLIENT", "KILL", "TYPE", "PUBSUB")
+        assert RESCAN in await anext(listening)
+        store.ring(frozenset({"y"}))
+        assert await anext(listening) == {"y"}
+
+
+async def test_a_listener_notices_a_server_that_fell_silent(
+    server: ValkeyServer, store: ValkeyStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(doorbell, "PING_S", 0.05)
+    listening = aiter(store.listen())
+    async with asyncio.timeout(20):
+        assert RESCAN in await anext(listening)
+        again = asyncio.ensure_future(anext(listening))
+        with stopped(server):
+            await asyncio.sleep(0.5)
+        assert RESCAN in await again
+
+
+# ---- what it is set to --------------------------------------------------------------------------------------------
+
+
+async def grades(store: ValkeyStore) -> dict[str, Grade]:
+    return {check.name: check.grade for check in (await store.health()).checks}
+
+
+async def test_doctor_finds_a_durable_server_well(store: ValkeyStore):
+    assert set((await grades(store)).values()) == {Grade.OK}
+
+
+@pytest.mark.parametrize(
+    "setting, value, name, grade",
+    [
+        ("appendonly", "no", "durability", Grade.WRONG),
+        ("appendfsync", "everysec", "durability", Grade.WARNING),
+        ("maxmemory-policy", "allkeys-lru", "eviction", Grade.WRONG),
+    ],
+)
+async def test_doctor_says_what_can_be_lost(
+    server: ValkeyServer, store: ValkeyStore, setting: str, value: str, name: str, grade: Grade
+):
+    server.ask("CONFIG", "SET", setting, value)
+    assert (await grades(store))[name] is grade
+
+
+@pytest.mark.parametrize("share, grade", [(1.5, Grade.OK), (1.15, Grade.WARNING), (1.01, Grade.WRONG)])
+async def test_doctor_says_when_memory_runs_out(server: ValkeyServer, store: ValkeyStore, share: float, grade: Grade):
+    [found] = await settings(store._opened().servers)
+    server.ask("CONFIG", "SET", "maxmemory", round(found.used_memory * share))
+    assert (await grades(store))["memory"] is grade
+
+
+async def test_opening_warns_loudly_of_a_server_that_forgets(caplog: pytest.LogCaptureFixture):
+    with ValkeyServer(options=("--appendonly", "no", "--maxmemory-policy", "allkeys-lru")) as server:
+        with caplog.at_level(logging.WARNING):
+            await (await opened(server.url)).close()
+    assert "appendonly is off" in caplog.text
+    assert "throws records away" in caplog.text
+
+
+async def test_opening_a_durable_server_warns_of_nothing(server: ValkeyServer, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        await (await opened(server.url)).close()
+    assert caplog.text == ""
+
+
+async def test_doctor_tells_what_waits_in_each_lane(store: ValkeyStore):
+    first = await start(store, "a", lane="slow")
+    await start_many(store, [start_fact(f"x{n}", lane="slow", priority=n) for n in range(30)])
+    [lane] = (await store.health()).ready
+    assert (lane.namespace, lane.lane, lane.depth, lane.oldest_at) == (NAMESPACE, "slow", 31, first.ready_at)
+
+
+async def test_a_full_server_refuses_and_forgets_nothing(server: ValkeyServer, store: ValkeyStore):
+    await start(store)
+    server.ask("CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(StoreFull):
+        await store.commit([start_changes(store, start_fact("b"))])
+    assert (await look(store, "a")).id == "a"
+    server.ask("CONFIG", "SET", "maxmemory", "0")
+    await start(store, "b")
+
+
+async def test_a_wrong_password_is_said():
+    with ValkeyServer() as server:
+        server.ask("CONFIG", "SET", "requirepass", "right")
+        for url in (server.url, server.url.replace("unix://", "unix://:wrong@")):
+            with pytest.raises(StoreError, match="does not let us in"):
+                await ValkeyStore(url).migrate()
+        await (await opened(server.url.replace("unix://", "unix://:right@"))).close()
+
+
+async def test_replicas_that_must_confirm_and_are_not_there_leave_the_verdict_open(server: ValkeyServer):
+    plain = await opened(server.url)
+    careful = ValkeyStore(f"{server.url}?min_replicas=1&replica_timeout=50ms")
+    await careful.open()
+    with pytest.raises(ReplyLost, match="0 of 1 replicas"):
+        await careful.commit([start_changes(careful, start_fact())])
+    assert await plain.load([execution_key(NAMESPACE, "a")]) != [None], "done here, but not known to last"
+    await careful.close()
+    await plain.close()
+
+
+# ---- what is fixed when it is created -----------------------------------------------------------------------------
+
+
+async def test_the_number_of_partitions_is_fixed_when_the_store_is_created(server: ValkeyServer):
+    store = await opened(f"{server.url}?partitions=4")
+    again = await opened(server.url)
+    assert (store.partitions, again.partitions) == (4, 4)
+    with pytest.raises(InvalidConfig, match="4 partitions"):
+        await ValkeyStore(f"{server.url}?partitions=8").open()
+    await store.close()
+    await again.close()
+
+
+async def test_one_server_is_not_taken_for_a_cluster():
+    with ValkeyServer(port=free_ports(1)[0]) as server:
+        with pytest.raises(InvalidConfig, match="no cluster"):
+            await ValkeyStore(server.url.replace("valkey://", "valkey+cluster://")).open()
+
+
+async def test_prefixes_keep_stores_apart(server: ValkeyServer):
+    one, two = await opened(f"{server.url}?prefix=one"), await opened(f"{server.url}?prefix=two")
+    await start(one)
+    assert await two.count(Query(namespace=NAMESPACE)) == 0
+    assert await claimed_ids(two) == []
+    await one.close()
+    await two.close()
+
+
+async def test_data_of_another_layout_is_not_touched(server: ValkeyServer, store: ValkeyStore):
+    server.ask("HSET", "{outlast}:store", "layout", "of another version")
+    with pytest.raises(SchemaOutdated, match="another version"):
+        await ValkeyStore(server.url).open()
+
+
+async def test_a_counter_that_passes_what_scripts_can_hold_is_refused_whole(store: ValkeyStore):
+    from outlast.errors import InvalidInput
+    from outlast.machine.changes import Add
+
+    await start(store)
+    key = execution_key(NAMESPACE, "a")
+    entry = JournalEntry(
+        namespace=NAMESPACE, execution="a", generation=1, scope="", name="x", occurrence=1, op="step",
+        outcome="succeeded", value=None, epoch=0, recorded_at=0, change_id="c",
+    )  # fmt: skip
+    changes = changing(store, "a", Insert(entry), Add(key, "inbox", 2**53 - 1), Add(key, "inbox", 1), change_id="c")
+    with pytest.raises(InvalidInput, match=r"2\^53"):
+        await store.commit([changes])
+    assert await records(store, JournalEntry) == []
+
+
+async def test_a_look_at_timers_says_when_the_next_one_is_due(store: ValkeyStore):
+    assert (await store.due(DueKind.TIMER, limit=1)).next_at is None
+    later = await start(store, "later", delay_ms=60_000)
+    sooner = await start(store, "sooner", delay_ms=30_000)
+    assert later.wake_at != sooner.wake_at
+    assert (await store.due(DueKind.TIMER, limit=1)).next_at == sooner.wake_at
