@@ -18,7 +18,7 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from msgspec import structs
 
@@ -44,8 +44,8 @@ from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, StoreClosed, WrongPlace
 from outlast.machine.changes import lane_channel, partition_channel
-from outlast.model.duration import Duration, to_ms
-from outlast.model.names import check_name, check_word
+from outlast.model.duration import Duration
+from outlast.model.names import check_name
 from outlast.model.status import Status
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
@@ -58,6 +58,7 @@ from outlast.runtime.timing import Timing
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
+from outlast.settings import WorkerKeywords, WorkerSettings
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
 from outlast.tokens import Tokens
 
@@ -404,50 +405,6 @@ class App:
             tags=tags or {},
             limit=limit,
         )
-
-
-def _is_whole(number: object) -> bool:
-    return isinstance(number, int) and not isinstance(number, bool)
-
-
-class WorkerKeywords(TypedDict, total=False):
-    """What `run_worker` and `app.worker` take, as it is written."""
-
-    lanes: Iterable[str] | None
-    concurrency: int
-    capabilities: Iterable[str]
-    reconcilers: bool
-    drain: Duration
-    poll: Duration
-
-
-class WorkerSettings:
-    """What `run_worker` and `app.worker` take."""
-
-    def __init__(
-        self,
-        *,
-        lanes: Iterable[str] | None = None,
-        concurrency: int = 100,
-        capabilities: Iterable[str] = (),
-        reconcilers: bool = True,
-        drain: Duration = "30s",
-        poll: Duration = "1s",
-        **unknown: object,
-    ) -> None:
-        if unknown:
-            known = ", ".join(sorted(WorkerKeywords.__annotations__))
-            raise InvalidInput(f"unknown setting {min(unknown)!r} of a worker; known: {known}")
-        if not _is_whole(concurrency) or not 1 <= concurrency <= 10_000:
-            raise InvalidInput(f"concurrency must be a whole number between 1 and 10,000, not {concurrency!r}")
-        if isinstance(lanes, str) or isinstance(capabilities, str):
-            raise InvalidInput('lanes and capabilities are collections of words, such as ["default"]')
-        self.lanes = None if lanes is None else tuple(check_word("lane", lane) for lane in lanes)
-        self.concurrency = concurrency
-        self.capabilities = frozenset(check_word("capability", word) for word in capabilities)
-        self.reconcilers = reconcilers
-        self.drain_ms = to_ms(drain, what="drain")
-        self.poll_ms = to_ms(poll, what="poll")
 
 
 class Opened:

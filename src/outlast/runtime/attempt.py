@@ -435,8 +435,8 @@ class LiveAttempt:
         scope, name, occurrence = operation.key
         unseen = operation.key not in self.replay.recorded
         effects = operation.kind.given_up(self.parts, self.execution) if unseen else NO_EFFECTS
+        key = (f"{scope}{GIVEN_UP}", name, occurrence)
         try:
-            key = (f"{scope}{GIVEN_UP}", name, occurrence)
             await self.lease.record(key, operation.kind.OP, CANCELLED, effects=effects)
         except LimitExceeded:
             _log.warning("execution %s: no room to note that %s was given up", self.execution.id, operation)
@@ -509,10 +509,8 @@ class LiveAttempt:
 
     async def _end_after_children(self, ending: Ending) -> None:
         """The code has ended by itself. Children that it must wait for come first."""
-        if await suspended_for_children(self.parts.engine, self.lease):
-            self._end(Asleep(), Suspended)
-        else:
-            self._end(ending, Stopped)
+        waits = await suspended_for_children(self.parts.engine, self.lease)
+        self._end(Asleep() if waits else ending, Suspended if waits else Stopped)
 
     def _end(self, ending: Ending, signal: type[Signal]) -> None:
         if self._ended.done():

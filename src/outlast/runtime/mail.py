@@ -93,6 +93,8 @@ class Mail:
             if isinstance(answer, Event):
                 return ChildEnd.decode(answer.value or b"")
         execution = await self.other(child)
+        if execution is not None and start is not None and execution.parent != self.execution_id:
+            return None  # another's: the answer to the start will say so
         if execution is not None:
             if not execution.status.terminal or (until is not None and (settled(execution.finished_at) or 0) > until):
                 return None
