@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 import outlast
-from benchmarks import backlog, commit_path, end_to_end, fairness, scale
+from benchmarks import backlog, commit_path, end_to_end, fairness, scale, virtual
 from benchmarks.report import RESULTS, Report, heading
 from benchmarks.settings import Settings
 
@@ -24,6 +24,7 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "commit": commit_path.measure,
         "fairness": fairness.measure,
         "scale": scale.measure,
+        "virtual": virtual.measure,
     },
 }
 

@@ -59,8 +59,10 @@ async def move_money(accounts: int, transfers: int, *, seed: int = 0) -> None:
     names = [f"account-{number}" for number in range(accounts)]
     for name in names:
         await account.options(id=name, send={"entry": Entry(10_000)}).start()
-    moves = [(f"transfer-{number}", *chance.sample(names, 2), chance.randrange(5_000)) for number in range(transfers)]
-    await app.start_many(transfer.options(id=move[0]).bind(*move) for move in moves)
+    moves = [(f"transfer-{number}", chance.sample(names, 2), chance.randrange(5_000)) for number in range(transfers)]
+    await app.start_many(
+        transfer.options(id=name).bind(name, source, target, cents) for name, (source, target), cents in moves
+    )
 
 
 async def count_money(accounts: int, transfers: int) -> int:

@@ -2,12 +2,15 @@
 
 from outlast import sync
 from outlast.app import App
+from outlast.authoring.compensation import compensate
 from outlast.authoring.continuing import continue_as_new
+from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
+from outlast.authoring.transaction import connection
 from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
 from outlast.client.handle import Handle, SyncHandle
-from outlast.client.info import AttemptInfo, CompletionInfo, Info, JournalInfo
+from outlast.client.info import AttemptInfo, CompletionInfo, FrameInfo, Info, JournalInfo, ProgressInfo
 from outlast.codec.values import CodecHook
 from outlast.errors import (
     CodecError,
@@ -31,9 +34,11 @@ from outlast.errors import (
     LimitExceeded,
     NonDeterminism,
     OutlastError,
+    StatementRefused,
     StoreError,
     StoreUnavailable,
     TokenExpired,
+    TransactionUnsupported,
     UnknownWorkflow,
     WrongPlace,
 )
@@ -48,6 +53,16 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
+    # inside of workflows and steps
+    "Current",
+    "compensate",
+    "connection",
+    "current",
+    "emit",
+    "now",
+    "progress",
+    "random",
+    "uuid4",
     # in workflows
     "Deferred",
     "continue_as_new",
@@ -62,9 +77,11 @@ __all__ = [
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
+    "FrameInfo",
     "Handle",
     "Info",
     "JournalInfo",
+    "ProgressInfo",
     "Status",
     "SyncHandle",
     # errors
@@ -89,8 +106,10 @@ __all__ = [
     "LimitExceeded",
     "NonDeterminism",
     "OutlastError",
+    "StatementRefused",
     "StoreError",
     "StoreUnavailable",
+    "TransactionUnsupported",
     "TokenExpired",
     "UnknownWorkflow",
     "WrongPlace",

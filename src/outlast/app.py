@@ -18,14 +18,16 @@ import signal
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec import structs
 
 from outlast import limits
 from outlast.authoring.changed import warn_of_changed_code
+from outlast.authoring.decorators import StepDecorator, TransactionDecorator, WorkflowDecorator
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
+from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
 from outlast.authoring.workflow import (
     AsyncWorkflow,
     Bound,
@@ -49,16 +51,16 @@ from outlast.model.names import check_name
 from outlast.model.status import Status
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
-from outlast.runtime.current import inside
+from outlast.runtime.current import connection_var, inside
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.parts import Parts
+from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.runtime.timing import Timing
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.runtime.workflow_loop import WorkflowLoop
-from outlast.settings import WorkerKeywords, WorkerSettings
 from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
 from outlast.tokens import Tokens
 
@@ -108,24 +110,6 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-class _StepDecorator(Protocol):
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]: the first that fits is meant
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncStep[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncStep[P, R]: ...
-
-
-class _WorkflowDecorator(Protocol):
-    @overload
-    def __call__(  # pyright: ignore[reportOverlappingOverload]
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncWorkflow[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> SyncWorkflow[P, R]: ...
-
-
 class App:
     """The workflows and steps of a program, and the store that they live in."""
 
@@ -159,7 +143,7 @@ class App:
     @overload
     def step(self, fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> SyncStep[P, R]: ...
     @overload
-    def step(self, /, **options: Unpack[StepOptions]) -> _StepDecorator: ...
+    def step(self, /, **options: Unpack[StepOptions]) -> StepDecorator: ...
     def step(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """`@app.step`, `@app.step(retry=…, timeout=…)`, or `app.step(callable, name=…)`."""
         checked = check_step_options(options)
@@ -172,13 +156,30 @@ class App:
         return decorate
 
     @overload
+    def transaction(  # pyright: ignore[reportOverlappingOverload]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[StepOptions]
+    ) -> AsyncTransaction[P, R]: ...
+    @overload
+    def transaction(self, fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> SyncTransaction[P, R]: ...
+    @overload
+    def transaction(self, /, **options: Unpack[StepOptions]) -> TransactionDecorator: ...
+    def transaction(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """`@app.transaction`: a step whose SQL (`outlast.connection()`) is committed with the journal, exactly once."""
+        checked = check_step_options(options)
+
+        def decorate(decorated: object) -> Any:
+            return make_transaction(decorated, checked)
+
+        return decorate if fn is None else decorate(fn)
+
+    @overload
     def workflow(  # pyright: ignore[reportOverlappingOverload]
         self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[WorkflowKeywords]
     ) -> AsyncWorkflow[P, R]: ...
     @overload
     def workflow(self, fn: Callable[P, R], /, **options: Unpack[WorkflowKeywords]) -> SyncWorkflow[P, R]: ...
     @overload
-    def workflow(self, /, **options: Unpack[WorkflowKeywords]) -> _WorkflowDecorator: ...
+    def workflow(self, /, **options: Unpack[WorkflowKeywords]) -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         """`@app.workflow`, or `@app.workflow(name=…, version=…, lane=…, retry=…, timeout=…, deadline=…)`."""
         checked = workflow_options(options)
@@ -284,6 +285,8 @@ class App:
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run async work for code that has no event loop: in the loop where the app is open, else in the portal."""
         refuse_on_loop()
+        if connection_var.get() is not None:
+            raise WrongPlace("a transaction holds the store that this call would wait for: do it before or after")
         if self._opened is not None and self._opened.here:
             return call_in(self._opened.loop, work)
 

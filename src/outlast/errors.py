@@ -8,11 +8,13 @@
     │   ├── InvalidArguments      arguments that do not fit a workflow's signature
     │   ├── CodecError            a value that cannot be stored, or read back as its type
     │   │   └── CodecHookFailed   … because the app's own codec failed: it may work later
+    │   ├── StatementRefused      SQL that a transaction may not do: Outlast's tables, COMMIT, PRAGMA, …
     │   ├── UnknownWorkflow       no such workflow (or version) is registered in this app
     │   ├── DuplicateRegistration the name and version are taken by another function
     │   ├── InvalidConfig         an option or OUTLAST_… variable that cannot be used
     │   └── InvalidToken          not a token of ours, or not any more; it says nothing else
     │       └── TokenExpired      … authentic, and too old
+    ├── TransactionUnsupported    a transaction on a store, or in a colour, that has none
     ├── WrongPlace                called where it cannot work: a step's workflow, a loop's thread, a closed app
     ├── ExecutionNotFound
     ├── ExecutionFailed           the execution failed with an error that cannot be raised here as itself
@@ -87,12 +89,20 @@ class CodecHookFailed(CodecError):
     """The app's codec (`App(codec=…)`) raised: its key service may be away. The same bytes may be read later."""
 
 
+class StatementRefused(InvalidInput):
+    """SQL in a transaction that it may not do."""
+
+
 class UnknownWorkflow(InvalidInput):
     """No workflow of that name and version is registered in this app."""
 
 
 class DuplicateRegistration(InvalidInput):
     """The name and version are taken by another function."""
+
+
+class TransactionUnsupported(OutlastError):
+    """A transaction (`@app.transaction`) where the store has none; the message says which it has."""
 
 
 class InvalidToken(InvalidInput):
@@ -233,5 +243,5 @@ class SchemaTooNew(StoreError):
         super().__init__(f"the store has schema {found}, this version of Outlast knows up to {known}: upgrade it")
 
 
-FATAL = (CodecError, LimitExceeded, WrongPlace)
+FATAL = (CodecError, LimitExceeded, StatementRefused, TransactionUnsupported, WrongPlace)
 """Errors of ours in user code that trying again does not mend."""

@@ -27,6 +27,12 @@ ATTEMPTS_MAX: Final = 10_000
 CRASHES_MAX: Final = 1_000
 WAITS_MAX: Final = 1_000
 SENDS_MAX: Final = 100
+FRAMES_MAX: Final = 1_000_000
+FRAMES_UNWRITTEN_MAX: Final = 10_000
+PROGRESS_TEXT_MAX_CHARS: Final = 500
+UNDOS_MAX: Final = 1_000
+UNWIND_FAILURES_MAX: Final = 5
+UNWIND_CRASHES_MAX: Final = 3
 FORK_MAX_ENTRIES: Final = 900  # a fork copies them, and a retry from a step deletes them, in one commit
 
 # Work per call of the store.
@@ -40,6 +46,9 @@ FIND_MAX: Final = 1_000
 PURGE_MAX: Final = 1_000
 LANES_MAX: Final = 100
 ROUTES_MAX: Final = 1_000
+
+# Time.
+TRANSACTION_MAX_MS: Final = 5_000
 
 # Numbers.
 PRIORITY_MIN: Final = -1_000_000

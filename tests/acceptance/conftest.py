@@ -115,3 +115,10 @@ async def status_is(handle: Any, status: str) -> None:
         return (await handle.info()).status == status
 
     await until(reached, f"{handle} is not {status}")
+
+
+def claims_no_more(app: App) -> None:
+    """Its worker goes on with what it runs, and leaves all else to others: so it can become a zombie."""
+    assert app._opened is not None
+    assert app._opened.worker is not None
+    app._opened.worker._serves = lambda: frozenset()

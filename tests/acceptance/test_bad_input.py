@@ -347,7 +347,6 @@ async def test_a_child_with_wrong_arguments_is_not_started(shop: Shop, which: in
     "make",
     [
         lambda: App("mysql://here"),
-        lambda: App("postgresql://here"),
         lambda: App("x.db", namespace=""),
         lambda: App("x.db", lease_ttl="soon"),
         lambda: App("x.db", lease_ttl=0),

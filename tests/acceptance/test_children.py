@@ -194,7 +194,7 @@ async def test_the_colours_of_children_are_kept_apart(app: App):
 
     @app.workflow
     def awaits() -> None:
-        ship()
+        _ = ship()
 
     async with app:
         with pytest.raises(WrongPlace, match=r"await parse\.aio"):

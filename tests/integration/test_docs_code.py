@@ -30,6 +30,9 @@ PAGES = [
     "docs/values.md",
     "docs/configuration.md",
     "docs/testing.md",
+    "docs/compensation.md",
+    "docs/transactions.md",
+    "docs/streams.md",
     "docs/versions.md",
     "docs/write-a-store.md",
 ]

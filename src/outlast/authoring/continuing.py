@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from outlast.authoring.waiting import workflow_code
+from outlast.authoring.inside import workflow_code
 from outlast.runtime.signals import ContinuedAsNew
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
-    """End this generation and begin the next one with these arguments. It does not return: no code runs behind it."""
+    """End this generation and begin the next one with these arguments. It does not return: no code runs behind it.
+
+    `WrongPlace` if undos are registered (`compensate`): they belong to this generation, and would be lost.
+    """
     attempt = workflow_code("continue_as_new")
+    attempt.unwinding.refuse_new_page()
     data, _ = attempt.workflow.arguments.encode(attempt.parts.values, args, kwargs)
     raise ContinuedAsNew(data)

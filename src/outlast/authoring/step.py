@@ -25,6 +25,7 @@ from outlast.model.duration import Duration
 from outlast.model.names import check_user_name
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.current import attempt_var, step_var
+from outlast.runtime.operations.performed import Performed
 from outlast.runtime.operations.step import StepCall, StepDefinition
 
 P = ParamSpec("P")
@@ -101,16 +102,20 @@ class Step(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<step {self.name!r}>"
 
+    def kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Performed:
+        """One call of it, as the runtime performs it."""
+        return StepCall(self._definition, args, kwargs)
+
     def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
         attempt = _recording()
         if attempt is not None:
-            return attempt.call(StepCall(self._definition, args, kwargs))
+            return attempt.call(self.kind(args, kwargs))
         return _plain_call(self.fn, args, kwargs)
 
     def _blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         attempt = _recording()
         if attempt is not None:
-            return attempt.call_from_thread(StepCall(self._definition, args, kwargs))
+            return attempt.call_from_thread(self.kind(args, kwargs))
         if self._definition.is_async:
             from outlast.client.portal import portal  # only here: most programs never need its thread
 

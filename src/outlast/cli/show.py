@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
+import msgspec
 from cyclopts import Parameter
 from msgspec import structs
 from rich.console import Group, RenderableType
@@ -23,7 +24,7 @@ from outlast.cli.documents import (
 from outlast.cli.timeline import label, timeline
 from outlast.cli.waiting import Situation, situation_of, why
 from outlast.cli.words import duration, failure, failure_line, local, moment, plain, shown
-from outlast.client.info import Info, info_of
+from outlast.client.info import Info, ProgressInfo, info_of
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution, parse_route
@@ -44,6 +45,7 @@ class Everything:
     input: bytes | None
     output: bytes | None
     failure: bytes | None
+    progress: bytes | None
     attempts: list[Attempt]
     journal: list[JournalEntry]
     events: list[Event]
@@ -84,6 +86,7 @@ async def show(
                 "journal": [journal_document(entry) for entry in found.journal],
                 "events": [event_document(event) for event in found.events],
                 "input": plain(found.input),
+                "progress": plain(found.progress),
                 "result": plain(found.output),
                 "failure": failure_document(found.failure),
             }
@@ -98,8 +101,11 @@ async def gather(store: Store, namespace: str, execution_id: str) -> Everything:
         payload_key(namespace, e.id, e.journal_generation, Role.INPUT),
         payload_key(namespace, e.id, e.generation, Role.OUTPUT),
         payload_key(namespace, e.id, e.generation, Role.FAILURE),
+        payload_key(namespace, e.id, e.generation, Role.PROGRESS),
     ]
-    given, output, failed = [record.value if isinstance(record, Payload) else None for record in await store.load(keys)]
+    given, output, failed, progress = [
+        record.value if isinstance(record, Payload) else None for record in await store.load(keys)
+    ]
     journal = await _all(store, JournalEntry, (namespace, e.id, e.journal_generation))
     return Everything(
         execution=e,
@@ -107,6 +113,7 @@ async def gather(store: Store, namespace: str, execution_id: str) -> Everything:
         input=given,
         output=output,
         failure=failed,
+        progress=progress,
         attempts=await _all(store, Attempt, (namespace, e.id)),
         journal=sorted(journal, key=lambda entry: entry.position),
         events=await _all(store, Event, (namespace, e.id)),
@@ -170,6 +177,7 @@ def _facts(found: Everything, now: int) -> Table:
     requires = ", ".join(sorted(parse_route(e.route).requires))
     rows = [
         ("input", _short(shown(found.input))),
+        ("progress", _progress(found.progress)),
         ("lane", e.lane + (f", priority {e.priority}" if e.priority else "")),
         ("requires", requires),
         ("tags", ", ".join(f"{key}={value}" for key, value in sorted(e.tag_map.items()))),
@@ -182,6 +190,16 @@ def _facts(found: Everything, now: int) -> Table:
         if value:
             grid.add_row(name, value)
     return grid
+
+
+def _progress(data: bytes | None) -> str:
+    if data is None:
+        return ""
+    try:
+        said = msgspec.json.decode(data, type=ProgressInfo)
+    except msgspec.MsgspecError:  # encrypted, perhaps
+        return shown(data)
+    return f"{said.fraction:.0%}{f', {said.text}' if said.text else ''}"
 
 
 def _counted(e: Execution) -> str:

@@ -12,7 +12,7 @@ from outlast.model import event as names
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution
-from outlast.model.journal import JournalEntry
+from outlast.model.journal import UNDO_SCOPE, UNWIND, JournalEntry
 from outlast.model.record import Time, settled
 from outlast.model.status import Status
 
@@ -21,6 +21,7 @@ ASKED = {
     names.HOLD: "hold asked for",
     names.RELEASE: "released",
     names.PRIORITY: "priority changed",
+    names.DEADLINE: "deadline passed: told to undo",
     names.RETRY: "retry asked for",
     names.RESTART: "started anew",
 }
@@ -99,7 +100,12 @@ def _recorded(entry: JournalEntry, now: int) -> _Moment:
         return _Moment(at, 3, what, "began", "quiet", _until(entry.value, now))
     if entry.op == "cancel":
         return _Moment(at, 3, "cancel told to the code")
-    what = _named(f"{entry.op} {entry.name}", entry.occurrence, entry.scope.rstrip("!"))
+    if entry.op == UNWIND:
+        return _Moment(at, 3, "undoing began", "", "", failure_line(entry.value) if entry.value else "")
+    if entry.scope == UNDO_SCOPE:
+        what = _named(f"undo {entry.name}", entry.occurrence, "")
+    else:
+        what = _named(f"{entry.op} {entry.name}", entry.occurrence, entry.scope.rstrip("!"))
     failed = entry.outcome == "failed"
     value = failure_line(entry.value) if failed else "" if entry.value == b"null" else shown(entry.value)
     tries = f"try {entry.tries}: " if entry.tries > 1 else ""

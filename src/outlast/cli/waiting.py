@@ -69,6 +69,8 @@ def why(e: Execution, s: Situation) -> str:
             text = _waiting(e, s)
         case _:
             return _ended(e, s)
+    if e.expires_for is not None:
+        text += f" It undoes what it did, because {CAUSES.get(e.expires_for, e.expires_for)}, and expires then."
     if e.deadline_at is not None:
         at = settled(e.deadline_at) or 0
         text += f" It must end by {moment(at, now=s.now)} ({relative(at, now=s.now)})."

@@ -14,8 +14,10 @@ from outlast.client.handle import Handle
 from outlast.client.info import (
     AttemptInfo,
     CompletionInfo,
+    FrameInfo,
     Info,
     JournalInfo,
+    ProgressInfo,
     completion_of,
     info_of,
     moment,
@@ -42,13 +44,14 @@ from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
-from outlast.model.journal import JournalEntry
+from outlast.model.journal import UNWIND, JournalEntry
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.journal import journal_of
+from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Query
 from outlast.tokens import Claims, Tokens
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+FRAMES_POLL_S = (0.02, 0.5)
+"""Who tails a stream looks again so soon after a frame, and at least so often when nothing comes."""
 SHOWN_MAX_CHARS = 300
 """So much of arguments is shown in an error."""
 
@@ -173,8 +178,36 @@ class Client:
     # ---- looking --------------------------------------------------------------------------------------------------
 
     async def info(self, execution_id: str) -> Info:
-        [info] = await self._infos([await self._look(execution_id)])
-        return info
+        execution = await self._look(execution_id)
+        data = await self._payload(execution, Role.PROGRESS)
+        [info] = await self._infos([execution])
+        if data is None:
+            return info
+        return structs.replace(info, progress=self._values.decode(data, ProgressInfo, "progress"))
+
+    async def frames(self, execution_id: str, after: int) -> AsyncIterator[FrameInfo]:
+        """Until the execution has ended and all its frames are read. Whoever emits them may die and be replaced."""
+        pause_s = FRAMES_POLL_S[0]
+        while True:
+            execution = await self._look(execution_id)  # first: what is emitted before the end is there at the end
+            page = await self._engine.store.frames(self.namespace, execution_id, after=after)
+            for frame in page:
+                envelope = envelope_of(self._values.unseal(frame.value, "frame"))
+                after = frame.seq
+                yield FrameInfo(
+                    offset=frame.seq,
+                    value=self._values.read(envelope.value, Any, "frame"),
+                    at=moment(frame.at),
+                    step=envelope.step or None,
+                    epoch=envelope.epoch,
+                )
+            if page:
+                pause_s = FRAMES_POLL_S[0]
+            elif execution.status.terminal:
+                return
+            else:
+                await self._engine.timing.sleep(pause_s)
+                pause_s = min(pause_s * 2, FRAMES_POLL_S[1])
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
@@ -342,6 +375,12 @@ class Client:
 
     async def _retry_of(self, execution: Execution) -> facts.Retry:
         """The retry, once all but so much as it can take has left the journal."""
+        if execution.unwinds and any(entry.op == UNWIND for entry in await journal_of(self._engine.store, execution)):
+            raise ExecutionRefused(
+                execution.id,
+                Code.NOT_ALLOWED,
+                "its undos have run, so what it did is taken back; start it anew, with if_exists='restart'",
+            )
         ahead, last = superseding.parts(await self._superseded_by_retry(execution))
         for entries in ahead:
             fact = facts.Supersede(change_id=self._new_id(), epoch=execution.epoch, entries=entries)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from outlast.client import saying
-from outlast.client.info import AttemptInfo, Info, JournalInfo
+from outlast.client.info import AttemptInfo, FrameInfo, Info, JournalInfo
+from outlast.errors import InvalidInput
 from outlast.model.duration import Duration, to_ms
 from outlast.runtime.current import inside
 from outlast.runtime.operations import tell
@@ -69,6 +71,15 @@ class Handle(Generic[R]):
 
     async def info(self) -> Info:
         return await self._client.info(self.id)
+
+    def frames(self, *, after: int = 0) -> AsyncIterator[FrameInfo]:
+        """What it emits, from an offset on, as it comes: `async for frame in handle.frames(): print(frame.value)`.
+
+        Ends when the execution has ended. It does not matter which worker emits, or how often that changes.
+        """
+        if isinstance(cast("object", after), bool) or not isinstance(cast("object", after), int) or after < 0:
+            raise InvalidInput(f"after must be the offset of a frame, or 0 for all of them, not {after!r}")
+        return self._client.frames(self.id, after)
 
     async def journal(self) -> list[JournalInfo]:
         return await self._client.journal(self.id)
@@ -178,6 +189,20 @@ class SyncHandle(Generic[R]):
 
     def info(self) -> Info:
         return self._app.blocking(self._handle.info)
+
+    def frames(self, *, after: int = 0) -> Iterator[FrameInfo]:
+        """What it emits, from an offset on, as it comes; ends when the execution has ended."""
+
+        async def begun() -> AsyncIterator[FrameInfo]:
+            return self._handle.frames(after=after)
+
+        frames = self._app.blocking(begun)
+
+        async def following() -> FrameInfo | None:
+            return await anext(frames, None)
+
+        while (frame := self._app.blocking(following)) is not None:
+            yield frame
 
     def journal(self) -> list[JournalInfo]:
         return self._app.blocking(self._handle.journal)

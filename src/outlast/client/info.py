@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from msgspec import Struct
 
@@ -10,6 +11,13 @@ from outlast.model.completion import Completion
 from outlast.model.execution import Execution, parse_route
 from outlast.model.record import settled
 from outlast.model.status import Status
+
+
+class ProgressInfo(Struct, frozen=True, kw_only=True):
+    """How far it says it is: `fraction` from 0 to 1, and in words."""
+
+    fraction: float
+    text: str
 
 
 class Info(Struct, frozen=True, kw_only=True):
@@ -37,6 +45,20 @@ class Info(Struct, frozen=True, kw_only=True):
     wake_at: datetime | None
     deadline_at: datetime | None
     finished_at: datetime | None
+    progress: ProgressInfo | None = None
+    """As last said by `outlast.progress`; in `handle.info()`, not in `app.find()`."""
+
+
+class FrameInfo(Struct, frozen=True, kw_only=True):
+    """One frame of an execution's stream. `handle.frames(after=frame.offset)` goes on behind it."""
+
+    offset: int
+    value: Any
+    at: datetime
+    step: str | None
+    """The step that emitted it; None for the workflow's own code."""
+    epoch: int
+    """Who held the execution then. Frames of one step and another epoch are those of another try."""
 
 
 class JournalInfo(Struct, frozen=True, kw_only=True):

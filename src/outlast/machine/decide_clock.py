@@ -5,6 +5,7 @@ A lost lease and a timed-out attempt can't race: one is guarded by "the session 
 
 from __future__ import annotations
 
+from outlast import limits
 from outlast.machine import facts
 from outlast.machine.backoff import delay_ms
 from outlast.machine.changes import (
@@ -20,16 +21,18 @@ from outlast.machine.changes import (
     View,
     Write,
 )
-from outlast.machine.decide_holder import try_again
+from outlast.machine.decide_holder import told_to_unwind, try_again, unwind_first
 from outlast.machine.parts import (
     Fields,
     as_seen,
     changes,
     ended,
     held_and_heard,
+    inbox_record,
     rings_for,
     runnable,
 )
+from outlast.model import event
 from outlast.model.attempt import Outcome
 from outlast.model.execution import Execution
 from outlast.model.record import Key
@@ -64,12 +67,14 @@ def time_out(view: View, execution: Execution, fact: facts.TimeOut) -> Changes |
     if failures < policy.max_attempts:
         wait_ms = delay_ms(policy, failures, fact.jitter)
         return try_again(view, execution, fact, Outcome.TIMED_OUT, wait_ms=wait_ms, guards=guards)
+    if execution.unwinds and failures < policy.max_attempts + limits.UNWIND_FAILURES_MAX:
+        return unwind_first(view, execution, fact, Outcome.TIMED_OUT, cause="attempt_timeout", guards=guards)
     writes = ended(
         view,
         execution,
         fact,
         Status.EXPIRED,
-        cause="attempt_timeout",
+        cause=execution.expires_for or "attempt_timeout",
         outcome=Outcome.TIMED_OUT,
         counted={"failures": failures},
     )
@@ -83,12 +88,14 @@ def lease_lost(view: View, execution: Execution, fact: facts.LeaseLost) -> Chang
     crashes = execution.crashes + 1
     if crashes < execution.crash_cap:
         return try_again(view, execution, fact, Outcome.INTERRUPTED, guards=guards)
+    if execution.unwinds and crashes < execution.crash_cap + limits.UNWIND_CRASHES_MAX:
+        return unwind_first(view, execution, fact, Outcome.INTERRUPTED, cause="crashes", guards=guards)
     writes = ended(
         view,
         execution,
         fact,
         Status.EXPIRED,
-        cause="crashes",
+        cause=execution.expires_for or "crashes",
         outcome=Outcome.INTERRUPTED,
         counted={"crashes": crashes},
     )
@@ -99,9 +106,23 @@ def lease_lost(view: View, execution: Execution, fact: facts.LeaseLost) -> Chang
 def deadline_passed(view: View, execution: Execution, fact: facts.DeadlinePassed) -> Changes | Refusal:
     if execution.deadline_at is None:
         return Refusal(Code.NOT_DUE, "has no deadline")
+    if execution.unwinds:
+        return _unwind_at_deadline(view, execution, fact)
     writes = ended(view, execution, fact, Status.EXPIRED, cause="deadline", outcome=Outcome.TIMED_OUT)
     guards: list[Guard] = [as_seen(execution), Reached(execution.key, "deadline_at")]
     return changes(view, execution, fact, guards, writes, HOME)
+
+
+def _unwind_at_deadline(view: View, execution: Execution, fact: facts.DeadlinePassed) -> Changes:
+    """Its code may still run to undo what it did: it is told as by a cancel, and expires when that is done."""
+    fields: Fields = {**told_to_unwind(execution, "deadline"), "deadline_at": None}
+    status: object = execution.status
+    if status is not Status.ACTIVE and not execution.cancel_requested:
+        fields = {**runnable(execution), **fields, "change_id": fact.change_id}
+        status = fields["status"]
+    writes: list[Write] = [Patch(execution.key, fields), *inbox_record(execution, fact, event.DEADLINE)]
+    guards: list[Guard] = [as_seen(execution), Reached(execution.key, "deadline_at")]
+    return changes(view, execution, fact, guards, writes, *rings_for(execution, status))
 
 
 def skip(view: View, execution: Execution, fact: facts.Skip) -> Changes | Refusal:

@@ -15,6 +15,7 @@ from outlast.machine.changes import (
     Insert,
     Matches,
     Patch,
+    Put,
     Refusal,
     View,
     Write,
@@ -42,7 +43,7 @@ from outlast.machine.parts import (
 )
 from outlast.model.attempt import Attempt, Outcome, attempt_key
 from outlast.model.event import CHILD, Event, event_key
-from outlast.model.execution import Execution, ParentClose, execution_key, suspect_route
+from outlast.model.execution import UNWINDING, Execution, ParentClose, execution_key, suspect_route
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import quota_key
 from outlast.model.payload import Payload, Role
@@ -184,6 +185,10 @@ def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> C
     and so does the deadline, which is that of the whole. What the old generation leaves behind is dropped in the
     background, however much it is."""
     fence: list[Guard] = [held_and_heard(execution, execution.inbox)]
+    if execution.expires_for is not None:
+        # Its time is over, and the code has nothing left to undo.
+        writes = ended(view, execution, fact, Status.EXPIRED, cause=execution.expires_for, outcome=Outcome.CANCELLED)
+        return changes(view, execution, fact, fence, writes, HOME)
     if execution.cancel_requested and not execution.unwinds:
         writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
         return changes(view, execution, fact, [*fence, nothing_to_undo(execution)], writes, HOME)
@@ -218,6 +223,19 @@ def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> C
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
 
 
+def progressed(view: View, execution: Execution, fact: facts.Progressed) -> Changes:
+    """A gauge beside the row, written over by the next one: there is nothing to repeat but the newest."""
+    gauge = Payload(
+        namespace=execution.namespace,
+        execution=execution.id,
+        generation=execution.generation,
+        role=Role.PROGRESS,
+        value=fact.value,
+        change_id=fact.change_id,
+    )
+    return changes(view, execution, fact, [held_by(execution)], [Put(gauge)])
+
+
 def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> Changes | Refusal:
     """Guarded by `inbox`: what came from outside since the code last looked refuses it, so no wake-up is lost."""
     if fact.inbox < execution.inbox:
@@ -245,11 +263,27 @@ def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
 
 def tries_again(execution: Execution, *, retryable: bool) -> bool:
     """Whether a failure of the attempt under way is followed by another attempt."""
-    return retryable and execution.failures + 1 < execution.retry_policy.max_attempts
+    more = execution.failures + 1 < execution.retry_policy.max_attempts
+    return retryable and more and execution.expires_for is None
 
 
 def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
     failures = execution.failures + 1
+    expires_for = execution.expires_for
+    if expires_for is not None:
+        # Its time is over, and the code has answered with an error of its own: the undos have run.
+        counted: Fields = {"failures": failures}
+        writes = ended(
+            view,
+            execution,
+            fact,
+            Status.EXPIRED,
+            cause=expires_for,
+            outcome=Outcome.FAILED,
+            counted=counted,
+            value=fact.failure,
+        )
+        return changes(view, execution, fact, [held_and_heard(execution, execution.inbox)], writes, HOME)
     if tries_again(execution, retryable=fact.retryable):
         wait_ms = delay_ms(execution.retry_policy, failures, fact.jitter)
         return try_again(view, execution, fact, Outcome.FAILED, wait_ms=wait_ms, failure=fact.failure)
@@ -290,7 +324,7 @@ def try_again(
     fields: Fields = {
         **runnable(execution, after_ms=wait_ms, waits=Reason.RETRY),
         **counted,
-        "cause": cause,
+        "cause": cause if execution.expires_for is None else execution.cause,
         "route": suspect_route(execution.route, suspect=_is_suspect(execution, crashed=crashed)),
         "change_id": fact.change_id,
     }
@@ -301,6 +335,40 @@ def try_again(
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
 
 
+def unwind_first(
+    view: View,
+    execution: Execution,
+    fact: facts.TimeOut | facts.LeaseLost,
+    outcome: Outcome,
+    *,
+    cause: str,
+    guards: tuple[Guard, ...],
+) -> Changes:
+    """It would end now, but has something to undo: one attempt more, whose code is told as by a cancel."""
+    crashed = outcome is Outcome.INTERRUPTED
+    fields: Fields = {
+        **runnable(execution),
+        **(next_attempt(execution, crashes=1) if crashed else next_attempt(execution, failures=1)),
+        **told_to_unwind(execution, cause),
+        "route": suspect_route(execution.route, suspect=_is_suspect(execution, crashed=crashed)),
+        "change_id": fact.change_id,
+    }
+    writes: list[Write] = [
+        Patch(execution.key, fields),
+        *attempt_ended(execution, fact, outcome),
+        *permit_back(view, execution),
+    ]
+    fence: list[Guard] = [held_and_heard(execution, execution.inbox), *guards]
+    return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
+
+
+def told_to_unwind(execution: Execution, cause: str) -> Fields:
+    """Who was told first, by a person or by the clock, says how it ends."""
+    if execution.cancel_requested:
+        return {"cause": execution.cause}
+    return {"cancel_requested": True, "cause": f"{UNWINDING}{cause}"}
+
+
 def _is_suspect(execution: Execution, *, crashed: bool) -> bool:
     """Past half of its crash cap: from now on it runs beside no other suspect."""
     return (execution.crashes + int(crashed)) * 2 > execution.crash_cap
@@ -309,7 +377,9 @@ def _is_suspect(execution: Execution, *, crashed: bool) -> bool:
 def cancelled(view: View, execution: Execution, fact: facts.Cancelled) -> Changes | Refusal:
     if not execution.cancel_requested:
         return Refusal(Code.NOT_ALLOWED, "nobody asked to cancel it")
-    writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
+    expires_for = execution.expires_for
+    status, cause = (Status.CANCELLED, "cancelled") if expires_for is None else (Status.EXPIRED, expires_for)
+    writes = ended(view, execution, fact, status, cause=cause, outcome=Outcome.CANCELLED)
     return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
 
 

@@ -274,6 +274,15 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
             check_payload("step result", self.value)
 
 
+class Progressed(HolderFact, frozen=True, kw_only=True):
+    """How far the code is. Only the newest is kept."""
+
+    value: bytes
+
+    def __post_init__(self) -> None:
+        check_payload("progress", self.value)
+
+
 class Suspend(HolderFact, frozen=True, kw_only=True):
     """All that the code awaits is durable: nothing is left to run until one of `waits` comes, or `wake_at`.
 
@@ -378,6 +387,7 @@ AnyFact: TypeAlias = (
     | Fork
     | Claim
     | StepRecorded
+    | Progressed
     | Suspend
     | Wake
     | Complete

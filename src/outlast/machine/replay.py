@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from outlast.model.journal import CANCEL, PATCH, RETRY, WAIT, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, PATCH, RETRY, UNDO_SCOPE, UNWIND, WAIT, JournalEntry, OperationKey
 
 BESIDE = "~"
 """What belongs to a call (its failed tries, how long it may wait) stands beside it: under its scope with this mark and
@@ -47,6 +47,8 @@ class Replay:
         """Until when what waits may wait, by the store's clock."""
         self.given_up: set[OperationKey] = set()
         """What is noted as given up."""
+        self.unwound: JournalEntry | None = None
+        """That the code has ended, and how: its undos run. It must not go on."""
         self.patches: set[str] = set()
         """Those that its code had when it began."""
         self.cancelled = False
@@ -71,6 +73,10 @@ class Replay:
             elif entry.op == WAIT:
                 key = (scope, entry.name, int(call)) if call else (beside, entry.name, 0)
                 self.wake_times[key] = msgspec.json.decode(entry.value or b"0", type=int)
+            elif entry.op == UNWIND:
+                self.unwound = entry
+            elif entry.scope == UNDO_SCOPE:
+                self.recorded[key_of(entry)] = entry  # no code waits for it
             elif entry.op == PATCH:
                 self.patches |= msgspec.json.decode(entry.value or b"[]", type=set[str])
             elif entry.scope.endswith(GIVEN_UP):

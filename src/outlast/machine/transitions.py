@@ -11,7 +11,7 @@ Both become `ready`, and only a claim makes a ready one `active`; a worker with 
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.model.status import OPEN, TERMINAL, Status
+from outlast.model.status import TERMINAL, Status
 
 BLOCKED, READY, ACTIVE, SUSPENDED = Status.BLOCKED, Status.READY, Status.ACTIVE, Status.SUSPENDED
 SUCCEEDED, FAILED, CANCELLED = Status.SUCCEEDED, Status.FAILED, Status.CANCELLED
@@ -43,12 +43,13 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Fork: {None: frozenset({READY})},
     facts.Claim: _moves(ready={ACTIVE}),
     facts.StepRecorded: _stays(ACTIVE),
+    facts.Progressed: _stays(ACTIVE),
     facts.Suspend: _moves(active={SUSPENDED}),
     facts.Wake: _moves(blocked={READY, BLOCKED}, suspended={READY, BLOCKED}),
     facts.Complete: _moves(active={SUCCEEDED}),
-    facts.Fail: _moves(active={READY, BLOCKED, FAILED, CANCELLED}),
-    facts.Continue: _moves(active={READY, BLOCKED, CANCELLED}),
-    facts.Cancelled: _moves(active={CANCELLED}),
+    facts.Fail: _moves(active={READY, BLOCKED, FAILED, CANCELLED, EXPIRED}),
+    facts.Continue: _moves(active={READY, BLOCKED, CANCELLED, EXPIRED}),
+    facts.Cancelled: _moves(active={CANCELLED, EXPIRED}),
     facts.HandBack: _moves(active={READY, BLOCKED, CANCELLED}),
     facts.TimeOut: _moves(active={READY, BLOCKED, EXPIRED, CANCELLED}),
     facts.LeaseLost: _moves(active={READY, BLOCKED, EXPIRED, CANCELLED}),
@@ -63,7 +64,13 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Retry: _moves(failed={READY}, cancelled={READY}, expired={READY}, skipped={BLOCKED}),
     facts.Supersede: _stays(ACTIVE, FAILED, CANCELLED),
     facts.ChangePriority: _stays(BLOCKED, READY, ACTIVE, SUSPENDED),
-    facts.DeadlinePassed: {status: frozenset({EXPIRED}) for status in OPEN},
+    # What has something to undo runs once more, and expires then.
+    facts.DeadlinePassed: _moves(
+        blocked={EXPIRED, READY, BLOCKED},
+        ready={EXPIRED, READY},
+        active={EXPIRED, ACTIVE},
+        suspended={EXPIRED, READY, BLOCKED, SUSPENDED},
+    ),
     facts.EventSent: _MESSAGE,
     facts.DeferredResolved: _MESSAGE,
     facts.ChildCompleted: _MESSAGE,

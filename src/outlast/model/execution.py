@@ -21,6 +21,8 @@ from outlast.model.retry import RetryPolicy
 from outlast.model.status import Status
 
 WAITS_SEPARATOR = "\n"
+UNWINDING = "unwinding:"
+"""The cause of an execution whose time is over, but which undoes first what it did: with what it will end."""
 ROUTE_SEPARATOR = "|"
 
 
@@ -131,6 +133,12 @@ class Execution(Record, frozen=True, kw_only=True):
     @property
     def waits_for(self) -> tuple[str, ...]:
         return tuple(self.waits.split(WAITS_SEPARATOR)) if self.waits else ()
+
+    @property
+    def expires_for(self) -> str | None:
+        """The cause with which it will expire once its undos have run; None if it is not expiring."""
+        cause = self.cause
+        return cause.removeprefix(UNWINDING) if cause is not None and cause.startswith(UNWINDING) else None
 
     @property
     def tag_map(self) -> dict[str, str]:

@@ -14,9 +14,13 @@ from outlast.model.record import Key, Record, Time
 SUCCEEDED, FAILED, CANCELLED, BEGAN = "succeeded", "failed", "cancelled", "began"
 """What became of an operation. `cancelled`: the code gave it up. `began`: it waits, at most until its value."""
 
-STEP, RETRY, CANCEL, WAIT, PATCH = "step", "retry", "cancel", "wait", "patch"
+STEP, RETRY, CANCEL, WAIT, PATCH, UNWIND = "step", "retry", "cancel", "wait", "patch", "unwind"
 """What an entry is about: an operation (each kind has its word, `step` is one), a failed try of a step, the cancel that
-the code observed, how long a wait may last, or which patches (`patched(name)`) the execution has."""
+the code observed, how long a wait may last, which patches (`patched(name)`) the execution has, or that the code has
+ended and its undos run."""
+
+UNDO_SCOPE = "undo."
+"""Where the undos stand that were run: beside all branches of the code."""
 
 OperationKey: TypeAlias = tuple[str, str, int]
 """(scope, name, occurrence): with the execution and its generation, the journal's key."""

@@ -1,4 +1,4 @@
-"""The wide values of an execution, kept off its hot row: its input, and its output or failure."""
+"""The wide values of an execution, kept off its hot row: its input, its progress, and its output or failure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class Role(StrEnum):
     INPUT = "input"
     OUTPUT = "output"
     FAILURE = "failure"
+    PROGRESS = "progress"
 
 
 class Payload(Record, frozen=True, kw_only=True):

@@ -22,15 +22,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
+from random import Random
 from typing import Any
 
-from outlast import limits
-from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
+from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
-from outlast.machine.replay import GIVEN_UP, Replay, key_of
+from outlast.machine.replay import Replay, key_of
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, CANCELLED, FAILED, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.model.status import Reason
 from outlast.runtime.attempt_timeout import set_alarm
@@ -41,22 +41,21 @@ from outlast.runtime.endings import Asleep, Completed, Diverged, Ending, Gone, R
 from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
-from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described
+from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.patches import Patches
 from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
+from outlast.runtime.stream import Stream
 from outlast.runtime.timing import Timer as Alarm
+from outlast.runtime.unwinding import Unwinding
 from outlast.runtime.waits import Waits
-from outlast.runtime.workflow_loop import scope_var
+from outlast.runtime.workflow_loop import next_key
 from outlast.store.port import ClaimedExecution
 
 _log = logging.getLogger(__name__)
-
-SCOPE_MARKS_CHARS = 24
-"""What stands beside a call has a scope that is so much longer, at most."""
 
 
 class LiveAttempt:
@@ -91,6 +90,12 @@ class LiveAttempt:
         self._ended: asyncio.Future[Ending] = self._real.create_future()
         self._code: Code
         self._begun = False
+        self.now_ms = 0
+        """The code's time."""
+        self.stream = Stream(self)
+        self.unwinding = Unwinding(self)
+        self.random: dict[str, Random] = {}
+        """The random numbers of each branch of the code."""
 
     @property
     def execution(self) -> Execution:
@@ -138,6 +143,8 @@ class LiveAttempt:
         finally:
             if alarm is not None:
                 alarm.cancel()
+        if not isinstance(ending, Gone | Asleep):
+            await self.stream.flushed()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
@@ -147,7 +154,7 @@ class LiveAttempt:
 
     def _let_go(self) -> None:
         """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
-        for part in (self.lease, self.patches, self._performing, self._waits):
+        for part in (self.lease, self.patches, self._performing, self._waits, self.unwinding):
             part.let_go()
         self._outstanding.clear()
         self._delivered = None
@@ -232,12 +239,7 @@ class LiveAttempt:
     def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
         if self._signal is not None:
             raise self._signal
-        scope = scope_var.get()
-        if len(scope.path) > limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS:
-            limit = limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS
-            raise LimitExceeded("nested branches (scope)", actual=len(scope.path), limit=limit, unit="characters")
-        key = (scope.path, kind.name, scope.occurrence(kind.name))
-        return Operation(key, kind, future, contextvars.copy_context(), calling_place())
+        return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place())
 
     def _call(self, operation: Operation) -> None:
         entry = self.replay.recorded.get(operation.key)
@@ -264,7 +266,7 @@ class LiveAttempt:
 
     def _idle(self) -> bool:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
-        if self._ended.done() or self._signal is not None:
+        if self._ended.done() or self._signal is not None or self.unwinding.begun:
             return False
         while self.replay:
             entry = self.replay.take(self._outstanding)
@@ -279,6 +281,9 @@ class LiveAttempt:
                 self._cancel_code()
                 return True
             return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
+        if self.replay.unwound is not None:
+            return self._stuck_replay(self.replay.unwound)  # the code has ended before; it must not go on now
+        self.stream.replayed()
         if self._held and not self._suspending:
             held, self._held = self._held, []
             for operation in held:
@@ -306,7 +311,7 @@ class LiveAttempt:
 
     def _deliver_recorded(self, operation: Operation, entry: JournalEntry) -> bool:
         try:
-            outcome = self._outcome_of(operation, entry)
+            outcome = recorded_outcome(self.parts.values, self.execution.id, operation, entry)
         except CodecHookFailed as error:
             _log.warning("execution %s is handed back: %s", self.execution.id, error)
             self.errand(self.hand_back())
@@ -325,7 +330,7 @@ class LiveAttempt:
             self._cancel_code()
             return
         operation, outcome, entry = arrival
-        if entry is not None:
+        if entry is not None and not operation.future.done():  # what the code gave up, a replay does not show it
             self._show_time(settled(entry.recorded_at) or 0)
         self._deliver(operation, outcome)
 
@@ -342,7 +347,8 @@ class LiveAttempt:
             operation.future.set_result(outcome.value)
 
     def _show_time(self, now: int) -> None:
-        """The loop's time is that of the last outcome: the same when it is replayed."""
+        """The code's time is that of the last outcome that it saw: the same when it is replayed."""
+        self.now_ms = max(self.now_ms, now)
         if isinstance(self._code, AsyncCode):
             self._code.loop.show_time(now / 1_000)
 
@@ -352,16 +358,6 @@ class LiveAttempt:
             for operation in list(self._outstanding.values()):
                 self._give_up(operation)
         self._code.cancel()
-
-    def _outcome_of(self, operation: Operation, entry: JournalEntry) -> Outcome:
-        """What a recorded operation comes to, decoded as it was the first time."""
-        data = entry.value or b"null"
-        if entry.outcome == SUCCEEDED:
-            value = operation.kind.decode(self.parts.values, data, f"result of {operation}")
-            return Outcome(data, value=value)
-        failure = decode_failure(self.parts.values.unseal(data))
-        error = raised_again(failure, execution_id=self.execution.id, what=str(operation))
-        return Outcome(data, error=marked(error, operation.key))
 
     def _diverge(self, entry: JournalEntry, actual: str, line: str) -> None:
         expected = described(entry.op, key_of(entry))
@@ -393,15 +389,7 @@ class LiveAttempt:
         self.nudge()
 
     async def _record(self, operation: Operation, outcome: Outcome) -> JournalEntry:
-        entry = await self.lease.record(
-            operation.key,
-            operation.kind.OP,
-            FAILED if outcome.error else SUCCEEDED,
-            outcome.data,
-            tries=max(outcome.tries, 1),
-            consumes=outcome.consumes,
-            effects=outcome.effects,
-        )
+        entry = outcome.entry or await self.lease.record_outcome(operation.key, operation.kind.OP, outcome)
         self.replay.recorded[operation.key] = entry
         return entry
 
@@ -431,15 +419,9 @@ class LiveAttempt:
             self.errand(self._note_given_up(operation))
 
     async def _note_given_up(self, operation: Operation) -> None:
-        """For whoever reads the journal, and for a replay whose code goes round in circles."""
-        scope, name, occurrence = operation.key
         unseen = operation.key not in self.replay.recorded
         effects = operation.kind.given_up(self.parts, self.execution) if unseen else NO_EFFECTS
-        key = (f"{scope}{GIVEN_UP}", name, occurrence)
-        try:
-            await self.lease.record(key, operation.kind.OP, CANCELLED, effects=effects)
-        except LimitExceeded:
-            _log.warning("execution %s: no room to note that %s was given up", self.execution.id, operation)
+        await self.lease.note_given_up(operation.key, operation.kind.OP, effects)
 
     # ---- suspension -----------------------------------------------------------------------------------------------
 
@@ -454,7 +436,7 @@ class LiveAttempt:
             self._suspending = True
             named = [wait for wait in pending.waits if wait != Reason.TIMER]
             reason = named[0] if named else Reason.TIMER if pending.wake_at is not None else Reason.RETRY
-            self.errand(self._suspend(reason, tuple(named), min(times, default=None)))
+            self.errand(self.suspend(reason, tuple(named), min(times, default=None)))
         elif not self._outstanding and not self._warned:
             self._warned = True
             _log.warning(
@@ -463,7 +445,7 @@ class LiveAttempt:
                 ", ".join(self._code.lines()) or "an unknown line",
             )
 
-    async def _suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
+    async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
         try:
             await self._waits.write_down()
             verdict = await self.lease.tell(
@@ -499,8 +481,17 @@ class LiveAttempt:
         self.replay.code_ended(self._outstanding)
         if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, "nothing", "at its end")
-            return
-        ending = ending_of(value, error, cancelled=self.replay.cancelled)
+        else:
+            self.unwinding.code_ended(ending_of(value, error, cancelled=self.replay.cancelled), self.workflow)
+
+    async def quiet(self) -> None:
+        """The code has ended: give up what it left under way, and let what is on its way to the journal arrive."""
+        for operation in list(self._outstanding.values()):
+            self._give_up(operation)
+        await self._settle_errands()
+
+    def finish(self, ending: Ending) -> None:
+        """The code has ended, and all undos have their outcome. Children that it must wait for come first."""
         if isinstance(ending, Completed | Raised) and self.execution.has_children:
             self._signal = Stopped  # nothing that is left of the code counts any more
             self.errand(self._end_after_children(ending))
@@ -508,7 +499,6 @@ class LiveAttempt:
             self._end(ending, Stopped)
 
     async def _end_after_children(self, ending: Ending) -> None:
-        """The code has ended by itself. Children that it must wait for come first."""
         waits = await suspended_for_children(self.parts.engine, self.lease)
         self._end(Asleep() if waits else ending, Suspended if waits else Stopped)
 
@@ -519,17 +509,18 @@ class LiveAttempt:
         self._ended.set_result(ending)
         self._performing.close()
         self._waits.close()
+        self.unwinding.close()
         # Not from within the code's own callbacks.
         if self._begun:
             self._real.call_soon(self._code.close)
 
     async def _commit(self, ending: Ending) -> None:
         try:
-            await commit_ending(self.parts, self.lease, self.workflow, ending, escaped=self._escaped)
+            await commit_ending(self.parts, self.lease, self.workflow, ending, escaped=self.escaped)
         except LeaseLost as lost:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
-    def _escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
+    def escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
         """What a retry runs again: the failures that escaped; of timeouts that the code itself set, the last that
         made it give something up, if that is what escaped."""
         origins = origins_of(error)
@@ -566,7 +557,10 @@ class LiveAttempt:
         return set_alarm(self)
 
     def errand(self, coro: Coroutine[Any, Any, Any]) -> None:
-        task = self._real.create_task(coro)
+        self.accompany(self._real.create_task(coro))
+
+    def accompany(self, task: asyncio.Task[Any]) -> None:
+        """The attempt waits for it before it waits for anything else; if it fails, the attempt is lost."""
         self._errands.add(task)
         task.add_done_callback(self._errand_done)
 
@@ -592,7 +586,8 @@ class LiveAttempt:
     @property
     def under_way(self) -> list[asyncio.Task[Any]]:
         """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
-        return [task for task in (*self._performing.live.values(), *self._errands) if not task.done()]
+        tasks = (*self._performing.live.values(), *self._errands, *self.unwinding.under_way)
+        return [task for task in tasks if not task.done()]
 
     @property
     def thinks(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from outlast.codec.failures import encode_failure, failure_of
+from outlast.codec.failures import Failure, encode_failure, failure_of
 from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
 from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
@@ -28,6 +28,8 @@ class Completed(Struct, frozen=True):
 
 class Raised(Struct, frozen=True):
     error: Exception
+    recorded: Failure | None = None
+    """The same as it was written down when the undos began."""
 
 
 class Unwound(Struct, frozen=True):
@@ -54,13 +56,16 @@ class Diverged(Struct, frozen=True):
     error: NonDeterminism
 
 
-Ending: TypeAlias = Completed | Raised | Unwound | Continued | Asleep | Gone | Diverged
+CodeEnding: TypeAlias = Completed | Raised | Unwound | Continued
+"""How code ends by itself."""
+Ending: TypeAlias = CodeEnding | Asleep | Gone | Diverged
+
 
 Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
 """The journaled operations that must run again if the code is retried after this error."""
 
 
-def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> Ending:
+def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> CodeEnding:
     """What the end of the code means. `cancelled`: it has observed a cancel."""
     match error:
         case None:
@@ -84,8 +89,8 @@ async def commit_ending(
     match ending:
         case Completed(value):
             await _complete(parts, lease, workflow, value, escaped)
-        case Raised(error):
-            await _fail(parts, lease, workflow, error, escaped)
+        case Raised(error, recorded):
+            await _fail(parts, lease, workflow, error, escaped, recorded)
         case Unwound():
             await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
         case Continued(data):
@@ -106,11 +111,18 @@ async def _complete(parts: Parts, lease: Lease, workflow: WorkflowDefinition, va
     await lease.tell(fact)
 
 
-async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error: Exception, escaped: Escaped) -> None:
-    keys = frozenset(escaped(error))
+async def _fail(
+    parts: Parts,
+    lease: Lease,
+    workflow: WorkflowDefinition,
+    error: Exception,
+    escaped: Escaped,
+    recorded: Failure | None = None,
+) -> None:
+    keys = frozenset(escaped(error)) if recorded is None else frozenset[OperationKey]()
     again = superseding.escaped(await lease.recorded(), keys) if keys else []
-    failure = structs.replace(failure_of(error), again=superseding.places_of(again))
-    retryable = not isinstance(error, (*workflow.fatal, *FATAL))
+    failure = recorded or structs.replace(failure_of(error), again=superseding.places_of(again))
+    retryable = recorded is None and is_retryable(workflow, error)
     ahead, last = superseding.parts(again)
     if tries_again(lease.execution, retryable=retryable):
         for entries in ahead:
@@ -125,6 +137,15 @@ async def _fail(parts: Parts, lease: Lease, workflow: WorkflowDefinition, error:
             jitter=parts.engine.entropy.random(),
         )
     )
+
+
+def is_retryable(workflow: WorkflowDefinition, error: Exception) -> bool:
+    return not isinstance(error, (*workflow.fatal, *FATAL))
+
+
+def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception) -> bool:
+    """Whether this failure ends the execution: nothing will be tried again, so all must be undone."""
+    return not tries_again(lease.execution, retryable=is_retryable(workflow, error))
 
 
 async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:

@@ -7,18 +7,22 @@ whose reply was lost is retried verbatim: every change is safe to repeat, and it
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from outlast import limits
 from outlast.errors import StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes
-from outlast.store.port import Store, Verdict
+from outlast.store.port import Committed, Store, Verdict
 
 
 class Pause(Protocol):
     """How to wait before a retry; `asyncio.sleep`, unless a simulation schedules."""
 
     async def __call__(self, delay_s: float, /) -> None: ...
+
+
+Waiting: TypeAlias = "tuple[Changes, asyncio.Future[Any], bool]"
+"""A change, who waits for its verdict, and whether they want to know its time as well."""
 
 
 class GroupCommit:
@@ -37,7 +41,7 @@ class GroupCommit:
         self._batch_max = batch_max
         self._patience_s = patience_s
         self._pause = pause
-        self._waiting: list[tuple[Changes, asyncio.Future[Verdict]]] = []
+        self._waiting: list[Waiting] = []
         self._pump: asyncio.Task[None] | None = None
         self._closed = False
         self.now = 0
@@ -46,13 +50,20 @@ class GroupCommit:
     def commit(self, changes: Changes) -> asyncio.Future[Verdict]:
         """The verdict on `changes`, once they are durable or refused. A future and no coroutine: this is called with
         every step, and awaited at once."""
+        return self._submit(changes, timed=False)
+
+    def commit_timed(self, changes: Changes) -> asyncio.Future[tuple[Verdict, int]]:
+        """The verdict, and the store's time of the commit that it is about."""
+        return self._submit(changes, timed=True)
+
+    def _submit(self, changes: Changes, *, timed: bool) -> asyncio.Future[Any]:
         if self._closed:
             raise StoreClosed("the engine is closed")
         if self._pump is None:
             # Asked once per pump and not per change: in Python 3.11 it costs a system call.
             self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[Verdict] = self._loop.create_future()
-        self._waiting.append((changes, future))
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting.append((changes, future, timed))
         if self._pump is None:
             self._pump = self._loop.create_task(self._drain(), name="outlast group commit")
         return future
@@ -64,7 +75,7 @@ class GroupCommit:
             await self._pump
 
     async def _drain(self) -> None:
-        batch: list[tuple[Changes, asyncio.Future[Verdict]]] = []
+        batch: list[Waiting] = []
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._batch_max], self._waiting[self._batch_max :]
@@ -72,30 +83,30 @@ class GroupCommit:
         except BaseException as died:
             # Whoever waits must not wait for ever for a pump that is gone.
             unanswered, self._waiting = [*batch, *self._waiting], []
-            for _, future in unanswered:
+            for _, future, _ in unanswered:
                 _fail(future, StoreClosed(f"the commit was cut off: {died!r}"))
             if isinstance(died, asyncio.CancelledError):
                 raise
         finally:
             self._pump = None
 
-    async def _commit(self, batch: list[tuple[Changes, asyncio.Future[Verdict]]]) -> None:
+    async def _commit(self, batch: list[Waiting]) -> None:
         try:
-            committed = await self._until_answered([changes for changes, _ in batch])
+            committed = await self._until_answered([changes for changes, _, _ in batch])
         except Exception as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
-                for _, future in batch:
+                for _, future, _ in batch:
                     _fail(future, error)
                 return
             # One of them spoils it for all: find out which.
             for alone in batch:
                 await self._commit([alone])
             return
-        for (_, future), verdict in zip(batch, committed, strict=True):
+        for (_, future, timed), verdict in zip(batch, committed.verdicts, strict=True):
             if not future.done():
-                future.set_result(verdict)
+                future.set_result((verdict, committed.now) if timed else verdict)
 
-    async def _until_answered(self, batch: list[Changes]) -> list[Verdict]:
+    async def _until_answered(self, batch: list[Changes]) -> Committed:
         """Verbatim retries while the store does not answer, up to the patience."""
         waited_s, delay_s = 0.0, 0.01
         while True:
@@ -109,9 +120,9 @@ class GroupCommit:
                 delay_s = min(delay_s * 2, 1.0)
                 continue
             self.now = max(self.now, committed.now)
-            return committed.verdicts
+            return committed
 
 
-def _fail(future: asyncio.Future[Verdict], error: Exception) -> None:
+def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)

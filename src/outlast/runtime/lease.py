@@ -6,24 +6,38 @@ came from outside in between is decided anew. Every verdict says how far the inb
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 from msgspec import structs
 
 from outlast import limits
-from outlast.errors import CorruptState, LeaseLost, LimitExceeded
+from outlast.errors import CorruptState, LeaseLost, LimitExceeded, StatementRefused, StoreUnavailable
 from outlast.machine import Refusal, View, decide, facts
-from outlast.machine.changes import Absent, Code
+from outlast.machine.changes import Absent, Changes, Code
+from outlast.machine.replay import GIVEN_UP
+from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
-from outlast.model.journal import RETRY, JournalEntry, OperationKey
+from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.journal import journal_of
+from outlast.runtime.operation import Outcome
 from outlast.runtime.parts import Parts
-from outlast.store.port import Verdict
+from outlast.store.port import Body, Transacted, Transacting, Verdict
+
+_log = logging.getLogger(__name__)
+
+AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
+
+Call: TypeAlias = Callable[[Any], bytes | Awaitable[bytes]]
+"""The user's function with its connection, and its result as bytes."""
 
 
 def _ignored(inbox: int) -> None:
@@ -36,8 +50,12 @@ class Lease:
         self._parts = parts
         self._heard = heard
         self._entries = 0
+        self._places = threading.Lock()
+        self._open: set[int] = set()
+        """Places that were taken, and have no outcome yet."""
+        self._turns: list[asyncio.Future[None]] = []
         self.began_at = settled(execution.claimed_at) or 0
-        """When the code began, as far as is known: a replay's clock begins there."""
+        """When the code first began: the clock of every replay begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
 
     def let_go(self) -> None:
@@ -51,10 +69,14 @@ class Lease:
         e = self.execution
         if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
+        begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
+        [first] = await self._parts.engine.store.load([begun])
+        if isinstance(first, Attempt):
+            self.began_at = settled(first.started_at) or self.began_at
         entries = await self.recorded()
         if entries:
             self._entries = entries[-1].position + 1
-            self.began_at = settled(entries[0].recorded_at) or 0
+            self.began_at = min(self.began_at, settled(entries[0].recorded_at) or 0)  # a copied journal is older
         return entries
 
     async def recorded(self) -> list[JournalEntry]:
@@ -70,13 +92,58 @@ class Lease:
         *,
         tries: int = 1,
         consumes: tuple[str, str] | None = None,
+        unwinds: bool = False,
         effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """One entry more. Its place is taken at once, so entries stand in the order of the calls."""
+        with self._places:
+            fact = self._fact(key, op, outcome, value, tries, consumes=consumes, unwinds=unwinds, effects=effects)
+            self._take()
+        try:
+            _, committed_at = await self._tell(fact)
+            await self._turn(fact.entries)
+        finally:
+            self._leave(fact.entries)
+        if unwinds and not self.execution.unwinds:
+            self.execution = structs.replace(self.execution, unwinds=True)
+        return self._recorded(fact, committed_at)
+
+    async def record_outcome(self, key: OperationKey, op: str, outcome: Outcome) -> JournalEntry:
+        return await self.record(
+            key,
+            op,
+            FAILED if outcome.error else SUCCEEDED,
+            outcome.data,
+            tries=max(outcome.tries, 1),
+            consumes=outcome.consumes,
+            unwinds=outcome.unwinds,
+            effects=outcome.effects,
+        )
+
+    async def note_given_up(self, key: OperationKey, op: str, effects: Effects) -> None:
+        """For whoever reads the journal, and for a replay whose code goes round in circles."""
         scope, name, occurrence = key
-        position = self._entries
-        fact = facts.StepRecorded(
-            change_id=self.new_id(),
+        try:
+            await self.record((f"{scope}{GIVEN_UP}", name, occurrence), op, CANCELLED, effects=effects)
+        except LimitExceeded:
+            _log.warning("execution %s: no room to note that %s %r was given up", self.execution.id, op, name)
+
+    def _fact(
+        self,
+        key: OperationKey,
+        op: str,
+        outcome: str,
+        value: bytes | None,
+        tries: int,
+        *,
+        change_id: str | None = None,
+        consumes: tuple[str, str] | None = None,
+        unwinds: bool = False,
+        effects: Effects = NO_EFFECTS,
+    ) -> facts.StepRecorded:
+        scope, name, occurrence = key
+        return facts.StepRecorded(
+            change_id=change_id or self.new_id(),
             epoch=self.execution.epoch,
             scope=scope,
             name=name,
@@ -85,28 +152,133 @@ class Lease:
             outcome=outcome,
             value=value,
             tries=tries,
-            entries=position,
+            entries=self._entries,
             consumes=consumes,
+            unwinds=unwinds,
             starts=effects.starts,
             tells=effects.tells,
             adopts=effects.adopts,
         )
+
+    # ---- places ---------------------------------------------------------------------------------------------------
+    # Outcomes are delivered in the order of their places, live as in a replay. Commits keep that order by themselves,
+    # but for transactions, which take their place when the user's function is done, in a thread of the store's.
+
+    def _take(self) -> int:
+        place = self._entries
         self._entries += 1
-        await self.tell(fact)
+        self._open.add(place)
+        return place
+
+    async def _turn(self, place: int) -> None:
+        """Until all that stands before it has its outcome."""
+        while min(self._open, default=place) < place:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._turns.append(turn)
+            await turn
+
+    def _leave(self, place: int) -> None:
+        self._open.discard(place)
+        turns, self._turns = self._turns, []
+        for turn in turns:
+            if not turn.done():
+                turn.set_result(None)
+
+    async def transact(
+        self, store: Transacting, key: OperationKey, op: str, tries: int, call: Call, *, limit_ms: int
+    ) -> tuple[JournalEntry, bytes] | BaseException:
+        """Record a success together with what `call` does in the store's database, or give back what it raised."""
+        change_id, view, now = self.new_id(), View(self._partition, self.execution), self._parts.engine.group.now
+        check = decide(view, self._fact(key, op, SUCCEEDED, None, tries, change_id=change_id), now)
+        if isinstance(check, Refusal):
+            return self._full()
+        made: list[facts.StepRecorded] = []
+
+        def settled(data: bytes) -> Changes:
+            """Perhaps in a thread of the store's, and again if the store begins its transaction anew."""
+            with self._places:
+                place = made[0].entries if made else None
+                fact = self._fact(key, op, SUCCEEDED, data, tries, change_id=change_id)
+                made[:] = [fact if place is None else structs.replace(fact, entries=place)]
+                if place is None:
+                    self._take()
+            answer = decide(view, made[0], now)
+            if isinstance(answer, Refusal):
+                raise self._full()
+            return answer
+
+        def body(connection: Any) -> Changes | Awaitable[Changes]:
+            data = call(connection)
+            return settled(data) if isinstance(data, bytes) else _then(data, settled)
+
+        def leave(_: object = None) -> None:
+            for fact in made:
+                self._leave(fact.entries)
+
+        doing = asyncio.ensure_future(self._transact(store, check, body, limit_ms))
+        try:
+            transacted = await asyncio.shield(doing)
+            if transacted.raised is not None:
+                return transacted.raised
+            return await self._settled(transacted, key, made)
+        except asyncio.CancelledError:
+            doing.add_done_callback(leave)  # the store goes on with it
+            raise
+        finally:
+            if doing.done():
+                leave()
+
+    async def _transact(self, store: Transacting, check: Changes, body: Body, limit_ms: int) -> Transacted:
+        """Asked again verbatim while the store does not answer: what was committed is found."""
+        for pause_s in (*AGAIN_S, None):
+            try:
+                return await store.transact(check, body, limit_ms=limit_ms)
+            except StoreUnavailable:
+                if pause_s is None:
+                    raise
+                await self._parts.engine.timing.sleep(pause_s)
+            except (TimeoutError, StatementRefused) as error:  # it took the whole transaction along
+                return Transacted(0, raised=error)
+        raise AssertionError("the last try returns or raises")
+
+    async def _settled(
+        self, transacted: Transacted, key: OperationKey, made: list[facts.StepRecorded]
+    ) -> tuple[JournalEntry, bytes]:
+        verdict = transacted.verdict
+        assert verdict is not None
+        if verdict.inbox is not None:
+            self._heard(verdict.inbox)
+        if not verdict.applied:
+            await self.look()
+            raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
+        if not verdict.again:
+            entry, data = self._recorded(made[0], transacted.now), made[0].value or b"null"
+        else:
+            e = self.execution
+            [found] = await self._parts.engine.store.load([journal_key(e.namespace, e.id, e.journal_generation, *key)])
+            assert isinstance(found, JournalEntry)
+            entry, data = found, found.value or b"null"
+        await self._turn(entry.position)
+        return entry, data
+
+    def _full(self) -> LimitExceeded:
+        return LimitExceeded("journal", actual=self._entries, limit=limits.JOURNAL_MAX_ENTRIES, unit="entries")
+
+    def _recorded(self, fact: facts.StepRecorded, committed_at: int) -> JournalEntry:
         return JournalEntry(
             namespace=self.execution.namespace,
             execution=self.execution.id,
             generation=self.execution.journal_generation,
-            scope=scope,
-            name=name,
-            occurrence=occurrence,
-            op=op,
-            outcome=outcome,
-            value=value if op == RETRY else None,  # what was delivered need not be kept
-            tries=tries,
+            scope=fact.scope,
+            name=fact.name,
+            occurrence=fact.occurrence,
+            op=fact.op,
+            outcome=fact.outcome,
+            value=fact.value if fact.op == RETRY else None,  # what was delivered need not be kept
+            tries=fact.tries,
             epoch=fact.epoch,
-            position=position,
-            recorded_at=self._parts.engine.group.now,
+            position=fact.entries,
+            recorded_at=committed_at,
             change_id=fact.change_id,
         )
 
@@ -114,20 +286,27 @@ class Lease:
 
     async def tell(self, fact: facts.AnyFact) -> Verdict | None:
         """Commit what the machine makes of a fact; None if it made nothing of it."""
+        return (await self._tell(fact))[0]
+
+    async def _tell(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
+        """… and the store's time of that commit, or of the one that was repeated."""
         engine = self._parts.engine
         while True:
             view = View(self._partition, self.execution)
             answer = decide(view, fact, engine.group.now)
             if isinstance(answer, Refusal):
-                return self._refused(fact, answer)
-            verdict = await engine.commit(answer)
+                return self._refused(fact, answer), engine.group.now
+            verdict, committed_at = await engine.commit_timed(answer)
             if verdict.inbox is not None:
                 self._heard(verdict.inbox)
             if verdict.applied:
                 self._parts.committed(view, answer)
-                if isinstance(fact, facts.StepRecorded) and fact.adopts is not None:
-                    self.execution = structs.replace(self.execution, has_children=True)
-                return verdict
+                if isinstance(fact, facts.StepRecorded):
+                    if fact.adopts is not None:
+                        self.execution = structs.replace(self.execution, has_children=True)
+                    if verdict.again:
+                        committed_at = await self._recorded_at(fact, committed_at)
+                return verdict, committed_at
             if isinstance(fact, facts.StepRecorded) and isinstance(verdict.refused_by, Absent):
                 known = _without(fact, verdict.refused_by)
                 if known is not None:
@@ -135,13 +314,20 @@ class Lease:
                     continue
             await self.look()
             if isinstance(fact, facts.Suspend):
-                return verdict  # what came from outside may be what the code waits for
+                return verdict, committed_at  # what came from outside may be what the code waits for
             if verdict.refused_by is None or verdict.refused_by.key.kind != Execution.KIND:
                 raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
 
+    async def _recorded_at(self, fact: facts.StepRecorded, unknown: int) -> int:
+        """The reply of its commit was lost: the time is in the record."""
+        e = self.execution
+        key = journal_key(e.namespace, e.id, e.journal_generation, fact.scope, fact.name, fact.occurrence)
+        [entry] = await self._parts.engine.store.load([key])
+        return settled(entry.recorded_at) or unknown if isinstance(entry, JournalEntry) else unknown
+
     def _refused(self, fact: facts.AnyFact, refusal: Refusal) -> None:
         if refusal.code is Code.LIMIT:
-            raise LimitExceeded("journal", actual=self._entries, limit=limits.JOURNAL_MAX_ENTRIES, unit="entries")
+            raise self._full()
         if isinstance(fact, facts.StepRecorded):
             raise CorruptState(f"execution {self.execution.id!r} {refusal.message}")
 
@@ -156,6 +342,10 @@ class Lease:
 
     def new_id(self) -> str:
         return self._parts.engine.entropy.new_id()
+
+
+async def _then(data: Awaitable[bytes], settled: Callable[[bytes], Changes]) -> Changes:
+    return settled(await data)
 
 
 def _without(fact: facts.StepRecorded, taken: Absent) -> facts.StepRecorded | None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from outlast.model.journal import OperationKey
+from outlast.codec.failures import decode_failure, raised_again
+from outlast.model.journal import SUCCEEDED, JournalEntry, OperationKey
 from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.marks import marked
 
 if TYPE_CHECKING:
     import asyncio
@@ -66,6 +68,10 @@ class Outcome(Struct, frozen=True):
     """The event (name, dedup) that is received by it, in the same commit."""
     effects: Effects = NO_EFFECTS
     """What it does to others, in the same commit."""
+    unwinds: bool = False
+    """It registers an undo."""
+    entry: JournalEntry | None = None
+    """Recorded already, with what it did."""
 
 
 class Operation:
@@ -96,6 +102,16 @@ class Operation:
 
     def __str__(self) -> str:
         return described(self.kind.OP, self.key)
+
+
+def recorded_outcome(values: Values, execution_id: str, operation: Operation, entry: JournalEntry) -> Outcome:
+    """What a recorded operation comes to, decoded as it was the first time."""
+    data = entry.value or b"null"
+    if entry.outcome == SUCCEEDED:
+        return Outcome(data, value=operation.kind.decode(values, data, f"result of {operation}"))
+    failure = decode_failure(values.unseal(data))
+    error = raised_again(failure, execution_id=execution_id, what=str(operation))
+    return Outcome(data, error=marked(error, operation.key))
 
 
 def described(op: str, key: OperationKey) -> str:

@@ -15,7 +15,7 @@ import msgspec
 from outlast.errors import LeaseLost
 from outlast.machine.replay import beside
 from outlast.model.journal import FAILED, RETRY
-from outlast.runtime.current import step_var
+from outlast.runtime.current import operation_var, step_var
 from outlast.runtime.operation import Operation
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.timers import Alarm
@@ -47,6 +47,7 @@ class Performing:
         # The step's code runs in this task, in the context of its call; another try gets a task and a context anew.
         context = operation.context.copy()
         context.run(step_var.set, name)
+        context.run(operation_var.set, operation)
         self.live[operation] = self._real.create_task(
             self._perform(operation, tries), name=f"outlast {name}", context=context
         )
@@ -63,6 +64,8 @@ class Performing:
                 await self._record_try(operation, outcome)
                 self._back_off(operation, outcome.wake_at)
                 return
+            if attempt.stream.owes:
+                await attempt.stream.flushed()  # what it emitted comes before its outcome
             await attempt.settle(operation, outcome)
         except LeaseLost as lost:
             attempt.lose(str(lost))

@@ -17,11 +17,13 @@ from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.effects import NO_EFFECTS, Effects
-from outlast.runtime.endings import Completed, Diverged, Ending, Gone, Raised
+from outlast.runtime.endings import CodeEnding, Completed, Diverged, Ending, Gone, Raised
 from outlast.runtime.lease import Lease
 from outlast.runtime.operation import Operation
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.signals import Stopped
+from outlast.runtime.stream import Progress, Stream
+from outlast.runtime.unwinding import Unwinding
 from outlast.store.port import ClaimedExecution, Verdict
 
 PATIENCE_S = 10.0
@@ -87,6 +89,8 @@ class _Rehearsal(LiveAttempt):
     def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
         super().__init__(parts, claimed, workflow)
         self.lease = _NothingWritten(parts, claimed.execution, heard=self.hear)
+        self.stream = _Silence(self)
+        self.unwinding = _NothingUndone(self)
         self.reached_end = False
 
     @property
@@ -108,10 +112,27 @@ class _Rehearsal(LiveAttempt):
     def hear(self, inbox: int) -> None:
         return None
 
+    def finish(self, ending: Ending) -> None:
+        """Of its children nobody is waited for."""
+        self._end(ending, Stopped)
+
     def _alarm(self) -> None:
         return None
 
     async def _commit(self, ending: Ending) -> None:
+        return None
+
+
+class _NothingUndone(Unwinding):
+    def code_ended(self, ending: CodeEnding, workflow: WorkflowDefinition) -> None:
+        self._attempt.finish(ending)
+
+
+class _Silence(Stream):
+    def emit(self, frame: object, operation: OperationKey | None) -> None:
+        return None
+
+    def show(self, progress: Progress) -> None:
         return None
 
 
@@ -129,6 +150,7 @@ class _NothingWritten(Lease):
         *,
         tries: int = 1,
         consumes: tuple[str, str] | None = None,
+        unwinds: bool = False,
         effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """What the code gives up is noted by an attempt; here it is only said to be."""

@@ -17,9 +17,9 @@ The contract, in short (the conformance suite `outlast.testing.conformance` is t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import StrEnum
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -47,6 +47,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     native_doorbell: bool
     exact_order: bool
     """Claims are ordered across the whole store, not only within a partition."""
+    transactions: Literal["def", "async def"] | None = None
+    """Which functions can run inside of a commit (`Transacting`); None if a store has no such commits."""
 
 
 # ---- commit -------------------------------------------------------------------------------------------------------
@@ -300,6 +302,36 @@ class Store(Protocol):
     ) -> int:
         """Delete ended executions, with all that belongs to them: those whose retention is over, or, if
         `finished_before` is given, those that ended before. Returns how many."""
+        ...
+
+
+# ---- the user's own tables ----------------------------------------------------------------------------------------
+
+
+class Transacted(Struct, frozen=True):
+    """What became of it: the verdict on the change, or what the body raised, and then nothing is written."""
+
+    now: int
+    verdict: Verdict | None = None
+    raised: BaseException | None = None
+
+
+Body: TypeAlias = Callable[[Any], Changes | Awaitable[Changes]]
+"""Gets a connection to the store's own database, and gives the change to commit with what it did there."""
+
+
+@runtime_checkable
+class Transacting(Protocol):
+    """A store whose database also holds tables of the user's; `Capabilities.transactions` says so."""
+
+    async def transact(self, check: Changes, body: Body, *, limit_ms: int) -> Transacted:
+        """Commit what the body does and the change that it gives as one, or nothing of either.
+
+        `check` is that change with another value. First its guards are read: if they do not hold, or its records are
+        there, the verdict says so and the body is not called. It may be called again if the transaction is done anew;
+        what it did before is rolled back then. It may not touch Outlast's tables, nor commit or roll back, and is
+        stopped after `limit_ms`. Its connection is of no use afterwards.
+        """
         ...
 
 

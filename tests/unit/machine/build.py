@@ -60,6 +60,7 @@ USUAL: dict[type[facts.Fact], dict[str, Any]] = {
         "outcome": "ok",
         "value": b"paid",
     },
+    facts.Progressed: {"value": b"half"},
     facts.Suspend: {"reason": "event:plan", "waits": ("event:plan",)},
     facts.Wake: {"cause": "timer"},
     facts.Complete: {"output": b"receipt"},

@@ -5,7 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from outlast.machine.replay import BESIDE, GIVEN_UP, Replay, beside, key_of
-from outlast.model.journal import BEGAN, CANCEL, CANCELLED, FAILED, PATCH, RETRY, STEP, SUCCEEDED, WAIT, JournalEntry
+from outlast.model.journal import (
+    BEGAN,
+    CANCEL,
+    CANCELLED,
+    FAILED,
+    PATCH,
+    RETRY,
+    STEP,
+    SUCCEEDED,
+    UNDO_SCOPE,
+    UNWIND,
+    WAIT,
+    JournalEntry,
+)
 
 
 def entry(
@@ -176,4 +189,12 @@ def test_ten_thousand_outcomes_behind_a_gap_are_found_without_a_search():
 def test_patches_are_known_and_not_delivered():
     cursor = replay(entry("outlast:patches", 0, op=PATCH, value=b'["fraud-check"]'), entry("a", 1))
     assert cursor.patches == {"fraud-check"}
+    assert [taken(cursor, A), bool(cursor)] == ["a", False]
+
+
+def test_what_is_undone_is_known_and_no_code_waits_for_it():
+    unwind = entry("outlast:unwind", 1, op=UNWIND)
+    cursor = replay(entry("a", 0), unwind, entry("refund", 2, scope=UNDO_SCOPE))
+    assert cursor.unwound == unwind
+    assert (UNDO_SCOPE, "refund", 1) in cursor.recorded
     assert [taken(cursor, A), bool(cursor)] == ["a", False]

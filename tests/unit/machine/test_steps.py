@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from outlast import limits
 from outlast.machine import facts
-from outlast.machine.changes import Code, Insert, Matches, Patch
+from outlast.machine.changes import Code, Insert, Matches, Patch, Put
 from outlast.model.event import event_key
 from outlast.model.journal import JournalEntry
+from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from tests.unit.machine.build import (
     KEY,
@@ -111,3 +112,20 @@ def test_a_step_may_follow_a_failed_attempt_only_under_the_new_lease():
     assert refusal_of(again, facts.StepRecorded, epoch=1).code is Code.NOT_HOLDER
     assert say(facts.StepRecorded, again).epoch == 2
     assert changes_of(again, facts.StepRecorded).guards == (fence(again),)
+
+
+def test_progress_is_a_gauge_beside_the_row_under_the_fence():
+    execution = active()
+    changes = changes_of(execution, facts.Progressed, value=b"half")
+    gauge = Payload(
+        namespace="shop",
+        execution="order-42",
+        generation=1,
+        role=Role.PROGRESS,
+        value=b"half",
+        change_id="a-Progressed",
+    )
+    assert changes.guards == (fence(execution),)
+    assert changes.writes == (Put(gauge),)
+    assert refusal_of(active(), facts.Progressed, epoch=0).code is Code.NOT_HOLDER
+    assert refusal_of(succeeded(), facts.Progressed).code is Code.TERMINAL

@@ -16,7 +16,7 @@ from outlast.machine.backoff import delay_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
-from outlast.runtime.current import step_var
+from outlast.runtime.current import operation_var, step_var
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.parts import Parts
@@ -58,7 +58,7 @@ class StepCall(Performed):
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
         """Try until it succeeds, may not be retried, or must wait for long."""
-        step = self.step = _stood_in(parts, self.step)
+        step = self.step = stood_in(parts, self.step)
         here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
         while True:
             tries += 1
@@ -71,21 +71,32 @@ class StepCall(Performed):
             except CodecHookFailed:
                 raise  # no outcome can be written: the step runs again when the codec is back
             except BaseException as raised:
-                error = _own_error(operation, raised)
-                here = False
-                if isinstance(error, (*step.fatal, *FATAL)) or tries >= step.retry.max_attempts:
-                    # The code sees what a replay would raise, live as well.
-                    data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
-                    return Outcome(parts.values.seal(data), error=settled, tries=tries)
-            wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
-            if wait_ms > HOLD_MAX_MS:
-                return BackOff(await parts.engine.store.now() + wait_ms, tries)
-            await parts.engine.timing.sleep(wait_ms / 1_000)
+                error = own_error(operation, raised)
+            here = False
+            ended = await self.failed(parts, execution, operation, error, tries)
+            if ended is not None:
+                return ended
+
+    async def failed(
+        self, parts: Parts, execution: Execution, operation: Operation, error: Exception, tries: int
+    ) -> Outcome | BackOff | None:
+        """A try failed. None: the wait before the next one is over."""
+        step = self.step
+        if isinstance(error, (*step.fatal, *FATAL)) or tries >= step.retry.max_attempts:
+            # The code sees what a replay would raise, live as well.
+            data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
+            return Outcome(parts.values.seal(data), error=settled, tries=tries)
+        wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
+        if wait_ms > HOLD_MAX_MS:
+            return BackOff(await parts.engine.store.now() + wait_ms, tries)
+        await parts.engine.timing.sleep(wait_ms / 1_000)
+        return None
 
     async def _invoke(self, parts: Parts, operation: Operation) -> Any:
         step = self.step
         context = operation.context.copy()
         context.run(step_var.set, step.name)
+        context.run(operation_var.set, operation)
         loop = asyncio.get_running_loop()
         limit = parts.engine.timing.limit(step.timeout_s if step.is_async else None)
 
@@ -128,13 +139,13 @@ class StepCall(Performed):
             raise _ended_with(step.name, raised) from raised
 
 
-def _stood_in(parts: Parts, step: StepDefinition) -> StepDefinition:
+def stood_in(parts: Parts, step: StepDefinition) -> StepDefinition:
     """The step itself, or what a test calls in its place: with its type, its retries and its timeout."""
     fn = parts.stand_ins.get(step.name)
     return step if fn is None else structs.replace(step, fn=fn, is_async=True)
 
 
-def _own_error(operation: Operation, raised: BaseException) -> Exception:
+def own_error(operation: Operation, raised: BaseException) -> Exception:
     """What the step failed with; what tells this task to stop is raised again."""
     if isinstance(raised, KeyboardInterrupt | GeneratorExit):
         raise raised

@@ -240,7 +240,11 @@ async def due(session: Session, time: StoreTime, kind: DueKind, limit: int, filt
     if depth == limit:
         counted = statement("due:depth").format(part=part)
         depth = (await session.rows(counted, {"now": at, "limit": DEPTH_MAX, **values}))[0]["n"]
-    return Due(at, items, depth)
+    next_at = None
+    if kind is DueKind.TIMER:
+        later = statement("due:next_timer").format(filter=text)
+        next_at = (await session.rows(later, {"now": at, **values}))[0]["next_at"]
+    return Due(at, items, depth, next_at)
 
 
 def filtered(filter: Filter, id_column: str, tag_part: str = "tag") -> tuple[str, dict[str, Any]]:

@@ -65,6 +65,16 @@ class Commit:
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
         return [self._step(changes) or self._apply(changes) for changes in batch]
 
+    def rehearse(self, changes: Changes) -> Verdict | None:
+        """Why `changes` could not be applied now, or were before; None if they can be. Nothing is written."""
+        for guard in changes.guards:
+            if not self._holds(guard)[0]:
+                return self._refused(changes, guard)
+        for write in changes.writes:
+            if type(write) is Insert and self._exists(write.record.key):
+                return self._refused(changes, Absent(write.record.key))
+        return None
+
     def _step(self, changes: Changes) -> Verdict | None:
         """A step, the commonest change of all: its fence, which is often known, and its insert. None if it is not one,
         or if either says no: then nothing is written, and it goes the long way."""

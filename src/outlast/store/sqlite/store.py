@@ -32,6 +32,7 @@ from outlast.store.checks import check_batch, check_claim, check_frames, check_l
 from outlast.store.port import (
     EVERYTHING,
     Appended,
+    Body,
     Capabilities,
     Claimed,
     ClaimRequest,
@@ -46,8 +47,9 @@ from outlast.store.port import (
     Points,
     Query,
     Renewed,
+    Transacted,
 )
-from outlast.store.sqlite import claim, health, reading, writing
+from outlast.store.sqlite import claim, health, reading, transacting, writing
 from outlast.store.sqlite.commit import Commit
 from outlast.store.sqlite.connection import Connection, Transaction
 from outlast.store.sqlite.doorbell import Doorbell, Listener
@@ -114,7 +116,7 @@ class SqliteStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(native_doorbell=True, exact_order=True)
+        return Capabilities(native_doorbell=True, exact_order=True, transactions="def")
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -234,6 +236,8 @@ class SqliteStore:
                 self._use_wal(connection, turn)  # a stranger's database stays as it is
             if self._on_connect is not None:
                 self._on_connect(connection)
+            if turn is not None and connection.authorizer is None:
+                connection.authorizer = transacting.Guard()
         except BaseException as error:
             connection.close(True)
             if self._read_only and isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError):
@@ -298,6 +302,10 @@ class SqliteStore:
         return await self._write(
             "append", lambda tx: writing.append(tx, namespace, execution_id, epoch, change_id, frames)
         )
+
+    async def transact(self, check: Changes, body: Body, *, limit_ms: int) -> Transacted:
+        check_batch([check])
+        return await self._write("transact", lambda tx: transacting.transact(tx, check, body, limit_ms))
 
     async def purge(
         self, *, finished_before: int | None = None, limit: int = 1_000, filter: Filter = EVERYTHING

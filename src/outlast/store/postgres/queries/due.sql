@@ -38,6 +38,12 @@ WHERE x.deadline_at <= :now {filter} ORDER BY x.deadline_at LIMIT :limit
 SELECT x.wake_at AS due_at, {columns} FROM outlast.execution AS x
 WHERE x.wake_at <= :now {filter} ORDER BY x.wake_at LIMIT :limit
 
+-- part: next_timer
+-- When to look again: the first wake time that lies ahead.
+SELECT (
+  SELECT x.wake_at FROM outlast.execution AS x WHERE x.wake_at > :now {filter} ORDER BY x.wake_at LIMIT 1
+) AS next_at
+
 -- part: retention
 SELECT x.purge_at AS due_at, {columns} FROM outlast.execution AS x
 WHERE x.purge_at <= :now {filter} ORDER BY x.purge_at LIMIT :limit

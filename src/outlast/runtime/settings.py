@@ -1,4 +1,4 @@
-"""What `app.run_worker` and `app.worker` take, checked where it is written."""
+"""What `run_worker` and `app.worker` take, checked when it is given."""
 
 from __future__ import annotations
 

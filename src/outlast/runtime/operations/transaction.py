@@ -1,0 +1,90 @@
+"""A transaction: the user's SQL and the journal's record of it, in one commit of the store that holds both."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Awaitable
+from typing import Any, ClassVar
+
+from outlast import limits
+from outlast.errors import CodecHookFailed, TransactionUnsupported
+from outlast.model.execution import Execution
+from outlast.runtime.current import attempt_var, connection_var
+from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.performed import BackOff
+from outlast.runtime.operations.step import StepCall, own_error, stood_in
+from outlast.runtime.parts import Parts
+from outlast.store.port import Store, Transacting
+
+
+class TransactionCall(StepCall):
+    """One call of a transaction. A step, but for where it runs and how its success is recorded."""
+
+    __slots__ = ()
+
+    OP: ClassVar = "transaction"
+
+    async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
+        if stood_in(parts, self.step) is not self.step:
+            return await super().perform(parts, execution, operation, tries)  # a test's stub has no SQL
+        attempt, store = attempt_var.get(), transacting(parts.engine.store, self.step.name, is_async=self.step.is_async)
+        assert attempt is not None
+        context, limit_ms = contextvars.copy_context(), limits.TRANSACTION_MAX_MS
+        if self.step.timeout_s is not None:
+            limit_ms = min(limit_ms, round(self.step.timeout_s * 1_000))
+        while True:
+            tries += 1
+            done = await attempt.lease.transact(
+                store,
+                operation.key,
+                self.OP,
+                tries,
+                lambda connection: self._call(parts, operation, context, connection),
+                limit_ms=limit_ms,
+            )
+            if isinstance(done, tuple):
+                entry, data = done
+                value = self.decode(parts.values, data, f"result of {operation}")
+                return Outcome(data, value=value, tries=tries, entry=entry)
+            if isinstance(done, CodecHookFailed):
+                raise done
+            ended = await self.failed(parts, execution, operation, own_error(operation, done), tries)
+            if ended is not None:
+                return ended
+
+    def _call(
+        self, parts: Parts, operation: Operation, context: contextvars.Context, connection: Any
+    ) -> bytes | Awaitable[bytes]:
+        """`def` in whatever thread the store calls it, `async def` in the step's own."""
+        if self.step.is_async:
+            return self._awaited_bytes(parts, operation, connection)
+        context = context.copy()
+        context.run(connection_var.set, connection)
+        return context.run(self._bytes, parts, operation)
+
+    def _bytes(self, parts: Parts, operation: Operation) -> bytes:
+        result = self.step.fn(*self.args, **self.kwargs)
+        return parts.values.settle(result, self.step.result, f"result of {operation}")[0]
+
+    async def _awaited_bytes(self, parts: Parts, operation: Operation, connection: Any) -> bytes:
+        token = connection_var.set(connection)
+        try:
+            result = await self.step.fn(*self.args, **self.kwargs)
+        finally:
+            connection_var.reset(token)
+        return parts.values.settle(result, self.step.result, f"result of {operation}")[0]
+
+
+def transacting(store: Store, name: str, *, is_async: bool) -> Transacting:
+    """The store, if it can run functions of this colour in its commits."""
+    colour, can = "async def" if is_async else "def", store.capabilities.transactions
+    if can is None or not isinstance(store, Transacting):
+        raise TransactionUnsupported(
+            f"transaction {name!r}: the store {store.url} has no tables of yours to commit with its own; "
+            "make it a step (@app.step) that is safe to repeat"
+        )
+    if can != colour:
+        raise TransactionUnsupported(
+            f"transaction {name!r} is written as {colour}: the store {store.url} runs transactions written as {can}"
+        )
+    return store

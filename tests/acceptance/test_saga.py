@@ -1,0 +1,160 @@
+"""A saga of five steps that fails at the fourth, crashed at every await: each undo exactly once, by its books."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import outlast
+from outlast import App
+from outlast.testing import CrashPoints, ManualClock
+from tests.acceptance.crashing import Process, exists, until_crash
+
+DONE = ["open", "do 1", "do 2", "do 3", "undo 4", "undo 3", "undo 2", "undo 1"]
+
+
+def build_saga(app: App, ledger: list[str]) -> Any:
+    """All of it in the store's own file: what the ledger says is what was committed."""
+
+    @app.transaction
+    def opening() -> None:
+        sql = outlast.connection()
+        sql.execute("CREATE TABLE IF NOT EXISTS ledger (n INTEGER PRIMARY KEY, what TEXT NOT NULL)")
+        sql.execute("INSERT INTO ledger (what) VALUES ('open')")
+
+    @app.transaction
+    def do(n: int) -> int:
+        ledger.append(f"do {n}")
+        if n == 4:
+            raise RuntimeError("the fourth fails")
+        outlast.connection().execute("INSERT INTO ledger (what) VALUES (?)", (f"do {n}",))
+        return n
+
+    @app.transaction
+    def undo(n: int) -> None:
+        outlast.connection().execute("INSERT INTO ledger (what) VALUES (?)", (f"undo {n}",))
+
+    @app.workflow(name="saga")
+    async def saga() -> None:
+        await opening.aio()
+        for n in range(1, 6):
+            await outlast.compensate(undo, n)
+            await do.aio(n)
+
+    return saga
+
+
+def build_parallel_saga(app: App, ledger: list[str]) -> Any:
+    @app.transaction
+    def opening() -> None:
+        sql = outlast.connection()
+        sql.execute("CREATE TABLE IF NOT EXISTS ledger (n INTEGER PRIMARY KEY, what TEXT NOT NULL)")
+        sql.execute("INSERT INTO ledger (what) VALUES ('open')")
+
+    @app.transaction
+    def do(n: int) -> int:
+        outlast.connection().execute("INSERT INTO ledger (what) VALUES (?)", (f"do {n}",))
+        return n
+
+    @app.transaction
+    def undo(n: int) -> None:
+        outlast.connection().execute("INSERT INTO ledger (what) VALUES (?)", (f"undo {n}",))
+
+    async def branch(n: int) -> None:
+        await outlast.compensate(undo, n)
+        await do.aio(n)
+
+    @app.workflow(name="parallel")
+    async def parallel() -> None:
+        await opening.aio()
+        await asyncio.gather(branch(1), branch(2), branch(3))
+        raise RuntimeError("the fourth fails")
+
+    return parallel
+
+
+def books(path: Path) -> list[str]:
+    connection = apsw.Connection(str(path))
+    try:
+        if not list(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger'")):
+            return []
+        return [what for (what,) in connection.execute("SELECT what FROM ledger ORDER BY n")]
+    finally:
+        connection.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", ["*:begin", "*:reply", "transact:statement done", "transact:commit"])
+async def test_a_crash_at_any_await_undoes_each_once(point: str, tmp_path: Path) -> None:
+    expected = ("RuntimeError", "the fourth fails")
+    crashes = 0
+    for nth in range(1, 500):
+        path = tmp_path / f"{nth}.db"
+        clock, points = ManualClock(), CrashPoints()
+        points.crash_at(point, nth=nth)
+        came = await until_crash(Process(path, build_saga, clock, points), (), points)
+        if came is not None:
+            assert came == expected
+            assert books(path) == DONE
+            break
+        crashes += 1
+        if not await exists(path, clock):
+            assert books(path) == []
+            continue
+        assert await Process(path, build_saga, clock).take_over(clock) == expected
+        assert books(path) == DONE
+    assert crashes >= 7, "fewer than its transactions"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", ["*:begin", "*:reply"])
+async def test_two_crashes_in_a_row_undo_each_once(point: str, tmp_path: Path) -> None:
+    expected = ("RuntimeError", "the fourth fails")
+    for nth in range(8, 30, 3):
+        for again in (2, 4, 6):
+            path = tmp_path / f"{nth}-{again}.db"
+            clock, points = ManualClock(), CrashPoints()
+            points.crash_at(point, nth=nth)
+            if await until_crash(Process(path, build_saga, clock, points), (), points) is not None:
+                continue
+            more = CrashPoints()
+            second = Process(path, build_saga, clock, more)
+            more.crash_at(point, nth=again)
+            taking = asyncio.create_task(second.take_over(clock))
+            while not more.crashed and not taking.done():  # noqa: ASYNC110 (set by the store's own thread)
+                await asyncio.sleep(0.001)
+            if more.crashed:
+                await second.die()
+                taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            assert await Process(path, build_saga, clock).take_over(clock) == expected
+            assert books(path) == DONE
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", ["*:begin", "*:reply"])
+async def test_parallel_branches_are_undone_each_once(point: str, tmp_path: Path) -> None:
+    expected = ("RuntimeError", "the fourth fails")
+    for nth in range(1, 500):
+        path = tmp_path / f"{nth}.db"
+        clock, points = ManualClock(), CrashPoints()
+        points.crash_at(point, nth=nth)
+        came = await until_crash(Process(path, build_parallel_saga, clock, points), (), points)
+        if came is None and not await exists(path, clock):
+            continue
+        if came is None:
+            came = await Process(path, build_parallel_saga, clock).take_over(clock)
+        assert came == expected
+        written = books(path)
+        assert written[0] == "open"
+        assert sorted(written[1:4]) == ["do 1", "do 2", "do 3"]
+        assert written[4:] == ["undo 3", "undo 2", "undo 1"]
+        if not points.crashed:
+            break
