@@ -7,7 +7,7 @@ import pytest
 from outlast import limits
 from outlast.errors import InvalidName, LimitExceeded
 from outlast.machine import facts
-from outlast.machine.changes import Add, Code, Insert, Patch
+from outlast.machine.changes import Add, Code, Insert, Matches, Patch
 from outlast.model.event import Event
 from outlast.model.execution import Execution, ParentClose, execution_key
 from outlast.model.journal import JournalEntry
@@ -141,10 +141,24 @@ def test_a_cancel_that_came_meanwhile_ends_it():
     assert (ended.status, ended.cause, ended.generation) == (Status.CANCELLED, "cancelled", 1)
 
 
-def test_what_it_registered_to_undo_is_done_with_and_the_next_generation_begins_with_the_cancel():
+def test_what_was_registered_to_undo_is_done_with_and_the_next_generation_begins_with_the_cancel():
     """Like a completion, it beats a cancel that its code has not observed."""
     new = after(after(undoable(), facts.CancelRequested), facts.Continue)
     assert (new.status, new.cancel_requested, new.unwinds, new.generation) == (Status.READY, True, False, 2)
+
+
+def test_what_is_expiring_expires_instead_of_going_on_without_its_deadline():
+    told = after(undoable(deadline_ms=60_000), facts.DeadlinePassed)
+    assert changes_of(told, facts.Continue).guards == (fence_and_inbox(told),)
+    ended = after(told, facts.Continue)
+    assert (ended.status, ended.cause, ended.generation) == (Status.EXPIRED, "deadline", 1)
+
+
+def test_an_end_by_a_cancel_leaves_no_child_behind():
+    told = after(active(), facts.CancelRequested)
+    [guard] = changes_of(told, facts.Cancelled).guards
+    assert isinstance(guard, Matches)
+    assert guard.fields["has_children"] is False
 
 
 def test_an_input_past_the_limit_is_refused():
