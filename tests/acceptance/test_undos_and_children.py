@@ -111,6 +111,29 @@ async def test_a_deadline_undoes_and_takes_the_child_along(clocked: Place) -> No
         await status_is(child, "cancelled")
 
 
+async def test_a_retry_does_not_wait_for_children(app: App) -> None:
+    """The child may wait for what only the next attempt does."""
+    tries: list[int] = []
+
+    @app.workflow
+    async def child() -> str:
+        return await outlast.receive("go", str)
+
+    @app.workflow(retry=Retry(max_attempts=2, initial="1ms"))
+    async def parent() -> str:
+        started = await child.options(id="child", parent_close="wait").start()
+        tries.append(1)
+        if len(tries) == 1:
+            raise KeyError("not yet")
+        await started.send("go", "on")
+        return "done"
+
+    async with app:
+        handle = await parent.start()
+        assert await handle.result(timeout=20) == "done"
+        assert len(await handle.attempts()) == 2
+
+
 async def test_a_child_undoes_what_is_its_own(app: App) -> None:
     done: list[str] = []
 

@@ -37,7 +37,7 @@ from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
 from outlast.runtime.effects import NO_EFFECTS
-from outlast.runtime.endings import Asleep, Completed, Diverged, Ending, Gone, Raised, commit_ending, ending_of
+from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, is_end
 from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
@@ -492,7 +492,7 @@ class LiveAttempt:
 
     def finish(self, ending: Ending) -> None:
         """The code has ended, and all undos have their outcome. Children that it must wait for come first."""
-        if isinstance(ending, Completed | Raised) and self.execution.has_children:
+        if self.execution.has_children and is_end(self.lease, self.workflow, ending):
             self._signal = Stopped  # nothing that is left of the code counts any more
             self.errand(self._end_after_children(ending))
         else:

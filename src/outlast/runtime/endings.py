@@ -148,6 +148,17 @@ def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception) -> boo
     return not tries_again(lease.execution, retryable=is_retryable(workflow, error))
 
 
+def is_end(lease: Lease, workflow: WorkflowDefinition, ending: Ending) -> bool:
+    """Whether the execution ends with it, by its code's own doing: not by a cancel, and not to be tried again."""
+    match ending:
+        case Completed():
+            return True
+        case Raised(error, recorded):
+            return recorded is not None or is_last(lease, workflow, error)
+        case _:
+            return False
+
+
 async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:
     """The work is not failed for the code's sake: it waits for code that fits its journal."""
     _log.error("%s", error)
