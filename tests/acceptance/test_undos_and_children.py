@@ -7,14 +7,26 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast import App, ExecutionCancelled, ExecutionExpired, Handle, Retry, WrongPlace
+from outlast import (
+    App,
+    ExecutionCancelled,
+    ExecutionExpired,
+    ExecutionNotFound,
+    ExecutionRefused,
+    Handle,
+    Retry,
+    WrongPlace,
+)
 from outlast.testing import harness, replay_every_await
-from tests.acceptance.conftest import Place, status_is, until
+from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
 async def waits_for(handle: Handle[Any], reason: str) -> None:
     async def so() -> bool:
-        return (await handle.info()).reason == reason
+        try:
+            return (await handle.info()).reason == reason
+        except ExecutionNotFound:
+            return False  # a child that is about to start
 
     await until(so, f"{handle.id} does not wait for {reason}")
 
@@ -222,6 +234,49 @@ async def test_a_def_workflow_is_refused_as_well(app: App) -> None:
     async with app:
         assert await loop.aio(1) == "went on"
         assert done == []
+
+
+# ---- forks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("called", [False, True])
+async def test_a_fork_has_the_end_of_a_child_of_the_original_or_hears_that_it_is_not_its_own(
+    app: App, called: bool
+) -> None:
+    gate = Gate()
+
+    @app.step
+    async def look() -> None:
+        await gate()
+
+    @app.workflow
+    async def child() -> str:
+        return await outlast.receive("go", str)
+
+    @app.workflow
+    async def parent() -> str:
+        if called:
+            result = child.options(id="child")()
+            await look()
+            return await result
+        started = await child.options(id="child").start()
+        await look()
+        return await started.result()
+
+    async with app:
+        handle, its_child = await parent.options(id="it").start(), app.execution("it/child")
+        await gate.reached()
+        await waits_for(its_child, "event:go")
+        gate.open()
+        await waits_for(handle, "child:it/child")
+        early = await handle.fork(from_step="look")
+        with pytest.raises(ExecutionRefused, match="not a child"):
+            await early.result(timeout=20)
+        assert (await its_child.info()).status == "suspended"
+        await its_child.send("go", "on")
+        assert await handle.result(timeout=20) == "on"
+        late = await handle.fork(from_step="look")
+        assert await late.result(timeout=20) == "on"
 
 
 # ---- in the testing kit -------------------------------------------------------------------------------------------

@@ -176,7 +176,13 @@ class Workflow(Generic[P, R]):
     def child(self, attempt: LiveAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartChild:
         given = self._start_options
         fact = self.fact(args, kwargs, namespace=attempt.execution.namespace)
-        return StartChild(fact, given=given.id, detached=given.detached, parent_close=given.parent_close)
+        return StartChild(
+            fact,
+            parent=attempt.execution.id,
+            given=given.id,
+            detached=given.detached,
+            parent_close=given.parent_close,
+        )
 
     def held(self, started: Started) -> Handle[R]:
         from outlast.client.handle import Handle
@@ -185,7 +191,8 @@ class Workflow(Generic[P, R]):
 
     def result_of(self, started: Started) -> AwaitChild:
         """Of a child that is called: nobody else holds it, so giving the call up gives the child up."""
-        return AwaitChild(started.id, self.arguments.result, start=started.start, cancels=True)
+        own = started.start is not None
+        return AwaitChild(started.id, self.arguments.result, start=started.start, cancels=own)
 
     async def _called(self, attempt: LiveAttempt, started: asyncio.Future[Any]) -> R:
         return await attempt.call(self.result_of(await started))

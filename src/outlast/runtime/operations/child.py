@@ -44,21 +44,24 @@ if TYPE_CHECKING:
 
 
 class Started(Struct, frozen=True):
-    """What the journal keeps of a start: which child, and under which change id it was asked for."""
+    """What the journal keeps of a start: which child, under which change id it was asked for, and by whom. A fork has
+    the entry too, but not the child: for it there is no `start`."""
 
     id: str
-    start: str
+    start: str | None
+    by: str = ""
 
 
 class StartChild(Performed):
-    __slots__ = ("detached", "given", "parent_close", "start")
+    __slots__ = ("detached", "given", "parent", "parent_close", "start")
 
     OP: ClassVar = "start"
 
     def __init__(
-        self, start: facts.Start, *, given: str | None, detached: bool, parent_close: ParentClose | None
+        self, start: facts.Start, *, parent: str, given: str | None, detached: bool, parent_close: ParentClose | None
     ) -> None:
         self.start = start
+        self.parent = parent
         self.given = given
         self.detached = detached
         if parent_close is None:
@@ -81,7 +84,7 @@ class StartChild(Performed):
         except (ExecutionConflict, ValueError) as error:
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled)
-        started = Started(fact.id, fact.change_id)
+        started = Started(fact.id, fact.change_id, execution.id)
         data, _ = parts.values.settle(started, Started, str(operation))
         return Outcome(data, value=started, effects=effects)
 
@@ -107,7 +110,8 @@ class StartChild(Performed):
         return Effects(tells=(facts.Tell(fact.change_id, fact.id, facts.encode_fact(fact)),), adopts=adopts)
 
     def decode(self, values: Values, data: bytes, what: str) -> Started:
-        return values.decode(data, Started, what)
+        started = values.decode(data, Started, what)
+        return started if started.by in ("", self.parent) else structs.replace(started, start=None)
 
 
 def child_name(key: OperationKey, generation: int) -> str:
