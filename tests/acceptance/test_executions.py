@@ -341,6 +341,7 @@ async def test_a_result_may_be_waited_for_with_a_timeout_and_goes_on(app: App, g
         handle = await waiting.start()
         with pytest.raises(TimeoutError, match="it goes on"):
             await handle.result(timeout="30ms")
+        await gate.reached()
         assert (await handle.info()).status == Status.ACTIVE
         gate.open()
         assert await handle.result(timeout=20) == "waited"

@@ -11,6 +11,7 @@ import pytest
 
 import outlast
 from outlast import App, InvalidInput, LimitExceeded, WrongPlace
+from outlast.client.portal import portal
 from tests.acceptance.conftest import Gate, Place, claims_no_more, status_is, until
 
 
@@ -252,7 +253,10 @@ def test_the_blocking_face_reads_frames(app: App) -> None:
             await (await emitting.options(id="it").start()).result(timeout=20)
 
     asyncio.run(serve())
-    assert [frame.value for frame in emitting.sync.execution("it").frames()] == [1, 2]
+    try:
+        assert [frame.value for frame in emitting.sync.execution("it").frames()] == [1, 2]
+    finally:
+        portal().call(app._close)  # the blocking face opened it, for as long as the process lives
 
 
 async def test_a_reader_tails_across_the_death_of_a_worker(clocked: Place) -> None:
