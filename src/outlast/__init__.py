@@ -3,6 +3,7 @@
 from outlast import sync
 from outlast.app import App
 from outlast.authoring.compensation import compensate
+from outlast.authoring.continuing import continue_as_new
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
@@ -64,6 +65,7 @@ __all__ = [
     "uuid4",
     # in workflows
     "Deferred",
+    "continue_as_new",
     "deferred",
     "interrupted",
     "patched",

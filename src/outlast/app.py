@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec import structs
 
+from outlast import limits
 from outlast.authoring.changed import warn_of_changed_code
 from outlast.authoring.decorators import StepDecorator, TransactionDecorator, WorkflowDecorator
 from outlast.authoring.registry import Registry
@@ -46,10 +47,11 @@ from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, StoreClosed, WrongPlace
 from outlast.machine.changes import lane_channel, partition_channel
 from outlast.model.duration import Duration
+from outlast.model.names import check_name
 from outlast.model.status import Status
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
-from outlast.runtime.current import connection_var
+from outlast.runtime.current import connection_var, inside
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
@@ -338,7 +340,11 @@ class App:
         return await self.opened().start_many([check_bound(one) for one in bound])
 
     def execution(self, execution_id: str) -> Handle[Any]:
-        return self.opened().handle(execution_id, Any)
+        """A handle on an execution that was started before. In a workflow, telling it something is durable."""
+        check_name("id", execution_id, max_chars=limits.ID_MAX_CHARS)
+        if inside() is None:
+            self.opened()
+        return Handle(self, execution_id, Any)
 
     async def find(
         self,
@@ -411,7 +417,7 @@ class Opened:
         self.loop = asyncio.get_running_loop()
         self._app = app
         self._store = store
-        self._engine = Engine(store, entropy=app.entropy, timing=app.timing)
+        self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True)
         self.waiters = Waiters(store, self._engine.timing)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
@@ -540,6 +546,7 @@ class Opened:
         if self.worker is not None:
             await self.worker.abandon()
             self.worker = None
+        await self._engine.outbox.abandon()
         await self.close()
 
     async def close(self) -> None:

@@ -71,20 +71,20 @@ class Shop:
 
         @app.workflow
         async def calls_a_workflow() -> str:
-            return await checkout(Order("inner"))
+            return await checkout("no order")  # type: ignore[arg-type]
 
         @app.workflow
         async def starts_a_workflow() -> str:
-            handle = await checkout.start(Order("inner"))
+            handle = await checkout.start()  # type: ignore[call-arg]
             return handle.id
 
         @app.workflow
         def calls_a_def_workflow() -> int:
-            return import_file("inner")
+            return import_file(3)  # type: ignore[arg-type]
 
         self.checkout, self.import_file = checkout, import_file
         self.in_a_step, self.in_a_def_step = calls_in_a_step, calls_in_a_def_step
-        self.in_a_workflow = [calls_a_workflow, starts_a_workflow, calls_a_def_workflow]
+        self.with_a_wrong_child = [calls_a_workflow, starts_a_workflow, calls_a_def_workflow]
 
     def written(self) -> dict[str, int]:
         """How many rows of each table there are, without those of the engine itself."""
@@ -320,9 +320,9 @@ async def test_app_opened_twice_at_once(shop: Shop):
     assert 0 in outcomes
 
 
-async def only_the_caller_is_written(shop: Shop, caller: Any, why: str) -> None:
+async def only_the_caller_is_written(shop: Shop, caller: Any, why: str, error: type[Exception] = WrongPlace) -> None:
     async with shop.app:
-        with pytest.raises(WrongPlace, match=why):
+        with pytest.raises(error, match=why):
             await caller.aio()
         assert await shop.app.count() == 1
         assert await shop.app.count(workflow="checkout") == 0
@@ -338,8 +338,9 @@ async def test_workflow_called_inside_a_def_step(shop: Shop):
 
 
 @pytest.mark.parametrize("which", range(3))
-async def test_workflow_called_inside_a_workflow(shop: Shop, which: int):
-    await only_the_caller_is_written(shop, shop.in_a_workflow[which], "inside a workflow: child executions .* yet")
+async def test_a_child_with_wrong_arguments_is_not_started(shop: Shop, which: int):
+    why = ["checkout: order", "missing a required argument", "import_file: path"][which]
+    await only_the_caller_is_written(shop, shop.with_a_wrong_child[which], why, InvalidArguments)
 
 
 @pytest.mark.parametrize(

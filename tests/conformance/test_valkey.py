@@ -21,6 +21,7 @@ from outlast.testing.conformance.commit import (
 from outlast.testing.conformance.crashes import CrashConformance
 from outlast.testing.conformance.doorbell import DoorbellConformance, DoorbellLossConformance
 from outlast.testing.conformance.due import DueConformance
+from outlast.testing.conformance.families import FamilyConformance
 from outlast.testing.conformance.find import FindConformance, FindPagingConformance
 from outlast.testing.conformance.guards import GuardConformance
 from outlast.testing.conformance.harness import Conformance, parts
@@ -90,6 +91,9 @@ class TestDoorbellLoss(DoorbellLossConformance): ...
 
 
 class TestDue(DueConformance): ...
+
+
+class TestFamily(FamilyConformance): ...
 
 
 class TestFind(FindConformance): ...

@@ -24,6 +24,7 @@ PAGES = [
     "README.md",
     "docs/workflows.md",
     "docs/waiting.md",
+    "docs/structure.md",
     "docs/executions.md",
     "docs/workers.md",
     "docs/values.md",

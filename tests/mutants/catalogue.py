@@ -95,8 +95,11 @@ _GUARDS = (
         breaks="settlement 2",
         what="a suspension is not refused by what came from outside meanwhile: a lost wake-up",
         file="machine/parts.py",
-        old='{"status": Status.ACTIVE, "epoch": execution.epoch, "inbox": inbox}',
-        new='{"status": Status.ACTIVE, "epoch": execution.epoch}',
+        old="""            "inbox": inbox,
+            "has_children": execution.has_children,
+""",
+        new="""            "has_children": execution.has_children,
+""",
         noticed_by=(f"{SETTLEMENT}02_suspend_is_refused_if_something_came",),
     ),
     Mutant(
@@ -117,7 +120,7 @@ _GUARDS = (
         what="a completion is refused by a cancel that was not yet observed",
         file="machine/decide_holder.py",
         old="""cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)""",
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)""",
         new="""cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
     return changes(view, execution, fact, [held_and_heard(execution, execution.inbox)], writes, HOME)""",
         noticed_by=(f"{SETTLEMENT}02_a_completion_beats_a_cancel_not_yet_observed",),
@@ -188,7 +191,7 @@ _TRANSITIONS = (
         breaks="rule 3",
         what="the word to the parent is not in the commit of the end",
         file="machine/parts.py",
-        old="    writes += word_to_parent(view, execution, fact, status, value)\n",
+        old="    writes += word_to_parent(view, execution, fact, status, value, cause)\n",
         new="",
         noticed_by=(
             f"{RULE}03_an_end_and_its_completion_are_one_commit",
@@ -343,7 +346,7 @@ _TRANSITIONS = (
         name="lives-share-their-epochs",
         breaks="rule 1",
         what="the epochs of every execution begin at zero, also of an id that was purged and started anew",
-        file="machine/decide_start.py",
+        file="machine/beginnings.py",
         old="        epoch=fact.first_epoch,\n",
         new="",
         noticed_by=(f"{RULE}01_a_zombie_of_a_former_life_is_refused",),
@@ -651,14 +654,51 @@ _RUNTIME = (
         name="struck-off-before-delivered",
         breaks="rule 3",
         what="a delivery is struck off the outbox before its target has it: a crash in between loses it",
-        file="runtime/engine.py",
-        old="""        told = await self.tell(delivery.namespace, delivery.target, decode_fact(delivery.fact))
-        await self.strike(delivery)
-""",
-        new="""        await self.strike(delivery)
-        told = await self.tell(delivery.namespace, delivery.target, decode_fact(delivery.fact))
+        file="runtime/outbox.py",
+        old="told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=delivery)\n",
+        new="""await self.strike(delivery)
+        told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen)
 """,
         noticed_by=("tests/unit/runtime/test_delivery.py::test_a_delivery_cut_off_at_any_commit_is_owed_or_done",),
+    ),
+    Mutant(
+        name="children-left-behind",
+        breaks="rule 3",
+        what="an end does not owe its children anything",
+        file="machine/parts.py",
+        old="    if execution.has_children:\n        errand",
+        new="    if False:\n        errand",
+        noticed_by=(
+            f"{CONFORMANCE}Family::test_the_outbox_closes_the_children_of_an_ended_parent",
+            "tests/unit/machine/test_endings.py::test_an_end_owes_its_children_what_they_were_started_for",
+        ),
+    ),
+    Mutant(
+        name="children-follow-their-parents-cancel",
+        breaks="rule 3",
+        what="a cancel ends the parent, and its children only later: one of them may still be claimed",
+        file="runtime/engine.py",
+        old="        return await with_children(self, execution, fact, answer, now)\n",
+        new="        return answer\n",
+        noticed_by=(f"{CONFORMANCE}Family::test_a_cancel_ends_a_parent_and_its_children_in_one_commit",),
+    ),
+    Mutant(
+        name="received-word-forgotten-while-owed",
+        breaks="settlement 3",
+        what="a word of another partition that is still owed is forgotten once received: repeated, it is another one",
+        file="runtime/forgetting.py",
+        old="        return owed is None and age_ms > REPEATED_WITHIN_MS\n",
+        new="        return age_ms > REPEATED_WITHIN_MS\n",
+        noticed_by=("tests/unit/runtime/test_outbox.py::test_what_a_far_partition_received_is_kept_while_it_is_owed",),
+    ),
+    Mutant(
+        name="told-twice-struck-off-never",
+        breaks="rule 3",
+        what="a debt whose word was told by somebody who died is owed for ever",
+        file="runtime/outbox.py",
+        old="and not told.verdict.again and home",
+        new="and home",
+        noticed_by=(f"{CONFORMANCE}Reconciler::test_a_delivery_that_is_repeated_tells_the_parent_once",),
     ),
     Mutant(
         name="replay-in-another-order",

@@ -11,9 +11,11 @@ from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded
 from outlast.machine.facts import check_priority, check_tags
 from outlast.model.duration import Duration, to_ms
-from outlast.model.names import check_id, check_word
+from outlast.model.execution import ParentClose
+from outlast.model.names import check_id, check_user_name, check_word
 
 IfExists = Literal["same", "error", "restart"]
+ParentCloses = Literal["cancel", "abandon", "wait"]
 
 
 class Options(TypedDict, total=False):
@@ -28,6 +30,9 @@ class Options(TypedDict, total=False):
     lane: str
     requires: Iterable[str]
     retention: Duration
+    send: Mapping[str, Any]
+    detached: bool
+    parent_close: ParentCloses
 
 
 class StartOptions(Struct, frozen=True, kw_only=True):
@@ -42,6 +47,14 @@ class StartOptions(Struct, frozen=True, kw_only=True):
     lane: str | None = None
     requires: tuple[str, ...] | None = None
     retention_ms: int | None = None
+    sends: dict[str, Any] = {}
+    detached: bool = False
+    parent_close: ParentClose | None = None
+
+    def refuse_child_options(self) -> None:
+        """Outside of a workflow there is no parent."""
+        if self.detached or self.parent_close is not None:
+            raise InvalidInput("detached and parent_close are for children, which are started inside a workflow")
 
 
 def parse_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,6 +107,29 @@ def _parse_tags(value: object) -> dict[str, str]:
     return tags
 
 
+def _parse_send(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidInput(f'send must be a mapping of names to values, such as {{"item": item}}, not {value!r}')
+    sends = dict(cast("Mapping[str, Any]", value))
+    for name in sends:
+        check_user_name("event", name)
+    if len(sends) > limits.SENDS_MAX:
+        raise LimitExceeded("send", actual=len(sends), limit=limits.SENDS_MAX, unit="events")
+    return sends
+
+
+def _parse_detached(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidInput(f"detached must be True or False, not {value!r}")
+    return value
+
+
+def _parse_parent_close(value: object) -> ParentClose:
+    if value not in get_args(ParentCloses):
+        raise InvalidInput(f'parent_close must be "cancel", "abandon" or "wait", not {value!r}')
+    return ParentClose(cast("str", value))
+
+
 _PARSERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "id": ("id", check_id),
     "if_exists": ("if_exists", _parse_if_exists),
@@ -104,5 +140,8 @@ _PARSERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "lane": ("lane", lambda value: check_word("lane", value)),
     "requires": ("requires", parse_requires),
     "retention": ("retention_ms", lambda value: to_ms(value, what="retention")),
+    "send": ("sends", _parse_send),
+    "detached": ("detached", _parse_detached),
+    "parent_close": ("parent_close", _parse_parent_close),
 }
 assert set(_PARSERS) == set(Options.__annotations__)

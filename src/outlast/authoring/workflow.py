@@ -8,6 +8,7 @@ receipt = checkout.sync.start(order).result()                    # the blocking 
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -26,7 +27,9 @@ from outlast.errors import InvalidInput, WrongPlace
 from outlast.machine import facts
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_name, check_word
-from outlast.runtime.current import attempt_var, step_var
+from outlast.runtime.attempt import LiveAttempt
+from outlast.runtime.current import attempt_var, inside, step_var
+from outlast.runtime.operations.child import AwaitChild, StartChild, Started
 from outlast.runtime.parts import WorkflowDefinition
 
 if TYPE_CHECKING:
@@ -142,14 +145,63 @@ class Workflow(Generic[P, R]):
         return Bound(self, args, kwargs)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
-        """Accepted when this returns: from then on it will run, whatever happens to this process."""
-        _refuse_inside(self.name)
-        return await self.app.opened().start(Bound(self, args, kwargs))
+        """Accepted when this returns: from then on it will run, whatever happens to this process. In a workflow it is
+        a child of that one."""
+        attempt = self.parent()
+        if attempt is None:
+            return await self.app.opened().start(Bound(self, args, kwargs))
+        return self.held(await attempt.call(self.child(attempt, args, kwargs)))
 
     def execution(self, execution_id: str) -> Handle[R]:
-        """A handle on an execution that was started before."""
+        """A handle on an execution that was started before. In a workflow, telling it something is durable."""
+        from outlast.client.handle import Handle
+
         check_name("id", execution_id, max_chars=limits.ID_MAX_CHARS)
-        return self.app.opened().handle(execution_id, self.arguments.result)
+        if inside() is None:
+            self.app.opened()
+        return Handle(self.app, execution_id, self.arguments.result)
+
+    # ---- inside a workflow ----------------------------------------------------------------------------------------
+
+    def parent(self) -> LiveAttempt | None:
+        """The attempt whose code calls; in a step it is refused, outside there is none."""
+        step = step_var.get()
+        if step is not None:
+            raise WrongPlace(
+                f"workflow {self.name!r} was called inside step {step!r}: a step is one recorded effect; "
+                "call the workflow from a workflow, or before or after"
+            )
+        return attempt_var.get()
+
+    def child(self, attempt: LiveAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartChild:
+        given = self._start_options
+        fact = self.fact(args, kwargs, namespace=attempt.execution.namespace)
+        return StartChild(
+            fact,
+            parent=attempt.execution.id,
+            given=given.id,
+            detached=given.detached,
+            parent_close=given.parent_close,
+        )
+
+    def held(self, started: Started) -> Handle[R]:
+        from outlast.client.handle import Handle
+
+        return Handle(self.app, started.id, self.arguments.result, start=started.start)
+
+    def result_of(self, started: Started) -> AwaitChild:
+        """Of a child that is called: nobody else holds it, so giving the call up gives the child up."""
+        own = started.start is not None
+        return AwaitChild(started.id, self.arguments.result, start=started.start, cancels=own)
+
+    async def _called(self, attempt: LiveAttempt, started: asyncio.Future[Any]) -> R:
+        return await attempt.call(self.result_of(await started))
+
+    def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, R]:
+        attempt = self.parent()
+        if attempt is None:
+            return self._run(args, kwargs)
+        return self._called(attempt, attempt.call(self.child(attempt, args, kwargs)))
 
     @property
     def sync(self) -> SyncFace[P, R]:
@@ -165,6 +217,9 @@ class Workflow(Generic[P, R]):
     @property
     def starts_at_once(self) -> bool:
         return not self._start_options.delay_ms
+
+    def refuse_child_options(self) -> None:
+        self._start_options.refuse_child_options()
 
     def fact(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, namespace: str, worker: str | None = None
@@ -196,13 +251,16 @@ class Workflow(Generic[P, R]):
             if_exists=given.if_exists,
             first_epoch=int(entropy.random() * limits.FIRST_EPOCHS),
             worker=worker,
+            sends=tuple(
+                facts.Sent(name, values.encode(value, f"event {name!r}")) for name, value in given.sends.items()
+            ),
         )
 
     def __repr__(self) -> str:
         return f"<workflow {self.name!r}, version {self.version!r}>"
 
-    async def _run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        handle = await self.start(*args, **kwargs)
+    async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        handle = await self.app.opened().start(Bound(self, args, kwargs))
         return await handle.result()
 
 
@@ -210,8 +268,7 @@ class AsyncWorkflow(Workflow[P, R]):
     """An `async def` workflow: `await checkout(order)`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        _refuse_inside(self.name)
-        return self._run(*args, **kwargs)
+        return self._awaited(args, kwargs)
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self(*args, **kwargs)
@@ -224,8 +281,7 @@ class SyncWorkflow(Workflow[P, R]):
         return self.sync(*args, **kwargs)
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        _refuse_inside(self.name)
-        return self._run(*args, **kwargs)
+        return self._awaited(args, kwargs)
 
 
 class SyncFace(Generic[P, R]):
@@ -235,22 +291,34 @@ class SyncFace(Generic[P, R]):
         self._workflow = workflow
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.start(*args, **kwargs).result()
+        workflow = self._workflow
+        attempt = workflow.parent()
+        if attempt is None:
+            return self.start(*args, **kwargs).result()
+        started = attempt.call_from_thread(workflow.child(attempt, args, kwargs))
+        return attempt.call_from_thread(workflow.result_of(started))
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
         from outlast.client.handle import SyncHandle
 
-        _refuse_inside(self._workflow.name)
-        handle = self._workflow.app.blocking(lambda: self._workflow.start(*args, **kwargs))
-        return SyncHandle(self._workflow.app, handle)
+        workflow = self._workflow
+        attempt = workflow.parent()
+        if attempt is not None:
+            started = attempt.call_from_thread(workflow.child(attempt, args, kwargs))
+            return SyncHandle(workflow.app, workflow.held(started))
+        return SyncHandle(workflow.app, workflow.app.blocking(lambda: workflow.start(*args, **kwargs)))
 
     def execution(self, execution_id: str) -> SyncHandle[R]:
         from outlast.client.handle import SyncHandle
 
-        async def handle() -> Handle[R]:
-            return self._workflow.execution(execution_id)
+        workflow = self._workflow
+        if inside() is not None:
+            return SyncHandle(workflow.app, workflow.execution(execution_id))
 
-        return SyncHandle(self._workflow.app, self._workflow.app.blocking(handle))
+        async def handle() -> Handle[R]:
+            return workflow.execution(execution_id)
+
+        return SyncHandle(workflow.app, workflow.app.blocking(handle))
 
 
 def make_workflow(app: Host, fn: object, options: WorkflowOptions) -> Workflow[Any, Any]:
@@ -261,14 +329,3 @@ def make_workflow(app: Host, fn: object, options: WorkflowOptions) -> Workflow[A
         raise InvalidInput(f"a workflow must be a function, not the class {fn.__qualname__}")
     checked = check_callable("workflow", fn)
     return (AsyncWorkflow if is_async(checked) else SyncWorkflow)(app, checked, options)
-
-
-def _refuse_inside(name: str) -> None:
-    step = step_var.get()
-    if step is not None:
-        raise WrongPlace(
-            f"workflow {name!r} was called inside step {step!r}: a step is one recorded effect; "
-            "call the workflow from a workflow, or before or after"
-        )
-    if attempt_var.get() is not None:
-        raise WrongPlace(f"workflow {name!r} was called inside a workflow: child executions do not work yet")

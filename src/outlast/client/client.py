@@ -24,11 +24,11 @@ from outlast.client.info import (
     moment_or_none,
 )
 from outlast.client.offers import offers_in
+from outlast.client.saying import event_sent, interrupted, rejected, resolved
 from outlast.client.waiters import DISTANCE, Waiters
-from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
+from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
 from outlast.errors import (
-    DeferredRejected,
     ExecutionCancelled,
     ExecutionConflict,
     ExecutionExpired,
@@ -45,7 +45,6 @@ from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import UNWIND, JournalEntry
-from outlast.model.names import INTERRUPT, check_user_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
@@ -124,9 +123,12 @@ class Client:
     def _own(self, one: Bound[R]) -> Workflow[Any, R]:
         if one.workflow.app is not self._owner:
             raise InvalidInput(f"workflow {one.workflow.name!r} belongs to another app: start it with that app")
+        one.workflow.refuse_child_options()
         return one.workflow
 
     async def _settle(self, fact: facts.Start, told: Told) -> None:
+        if told.refusal is not None and told.refusal.code is Code.TERMINAL:
+            raise ExecutionRefused(fact.id, Code.TERMINAL, told.refusal.message)
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
         if told.applied:
@@ -148,9 +150,6 @@ class Client:
     def _shown(self, data: bytes) -> str:
         text = self._values.unseal(data).decode(errors="replace")
         return text if len(text) <= SHOWN_MAX_CHARS else f"{text[:SHOWN_MAX_CHARS]}…"
-
-    def handle(self, execution_id: str, annotation: Any) -> Handle[Any]:
-        return Handle(self._owner, execution_id, annotation)
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 
@@ -291,64 +290,42 @@ class Client:
 
     async def send(self, execution_id: str, name: str, value: Any, key: str | None) -> None:
         """An event with a key that was sent before is the same event."""
-        fact = facts.EventSent(
-            change_id=self._new_id(), name=name, value=self._values.encode(value, f"event {name!r}"), dedup=key
-        )
-        await self._tell(execution_id, fact)
+        await self._tell(execution_id, event_sent(self._values, name, value, key)(self._new_id()))
 
     async def resolve(self, execution_id: str, name: str, value: Any) -> None:
-        data = self._values.encode(value, f"deferred {name!r}")
-        await self._resolve(execution_id, check_user_name("deferred", name), Resolution.RESOLVED, data)
+        await self._resolve(execution_id, resolved(self._values, name, value)(self._new_id()))
 
     async def reject(self, execution_id: str, name: str, why: str | Exception) -> None:
-        data = self._rejection(why)
-        await self._resolve(execution_id, check_user_name("deferred", name), Resolution.REJECTED, data)
+        await self._resolve(execution_id, rejected(self._values, name, why)(self._new_id()))
 
     async def resolve_token(self, tokens: Tokens, token: str, value: Any) -> None:
         claims = await self._authenticated(tokens, token)
-        await self._resolve(
-            claims.execution,
-            claims.name,
-            Resolution.RESOLVED,
-            self._values.encode(value, f"deferred {claims.name!r}"),
-            namespace=claims.namespace,
-            generation=claims.generation,
-        )
+        await self._resolve_claimed(claims, resolved(self._values, claims.name, value)(self._new_id()))
 
     async def reject_token(self, tokens: Tokens, token: str, why: str | Exception) -> None:
         claims = await self._authenticated(tokens, token)
-        await self._resolve(
-            claims.execution,
-            claims.name,
-            Resolution.REJECTED,
-            self._rejection(why),
-            namespace=claims.namespace,
-            generation=claims.generation,
-        )
+        await self._resolve_claimed(claims, rejected(self._values, claims.name, why)(self._new_id()))
+
+    async def _resolve_claimed(self, claims: Claims, fact: facts.DeferredResolved) -> None:
+        await self._resolve(claims.execution, fact, namespace=claims.namespace, generation=claims.generation)
 
     async def _authenticated(self, tokens: Tokens, token: str) -> Claims:
         """Before any state is looked at, but for the store's clock."""
         return tokens.authenticate(token, now=await self._engine.store.now())
 
-    def _rejection(self, why: str | Exception) -> bytes:
-        error = why if isinstance(why, Exception) else DeferredRejected(str(why))
-        return self._values.seal(encode_failure(failure_of(error)))
-
     async def interrupt(self, execution_id: str) -> None:
-        await self._resolve(execution_id, INTERRUPT, Resolution.RESOLVED, self._values.encode(None, "interrupt"))
+        await self._resolve(execution_id, interrupted(self._values)(self._new_id()))
 
     async def _resolve(
         self,
         execution_id: str,
-        name: str,
-        resolution: Resolution,
-        data: bytes,
+        fact: facts.DeferredResolved,
         *,
         namespace: str | None = None,
         generation: int | None = None,
     ) -> None:
         """The first resolution stands. The same again is accepted, also when the execution has ended with it."""
-        fact = facts.DeferredResolved(change_id=self._new_id(), name=name, value=data, resolution=resolution)
+        name, resolution = fact.name, fact.resolution
         namespace = namespace or self.namespace
         if generation is not None:
             found = await self._engine.look(namespace, execution_id)

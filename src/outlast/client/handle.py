@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from outlast.client import saying
 from outlast.client.info import AttemptInfo, FrameInfo, Info, JournalInfo
 from outlast.errors import InvalidInput
 from outlast.model.duration import Duration, to_ms
+from outlast.runtime.current import inside
+from outlast.runtime.operations import tell
+from outlast.runtime.operations.child import AwaitChild
+from outlast.runtime.operations.wait import After
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
@@ -17,11 +22,17 @@ R = TypeVar("R")
 
 
 class Handle(Generic[R]):
-    """`handle = await checkout.start(order)`; `receipt = await handle.result()`."""
+    """`handle = await checkout.start(order)`; `receipt = await handle.result()`.
 
-    def __init__(self, host: Host, execution_id: str, annotation: Any) -> None:
+    In a workflow's own code the same words are durable operations: what is told to another execution is journaled and
+    delivered once; waiting for a child's result suspends.
+    """
+
+    def __init__(self, host: Host, execution_id: str, annotation: Any, *, start: str | None = None) -> None:
         self._host = host
         self._annotation = annotation
+        self._start = start
+        """The change id of the start, of a child that this code started."""
         self.id = execution_id
 
     @property
@@ -39,6 +50,9 @@ class Handle(Generic[R]):
         `ExecutionCancelled`, `ExecutionExpired` or `ExecutionSkipped` if it ended in such a way; `TimeoutError` after
         `timeout`: the execution goes on.
         """
+        attempt = inside()
+        if attempt is not None:
+            return await attempt.call(self.awaited(timeout))
         if timeout is None:
             return await self._client.result(self.id, self._annotation)
         seconds = to_ms(timeout, what="timeout") / 1_000
@@ -50,6 +64,10 @@ class Handle(Generic[R]):
             if not limit.expired():
                 raise  # it is what the workflow raised
             raise TimeoutError(f"execution {self.id!r} did not end within {seconds:g} s; it goes on") from error
+
+    def awaited(self, timeout: Duration | None) -> AwaitChild:
+        limit = None if timeout is None else After(to_ms(timeout, what="timeout"))
+        return AwaitChild(self.id, self._annotation, start=self._start, limit=limit)
 
     async def info(self) -> Info:
         return await self._client.info(self.id)
@@ -74,23 +92,43 @@ class Handle(Generic[R]):
 
         The same `key` again is the same event, and sent once.
         """
-        await self._client.send(self.id, name, value, key)
+        attempt = inside()
+        if attempt is not None:
+            await attempt.call(self.sending(name, value, key))
+        else:
+            await self._client.send(self.id, name, value, key)
 
     async def resolve(self, name: str, value: Any = None) -> None:
         """Resolve its deferred. The first resolution stands: the same again is accepted, another one refused."""
-        await self._client.resolve(self.id, name, value)
+        attempt = inside()
+        if attempt is not None:
+            await attempt.call(self.resolving(name, value))
+        else:
+            await self._client.resolve(self.id, name, value)
 
     async def reject(self, name: str, why: str | Exception = "rejected") -> None:
         """Let its deferred raise: `DeferredRejected` with that message, or an exception of your own."""
-        await self._client.reject(self.id, name, why)
+        attempt = inside()
+        if attempt is not None:
+            await attempt.call(self.rejecting(name, why))
+        else:
+            await self._client.reject(self.id, name, why)
 
     async def interrupt(self) -> None:
         """Ask it to stop gracefully: `outlast.interrupted()` in its code ends. What that means is the code's to say."""
-        await self._client.interrupt(self.id)
+        attempt = inside()
+        if attempt is not None:
+            await attempt.call(self.interrupting())
+        else:
+            await self._client.interrupt(self.id)
 
     async def cancel(self, reason: str = "") -> None:
         """At once if no code runs; otherwise the code is told, and unwinds. Cancelling twice is the same."""
-        await self._client.cancel(self.id, reason)
+        attempt = inside()
+        if attempt is not None:
+            await attempt.call(self.cancelling(reason))
+        else:
+            await self._client.cancel(self.id, reason)
 
     async def hold(self) -> None:
         """Do not run it (any further, once it next waits) until `release`."""
@@ -114,6 +152,23 @@ class Handle(Generic[R]):
         """
         return Handle(self._host, await self._client.fork(self.id, from_step, into=id), self._annotation)
 
+    # ---- inside a workflow ----------------------------------------------------------------------------------------
+
+    def sending(self, name: str, value: Any, key: str | None) -> tell.Send:
+        return tell.Send(self.id, saying.event_sent(self._host.values, name, value, key))
+
+    def resolving(self, name: str, value: Any) -> tell.Resolve:
+        return tell.Resolve(self.id, saying.resolved(self._host.values, name, value))
+
+    def rejecting(self, name: str, why: str | Exception) -> tell.Reject:
+        return tell.Reject(self.id, saying.rejected(self._host.values, name, why))
+
+    def interrupting(self) -> tell.Interrupt:
+        return tell.Interrupt(self.id, saying.interrupted(self._host.values))
+
+    def cancelling(self, reason: str) -> tell.Cancel:
+        return tell.Cancel(self.id, saying.cancelled(reason))
+
     def __repr__(self) -> str:
         return f"<Handle {self.id!r}>"
 
@@ -127,6 +182,9 @@ class SyncHandle(Generic[R]):
         self.id = handle.id
 
     def result(self, timeout: Duration | None = None) -> R:
+        attempt = inside()
+        if attempt is not None:
+            return attempt.call_from_thread(self._handle.awaited(timeout))
         return self._app.blocking(lambda: self._handle.result(timeout))
 
     def info(self) -> Info:
@@ -153,19 +211,39 @@ class SyncHandle(Generic[R]):
         return self._app.blocking(self._handle.attempts)
 
     def send(self, name: str, value: Any = None, *, key: str | None = None) -> None:
-        self._app.blocking(lambda: self._handle.send(name, value, key=key))
+        attempt = inside()
+        if attempt is not None:
+            attempt.call_from_thread(self._handle.sending(name, value, key))
+        else:
+            self._app.blocking(lambda: self._handle.send(name, value, key=key))
 
     def resolve(self, name: str, value: Any = None) -> None:
-        self._app.blocking(lambda: self._handle.resolve(name, value))
+        attempt = inside()
+        if attempt is not None:
+            attempt.call_from_thread(self._handle.resolving(name, value))
+        else:
+            self._app.blocking(lambda: self._handle.resolve(name, value))
 
     def reject(self, name: str, why: str | Exception = "rejected") -> None:
-        self._app.blocking(lambda: self._handle.reject(name, why))
+        attempt = inside()
+        if attempt is not None:
+            attempt.call_from_thread(self._handle.rejecting(name, why))
+        else:
+            self._app.blocking(lambda: self._handle.reject(name, why))
 
     def interrupt(self) -> None:
-        self._app.blocking(self._handle.interrupt)
+        attempt = inside()
+        if attempt is not None:
+            attempt.call_from_thread(self._handle.interrupting())
+        else:
+            self._app.blocking(self._handle.interrupt)
 
     def cancel(self, reason: str = "") -> None:
-        self._app.blocking(lambda: self._handle.cancel(reason))
+        attempt = inside()
+        if attempt is not None:
+            attempt.call_from_thread(self._handle.cancelling(reason))
+        else:
+            self._app.blocking(lambda: self._handle.cancel(reason))
 
     def hold(self) -> None:
         self._app.blocking(self._handle.hold)

@@ -80,6 +80,8 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
             return decide_holder.complete(view, execution, fact)
         case facts.Fail():
             return decide_holder.fail(view, execution, fact)
+        case facts.Continue():
+            return decide_holder.continue_as_new(view, execution, fact)
         case facts.Cancelled():
             return decide_holder.cancelled(view, execution, fact)
         case facts.HandBack():

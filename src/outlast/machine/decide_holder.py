@@ -5,6 +5,7 @@ from __future__ import annotations
 from outlast import limits
 from outlast.machine import facts
 from outlast.machine.backoff import delay_ms
+from outlast.machine.beginnings import REOPENED, new_execution
 from outlast.machine.changes import (
     HOME,
     Add,
@@ -28,10 +29,12 @@ from outlast.machine.parts import (
     ended,
     held_and_heard,
     held_by,
+    held_to_the_end,
     joined,
     key_of,
     next_attempt,
     nothing_to_undo,
+    owed,
     permit_back,
     ran_so_far,
     rings_for,
@@ -39,8 +42,8 @@ from outlast.machine.parts import (
     superseded,
 )
 from outlast.model.attempt import Attempt, Outcome, attempt_key
-from outlast.model.event import event_key
-from outlast.model.execution import UNWINDING, Execution, suspect_route
+from outlast.model.event import CHILD, Event, event_key
+from outlast.model.execution import UNWINDING, Execution, ParentClose, execution_key, suspect_route
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import quota_key
 from outlast.model.payload import Payload, Role
@@ -118,7 +121,7 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
         recorded_at=Now(),
         change_id=fact.change_id,
     )
-    if fact.consumes is None and not fact.unwinds:
+    if fact.plain:
         key = key_of(execution)
         return Changes(
             id=fact.change_id,
@@ -131,17 +134,93 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
 
 
 def _step_and_more(view: View, execution: Execution, fact: facts.StepRecorded, entry: JournalEntry) -> Changes:
-    """… with the event that it received, or the undo that it registers."""
+    """… with the event that it received, the undo that it registers, or what it does to others."""
     guards: list[Guard] = [held_by(execution)]
     writes: list[Write] = [Insert(entry)]
+    fields: Fields = {}
     if fact.consumes is not None:
         received = event_key(execution.namespace, execution.id, *fact.consumes)
         guards.append(Matches(received, {"consumed": False}))
         # Kept, marked: it goes on deduplicating, its own send included if that is repeated after a lost reply.
         writes.append(Patch(received, {"consumed": True, "value": None}))
     if fact.unwinds and not execution.unwinds:
-        writes.append(Patch(execution.key, {"unwinds": True}))
-    return changes(view, execution, fact, guards, writes)
+        fields["unwinds"] = True
+    if fact.adopts is not None:
+        child, parent_close = fact.adopts
+        writes.append(_adopted(execution, fact, child, parent_close))
+        if not execution.has_children:
+            fields["has_children"] = True
+    if fields:
+        writes.append(Patch(execution.key, fields))
+    writes += [owed(view, execution, fact, tell.id, tell.target, tell.fact) for tell in fact.tells]
+    if fact.starts is None:
+        return changes(view, execution, fact, guards, writes)
+    begun, rings = new_execution(fact.starts)
+    return Changes(
+        id=fact.change_id,
+        partition=view.partition,
+        anchors=(key_of(execution), execution_key(fact.starts.namespace, fact.starts.id)),
+        guards=tuple(guards),
+        writes=(*writes, *begun),
+        rings=rings,
+    )
+
+
+def _adopted(execution: Execution, fact: facts.Fact, child: str, parent_close: ParentClose) -> Insert:
+    return Insert(
+        Event(
+            namespace=execution.namespace,
+            execution=execution.id,
+            name=CHILD,
+            dedup=child,
+            value=parent_close.encode(),
+            sent_at=Now(),
+            change_id=fact.change_id,
+        )
+    )
+
+
+def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> Changes:
+    """A new generation with a journal of its own, under the same id: events not yet received and open children stay,
+    and so does the deadline, which is that of the whole. What the old generation leaves behind is dropped in the
+    background, however much it is."""
+    fence: list[Guard] = [held_and_heard(execution, execution.inbox)]
+    if execution.expires_for is not None:
+        # Its time is over, and the code has nothing left to undo.
+        writes = ended(view, execution, fact, Status.EXPIRED, cause=execution.expires_for, outcome=Outcome.CANCELLED)
+        return changes(view, execution, fact, fence, writes, HOME)
+    if execution.cancel_requested and not execution.unwinds:
+        writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
+        return changes(view, execution, fact, [*fence, nothing_to_undo(execution)], writes, HOME)
+    generation = execution.generation + 1
+    fields: Fields = {
+        **runnable(execution),
+        **REOPENED,
+        "resumed": True,
+        # Like a completion, it beats a cancel that the code has not observed; the next generation begins with it.
+        "cancel_requested": execution.cancel_requested,
+        "generation": generation,
+        "journal_generation": generation,
+        "route": suspect_route(execution.route, suspect=False),
+        "change_id": fact.change_id,
+    }
+    begun = Payload(
+        namespace=execution.namespace,
+        execution=execution.id,
+        generation=generation,
+        role=Role.INPUT,
+        value=fact.input,
+        change_id=fact.change_id,
+    )
+    errand = facts.Forget(change_id=f"{fact.change_id}/forget", before=generation)
+    writes: list[Write] = [
+        Patch(execution.key, fields),
+        Insert(begun),
+        *attempt_ended(execution, fact, Outcome.SUCCEEDED),
+        *permit_back(view, execution),
+        owed(view, execution, fact, errand.change_id, execution.id, facts.encode_fact(errand)),
+    ]
+    return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
 
 
 def progressed(view: View, execution: Execution, fact: facts.Progressed) -> Changes:
@@ -179,7 +258,7 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
     writes = ended(view, execution, fact, Status.SUCCEEDED, cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
 
 
 def tries_again(execution: Execution, *, retryable: bool) -> bool:
@@ -218,7 +297,7 @@ def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
         counted={"failures": failures},
         value=fact.failure,
     )
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
 
 
 def try_again(
@@ -301,7 +380,7 @@ def cancelled(view: View, execution: Execution, fact: facts.Cancelled) -> Change
     expires_for = execution.expires_for
     status, cause = (Status.CANCELLED, "cancelled") if expires_for is None else (Status.EXPIRED, expires_for)
     writes = ended(view, execution, fact, status, cause=cause, outcome=Outcome.CANCELLED)
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
 
 
 def hand_back(view: View, execution: Execution, fact: facts.HandBack, now: int) -> Changes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.machine.changes import HOME, Add, Changes, Code, Insert, Matches, Patch, Refusal, View, Write
-from outlast.machine.decide_start import REOPENED
+from outlast.machine.beginnings import REOPENED
+from outlast.machine.changes import HOME, Add, Changes, Code, Delete, Insert, Matches, Patch, Refusal, View, Write
 from outlast.machine.parts import (
     Fields,
     as_seen,
@@ -17,6 +17,7 @@ from outlast.machine.parts import (
 )
 from outlast.model import event
 from outlast.model.attempt import Outcome
+from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.execution import Execution, suspect_route
 from outlast.model.record import Now
@@ -130,9 +131,12 @@ def deferred_resolved(view: View, execution: Execution, fact: facts.DeferredReso
 
 
 def child_completed(view: View, execution: Execution, fact: facts.ChildCompleted) -> Changes:
-    name = Reason.child(fact.child)
-    resolution = Resolution.RESOLVED if fact.status is Status.SUCCEEDED else Resolution.REJECTED
-    return _message(view, execution, fact, name, _resolved(execution, fact, name, resolution, fact.value))
+    """How it ended is an event, one for each of its generations that did: it outlives this execution's own."""
+    end = ChildEnd(status=fact.status, cause=fact.cause, value=fact.value)
+    dedup = str(fact.generation) if fact.generation else fact.change_id
+    writes = inbox_record(execution, fact, event.ended_name(fact.child), end.encode(), dedup)
+    writes.append(Delete(event.event_key(execution.namespace, execution.id, event.CHILD, fact.child)))
+    return _message(view, execution, fact, Reason.child(fact.child), writes)
 
 
 def _resolved(

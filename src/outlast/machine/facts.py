@@ -14,7 +14,7 @@ from msgspec import Struct
 from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded
 from outlast.model.deferred import Resolution
-from outlast.model.execution import Execution
+from outlast.model.execution import Execution, ParentClose
 from outlast.model.journal import JournalEntry
 from outlast.model.names import check_id, check_name, check_recurring_name, check_user_name, check_word
 from outlast.model.retry import NO_RETRY, RetryPolicy
@@ -36,11 +36,24 @@ class HolderFact(Fact, frozen=True, kw_only=True):
 # ---- from outside -------------------------------------------------------------------------------------------------
 
 
+class Sent(Struct, frozen=True, gc=False):
+    """An event that comes with a start."""
+
+    name: str
+    value: bytes
+
+    def __post_init__(self) -> None:
+        check_user_name("event", self.name)
+        check_payload("event", self.value)
+
+
 class Start(Fact, frozen=True, kw_only=True):
     """Somebody wants this work done. `delay_ms` and `deadline_ms` count from the commit.
 
     `first_epoch` is where the epochs of a new execution begin. Whoever starts it draws it at random, so that an id that
     is purged and started anew does not meet the epochs of its former life, and with them a zombie that has one of them.
+
+    `sends` are events for it, whether this starts it or it was started before: one commit.
 
     `worker` starts it where it was asked for: that worker has room, and holds it from the start. One commit instead of
     two; the fact's `change_id` is then its claim id as well.
@@ -70,6 +83,7 @@ class Start(Fact, frozen=True, kw_only=True):
     if_exists: str = "same"
     first_epoch: int = 0
     worker: str | None = None
+    sends: tuple[Sent, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("namespace", self.namespace)
@@ -86,6 +100,7 @@ class Start(Fact, frozen=True, kw_only=True):
             check_word("capability", word)
         check_tags(self.tags)
         check_payload("input", self.input)
+        _at_most("events sent with a start", len(self.sends), limits.SENDS_MAX, "events")
         if self.quota is not None:
             check_word("quota", self.quota)
         check_priority(self.priority)
@@ -191,11 +206,14 @@ class DeferredResolved(Fact, frozen=True, kw_only=True):
 
 
 class ChildCompleted(Fact, frozen=True, kw_only=True):
-    """A child of this execution ended; `value` is its output or failure."""
+    """A child of this execution ended; `value` is its output or failure. `generation` says which of its ends it is; it
+    is 0 if it never began, because the id belongs to another."""
 
     child: str
     status: Status
     value: bytes | None
+    generation: int = 1
+    cause: str | None = None
 
     def __post_init__(self) -> None:
         if not self.status.terminal:
@@ -211,11 +229,22 @@ class Claim(Fact, frozen=True, kw_only=True):
     worker: str
 
 
+class Tell(Struct, frozen=True, gc=False):
+    """A word to another execution: a fact, encoded, whose `change_id` is `id`."""
+
+    id: str
+    target: str
+    fact: bytes
+
+
 class StepRecorded(HolderFact, frozen=True, kw_only=True):
     """A durable operation has its outcome. `entries` is how many the journal holds so far, which is its place in it.
 
     `consumes` names the event (name, dedup) that this entry received. `unwinds` says that the entry registers an undo,
     so that a cancel must let the code unwind.
+
+    What the operation does to others is in the same commit. `starts` is a child that lives in the same partition,
+    `tells` is owed to executions anywhere. `adopts` names a child, and what becomes of it when this execution ends.
     """
 
     scope: str
@@ -228,6 +257,14 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     entries: int = 0
     consumes: tuple[str, str] | None = None
     unwinds: bool = False
+    starts: Start | None = None
+    tells: tuple[Tell, ...] = ()
+    adopts: tuple[str, ParentClose] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but its own entry."""
+        return self.consumes is None and not self.unwinds and self.starts is None and not self.tells and not self.adopts
 
     def __post_init__(self) -> None:
         check_recurring_name("step", self.name)
@@ -293,6 +330,15 @@ class Fail(HolderFact, frozen=True, kw_only=True):
         _fraction("jitter", self.jitter)
 
 
+class Continue(HolderFact, frozen=True, kw_only=True):
+    """The code wants to go on from a clean page: the same execution, with this input and an empty journal."""
+
+    input: bytes
+
+    def __post_init__(self) -> None:
+        check_payload("input", self.input)
+
+
 class Cancelled(HolderFact, frozen=True, kw_only=True):
     """The code has observed the cancel request and unwound."""
 
@@ -346,6 +392,7 @@ AnyFact: TypeAlias = (
     | Wake
     | Complete
     | Fail
+    | Continue
     | Cancelled
     | HandBack
     | TimeOut
@@ -363,16 +410,42 @@ AnyFact: TypeAlias = (
     | Skip
 )
 
+
+# ---- errands ------------------------------------------------------------------------------------------------------
+
+
+class CloseChildren(Fact, frozen=True, kw_only=True):
+    """The execution has ended: what its open children were started to do then is owed. Not a fact about one execution,
+    but bounded work over many, a part at a time."""
+
+    reason: str
+
+
+class Forget(Fact, frozen=True, kw_only=True):
+    """The execution went on as new: what belongs to generations before this one is dropped, a part at a time, and the
+    events that it has received."""
+
+    before: int
+
+
+Errand: TypeAlias = CloseChildren | Forget
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)
+_debts: msgspec.msgpack.Decoder[AnyFact | Errand] = msgspec.msgpack.Decoder(AnyFact | Errand)
 
 
-def encode_fact(fact: AnyFact) -> bytes:
+def encode_fact(fact: AnyFact | Errand) -> bytes:
     return _encoder.encode(fact)
 
 
 def decode_fact(data: bytes) -> AnyFact:
     return _decoder.decode(data)
+
+
+def decode_debt(data: bytes) -> AnyFact | Errand:
+    """What an outbox record holds."""
+    return _debts.decode(data)
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ def as_seen(execution: Execution) -> Matches:
             "waits": execution.waits,
             "held": execution.held,
             "unwinds": execution.unwinds,
+            "has_children": execution.has_children,
             "cancel_requested": execution.cancel_requested,
         },
     )
@@ -83,9 +84,23 @@ def held_by(execution: Execution) -> Matches:
     return Matches(key_of(execution), {"status": Status.ACTIVE, "epoch": execution.epoch})
 
 
+def held_to_the_end(execution: Execution) -> Matches:
+    """The fence of an end by its holder: nobody may be left behind."""
+    fields: dict[str, Plain] = {"status": Status.ACTIVE, "epoch": execution.epoch}
+    return Matches(key_of(execution), {**fields, "has_children": execution.has_children})
+
+
 def held_and_heard(execution: Execution, inbox: int) -> Matches:
-    """… and nothing came from outside that the decision has not taken into account: no wake-up is lost."""
-    return Matches(key_of(execution), {"status": Status.ACTIVE, "epoch": execution.epoch, "inbox": inbox})
+    """… and nothing came from outside that the decision has not taken into account: no wake-up and no child is lost."""
+    return Matches(
+        key_of(execution),
+        {
+            "status": Status.ACTIVE,
+            "epoch": execution.epoch,
+            "inbox": inbox,
+            "has_children": execution.has_children,
+        },
+    )
 
 
 def nothing_to_undo(execution: Execution) -> Matches:
@@ -193,7 +208,8 @@ def ended(
     counted: Fields | None = None,
     value: bytes | None = None,
 ) -> list[Write]:
-    """All that belongs to an end, in one commit: status, completion, output or failure, attempt, word to the parent."""
+    """All that belongs to an end, in one commit: status, completion, output or failure, attempt, the word to the
+    parent, and what is owed to the children."""
     fields: Fields = {
         **LEASE_GONE,
         **(counted or {}),
@@ -229,31 +245,45 @@ def ended(
     if value is not None:
         writes.append(payload(execution, fact, Role.OUTPUT if status is Status.SUCCEEDED else Role.FAILURE, value))
     writes += permit_back(view, execution)
-    writes += word_to_parent(view, execution, fact, status, value)
+    writes += word_to_parent(view, execution, fact, status, value, cause)
+    if execution.has_children:
+        errand = facts.CloseChildren(change_id=f"{fact.change_id}/{execution.id}/children", reason=cause or status)
+        writes.append(owed(view, execution, fact, errand.change_id, execution.id, facts.encode_fact(errand)))
     return writes
 
 
 def word_to_parent(
-    view: View, execution: Execution, fact: facts.Fact, status: Status, value: bytes | None
+    view: View, execution: Execution, fact: facts.Fact, status: Status, value: bytes | None, cause: str | None
 ) -> list[Write]:
     """The parent may live in another partition, so it learns of the end through the outbox."""
     if execution.parent is None:
         return []
-    told = facts.ChildCompleted(change_id=f"{fact.change_id}/parent", child=execution.id, status=status, value=value)
-    return [
-        Insert(
-            Delivery(
-                partition=view.partition,
-                id=told.change_id,
-                namespace=execution.namespace,
-                target=execution.parent,
-                fact=facts.encode_fact(told),
-                due_at=Now(),
-                created_at=Now(),
-                change_id=fact.change_id,
-            )
+    told = facts.ChildCompleted(
+        change_id=f"{fact.change_id}/{execution.id}/parent",
+        child=execution.id,
+        status=status,
+        value=value,
+        generation=execution.generation,
+        cause=cause,
+    )
+    return [owed(view, execution, fact, told.change_id, execution.parent, facts.encode_fact(told))]
+
+
+def owed(view: View, execution: Execution, fact: facts.Fact, delivery_id: str, target: str, told: bytes) -> Insert:
+    """What this commit owes to an execution, perhaps in another partition."""
+    return Insert(
+        Delivery(
+            partition=view.partition,
+            id=delivery_id,
+            namespace=execution.namespace,
+            target=target,
+            source=execution.id,
+            fact=told,
+            due_at=Now(),
+            created_at=Now(),
+            change_id=fact.change_id,
         )
-    ]
+    )
 
 
 # ---- rings --------------------------------------------------------------------------------------------------------

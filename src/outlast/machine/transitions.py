@@ -38,6 +38,7 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Start: {
         None: frozenset({READY, BLOCKED, ACTIVE}),  # active: a worker with room started it itself
         **{status: frozenset({READY, BLOCKED}) for status in TERMINAL},  # if_exists="restart"
+        **_MESSAGE,  # with an event, to what was started before
     },
     facts.Fork: {None: frozenset({READY})},
     facts.Claim: _moves(ready={ACTIVE}),
@@ -47,6 +48,7 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Wake: _moves(blocked={READY, BLOCKED}, suspended={READY, BLOCKED}),
     facts.Complete: _moves(active={SUCCEEDED}),
     facts.Fail: _moves(active={READY, BLOCKED, FAILED, CANCELLED, EXPIRED}),
+    facts.Continue: _moves(active={READY, BLOCKED, CANCELLED, EXPIRED}),
     facts.Cancelled: _moves(active={CANCELLED, EXPIRED}),
     facts.HandBack: _moves(active={READY, BLOCKED, CANCELLED}),
     facts.TimeOut: _moves(active={READY, BLOCKED, EXPIRED, CANCELLED}),

@@ -1,4 +1,4 @@
-"""A named value, resolved at most once, from anywhere. The end of a child is one too, named `child:ID`."""
+"""A named value, resolved at most once, from anywhere."""
 
 from __future__ import annotations
 

@@ -18,6 +18,10 @@ PRIORITY = f"{RESERVED_PREFIX}priority"
 DEADLINE = f"{RESERVED_PREFIX}deadline"
 RETRY = f"{RESERVED_PREFIX}retry"
 RESTART = f"{RESERVED_PREFIX}restart"
+CHILD = f"{RESERVED_PREFIX}child"
+"""An open child (`dedup` is its id), and what becomes of it when this execution ends. Gone when the child has ended."""
+UNDELIVERED = f"{RESERVED_PREFIX}undelivered"
+"""A word of this execution's code to another one that was refused there; the value says why."""
 
 
 class Event(Record, frozen=True, kw_only=True):
@@ -36,6 +40,16 @@ class Event(Record, frozen=True, kw_only=True):
     sent_at: Time
     seq: int = 0
     change_id: str
+
+
+def ended_name(child: str) -> str:
+    """The events that say how a child ended: one for each of its generations that did."""
+    return f"{RESERVED_PREFIX}ended:{child}"
+
+
+def answer_id(start_id: str) -> str:
+    """The change id, and the key, of the answer to a start that started nothing."""
+    return f"{start_id}/answer"
 
 
 def event_key(namespace: str, execution: str, name: str, dedup: str) -> Key:

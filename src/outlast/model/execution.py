@@ -26,6 +26,15 @@ UNWINDING = "unwinding:"
 ROUTE_SEPARATOR = "|"
 
 
+class ParentClose(StrEnum):
+    """What becomes of a child when its parent ends before it."""
+
+    CANCEL = "cancel"
+    ABANDON = "abandon"
+    WAIT = "wait"
+    """The parent's code ends only when the child has. Where it cannot wait (a deadline, a cancel), as `cancel`."""
+
+
 class Execution(Record, frozen=True, kw_only=True):
     KIND: ClassVar[str] = "execution"
     KEY: ClassVar[tuple[str, ...]] = ("namespace", "id")
@@ -39,7 +48,14 @@ class Execution(Record, frozen=True, kw_only=True):
         "finished_at",
         "purge_at",
     )
-    FLAGS: ClassVar[tuple[str, ...]] = ("resumed", "attempt_open", "cancel_requested", "held", "unwinds")
+    FLAGS: ClassVar[tuple[str, ...]] = (
+        "resumed",
+        "attempt_open",
+        "cancel_requested",
+        "held",
+        "unwinds",
+        "has_children",
+    )
     WORDS: ClassVar[Mapping[str, type[StrEnum]]] = {"status": Status}
 
     # Identity and routing.
@@ -102,6 +118,8 @@ class Execution(Record, frozen=True, kw_only=True):
     cancel_requested: bool = False
     held: bool = False
     unwinds: bool = False
+    has_children: bool = False
+    """Whether children were started that its end may concern."""
 
     # Life.
     created_at: Time

@@ -8,7 +8,7 @@ from outlast.model.record import Key, Record, Time
 
 
 class Delivery(Record, frozen=True, kw_only=True):
-    """A fact for `target`, as bytes that `machine/facts.py` reads back."""
+    """A fact for `target`, as bytes that `machine/facts.py` reads back. `source` is the execution that owes it."""
 
     KIND: ClassVar[str] = "outbox"
     KEY: ClassVar[tuple[str, ...]] = ("partition", "id")
@@ -18,6 +18,7 @@ class Delivery(Record, frozen=True, kw_only=True):
     id: str
     namespace: str
     target: str
+    source: str = ""
     fact: bytes
     due_at: Time
     tries: int = 0

@@ -25,7 +25,6 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from outlast import limits
 from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
@@ -37,7 +36,9 @@ from outlast.model.status import Reason
 from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
-from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of
+from outlast.runtime.effects import NO_EFFECTS
+from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, is_end
+from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
@@ -51,13 +52,10 @@ from outlast.runtime.stream import Stream
 from outlast.runtime.timing import Timer as Alarm
 from outlast.runtime.unwinding import Unwinding
 from outlast.runtime.waits import Waits
-from outlast.runtime.workflow_loop import scope_var
+from outlast.runtime.workflow_loop import next_key
 from outlast.store.port import ClaimedExecution
 
 _log = logging.getLogger(__name__)
-
-SCOPE_MARKS_CHARS = 24
-"""What stands beside a call has a scope that is so much longer, at most."""
 
 
 class LiveAttempt:
@@ -182,7 +180,7 @@ class LiveAttempt:
         """An operation of `async def` code. Its key is fixed here, at the call."""
         code = self._code
         if not isinstance(code, AsyncCode):
-            face = f"{kind.name}.sync(...)" if kind.OP == "step" else f"outlast.sync.{kind.OP}(...)"
+            face = f"{kind.name}.sync(...)" if kind.OP in ("step", "start") else f"outlast.sync.{kind.OP}(...)"
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {face}")
         return self._operation(kind, code.loop.create_future())
 
@@ -204,7 +202,7 @@ class LiveAttempt:
         """An operation of `def` code: blocks its thread until the outcome is durable."""
         code = self._code
         if not isinstance(code, ThreadCode):
-            face = f"await {kind.name}.aio(...)" if kind.OP == "step" else f"await outlast.{kind.OP}(...)"
+            face = f"await {kind.name}.aio(...)" if kind.OP in ("step", "start") else f"await outlast.{kind.OP}(...)"
             what = f"{kind.OP} {kind.name!r}{' is a def and' if kind.OP == 'step' else ''}"
             raise WrongPlace(f"{what} would block the workflow: write `{face}`")
         if threading.current_thread() is not code.thread:
@@ -241,12 +239,7 @@ class LiveAttempt:
     def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
         if self._signal is not None:
             raise self._signal
-        scope = scope_var.get()
-        if len(scope.path) > limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS:
-            limit = limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS
-            raise LimitExceeded("nested branches (scope)", actual=len(scope.path), limit=limit, unit="characters")
-        key = (scope.path, kind.name, scope.occurrence(kind.name))
-        return Operation(key, kind, future, contextvars.copy_context(), calling_place())
+        return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place())
 
     def _call(self, operation: Operation) -> None:
         entry = self.replay.recorded.get(operation.key)
@@ -423,7 +416,12 @@ class LiveAttempt:
         too_late = key in self.replay.recorded and not self.replay
         if operation.kind.NOTED and key not in self.replay.given_up and (too_late or key not in self.replay.recorded):
             self.replay.given_up.add(key)
-            self.errand(self.lease.note_given_up(operation.key, operation.kind.OP))
+            self.errand(self._note_given_up(operation))
+
+    async def _note_given_up(self, operation: Operation) -> None:
+        unseen = operation.key not in self.replay.recorded
+        effects = operation.kind.given_up(self.parts, self.execution) if unseen else NO_EFFECTS
+        await self.lease.note_given_up(operation.key, operation.kind.OP, effects)
 
     # ---- suspension -----------------------------------------------------------------------------------------------
 
@@ -493,8 +491,16 @@ class LiveAttempt:
         await self._settle_errands()
 
     def finish(self, ending: Ending) -> None:
-        """The code has ended, and all undos have their outcome."""
-        self._end(ending, Stopped)
+        """The code has ended, and all undos have their outcome. Children that it must wait for come first."""
+        if self.execution.has_children and is_end(self.lease, self.workflow, ending):
+            self._signal = Stopped  # nothing that is left of the code counts any more
+            self.errand(self._end_after_children(ending))
+        else:
+            self._end(ending, Stopped)
+
+    async def _end_after_children(self, ending: Ending) -> None:
+        waits = await suspended_for_children(self.parts.engine, self.lease)
+        self._end(Asleep() if waits else ending, Suspended if waits else Stopped)
 
     def _end(self, ending: Ending, signal: type[Signal]) -> None:
         if self._ended.done():

@@ -16,3 +16,8 @@ operation_var: contextvars.ContextVar[Operation | None] = contextvars.ContextVar
 """The call that this step's body is run for."""
 connection_var: contextvars.ContextVar[Any] = contextvars.ContextVar("outlast_connection", default=None)
 """The connection of the transaction whose body is running."""
+
+
+def inside() -> LiveAttempt | None:
+    """The attempt whose workflow code is running, outside of its steps."""
+    return None if step_var.get() is not None else attempt_var.get()

@@ -17,6 +17,7 @@ from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.lease import Lease
 from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.signals import ContinuedAsNew
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +36,12 @@ class Unwound(Struct, frozen=True):
     """The code observed the cancel and left."""
 
 
+class Continued(Struct, frozen=True):
+    """The code goes on as new."""
+
+    input: bytes
+
+
 class Asleep(Struct, frozen=True):
     """Suspended, and committed as such."""
 
@@ -49,24 +56,30 @@ class Diverged(Struct, frozen=True):
     error: NonDeterminism
 
 
-Ending: TypeAlias = Completed | Raised | Unwound | Asleep | Gone | Diverged
-
-
-def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> Completed | Raised | Unwound:
-    """How the code ended; `cancelled`: it has observed a cancel."""
-    if error is None:
-        return Completed(value)
-    if isinstance(error, asyncio.CancelledError) and cancelled:
-        return Unwound()
-    if isinstance(error, Exception):
-        return Raised(error)
-    wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return Raised(wrapped)
+CodeEnding: TypeAlias = Completed | Raised | Unwound | Continued
+"""How code ends by itself."""
+Ending: TypeAlias = CodeEnding | Asleep | Gone | Diverged
 
 
 Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
 """The journaled operations that must run again if the code is retried after this error."""
+
+
+def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> CodeEnding:
+    """What the end of the code means. `cancelled`: it has observed a cancel."""
+    match error:
+        case None:
+            return Completed(value)
+        case asyncio.CancelledError() if cancelled:
+            return Unwound()
+        case ContinuedAsNew():
+            return Continued(error.input)
+        case Exception():
+            return Raised(error)
+        case _:
+            wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
+            wrapped.__cause__ = error
+            return Raised(wrapped)
 
 
 async def commit_ending(
@@ -80,6 +93,8 @@ async def commit_ending(
             await _fail(parts, lease, workflow, error, escaped, recorded)
         case Unwound():
             await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
+        case Continued(data):
+            await lease.tell(facts.Continue(change_id=lease.new_id(), epoch=lease.execution.epoch, input=data))
         case Diverged(error):
             await _wait_for_version(lease, error)
         case Asleep() | Gone():
@@ -131,6 +146,17 @@ def is_retryable(workflow: WorkflowDefinition, error: Exception) -> bool:
 def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception) -> bool:
     """Whether this failure ends the execution: nothing will be tried again, so all must be undone."""
     return not tries_again(lease.execution, retryable=is_retryable(workflow, error))
+
+
+def is_end(lease: Lease, workflow: WorkflowDefinition, ending: Ending) -> bool:
+    """Whether the execution ends with it, by its code's own doing: not by a cancel, and not to be tried again."""
+    match ending:
+        case Completed():
+            return True
+        case Raised(error, recorded):
+            return recorded is not None or is_last(lease, workflow, error)
+        case _:
+            return False
 
 
 async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:

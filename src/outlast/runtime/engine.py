@@ -14,7 +14,6 @@ from outlast.machine.changes import (
     Ahead,
     Changes,
     Code,
-    Delete,
     Lapsed,
     Matches,
     Patch,
@@ -22,18 +21,23 @@ from outlast.machine.changes import (
     Refusal,
     View,
     execution_after,
+    outline_after,
 )
 from outlast.machine.decide import decide
-from outlast.machine.facts import AnyFact, Start, decode_fact
+from outlast.machine.facts import AnyFact, CancelRequested, Start
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Now, Plain, Record
 from outlast.runtime.entropy import Entropy, SystemEntropy
+from outlast.runtime.family import with_children
 from outlast.runtime.group_commit import GroupCommit, Pause
+from outlast.runtime.outbox import Outbox, settling
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
+LOOKS_TOGETHER = 5
+"""So often a cancel is tried together with the children's; if they do not hold still, they follow."""
 LOOKS_MAX = 1_000
 """Looking again so often in vain is no contention any more; it is reported instead of going on for ever."""
 
@@ -68,6 +72,7 @@ class Engine:
         batch_max: int = 500,
         patience_s: float = 30.0,
         pause: Pause | None = None,
+        carries: bool = False,
     ) -> None:
         self.store = store
         self.entropy = entropy or SystemEntropy()
@@ -76,8 +81,24 @@ class Engine:
         """Where walks over all records stand, by name."""
         self.group = GroupCommit(store, batch_max=batch_max, patience_s=patience_s, pause=pause or self.timing.sleep)
 
+        self.outbox = Outbox(self)
+        self._carries = carries
+        """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
+
     async def close(self) -> None:
+        await self.outbox.close()
         await self.group.close()
+
+    async def commit(self, changes: Changes) -> Verdict:
+        """Commit, and carry at once what the commit owes to others."""
+        return (await self.commit_timed(changes))[0]
+
+    async def commit_timed(self, changes: Changes) -> tuple[Verdict, int]:
+        """… and the store's time of that commit."""
+        verdict, committed_at = await self.group.commit_timed(changes)
+        if self._carries and verdict.applied and len(changes.writes) > 1:
+            self.outbox.post(changes)
+        return verdict, committed_at
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
         return View(partition_of(namespace, execution_id, self.store.partitions), execution)
@@ -96,22 +117,46 @@ class Engine:
         assert record is None or isinstance(record, Execution)
         return record
 
-    async def tell(self, namespace: str, execution_id: str, fact: AnyFact, *, seen: Execution | None = None) -> Told:
-        """Tell the machine a fact about an execution, until it is settled. `seen` saves the first look."""
+    async def tell(
+        self,
+        namespace: str,
+        execution_id: str,
+        fact: AnyFact,
+        *,
+        seen: Execution | None = None,
+        settles: Delivery | None = None,
+    ) -> Told:
+        """Tell the machine a fact about an execution, until it is settled. `seen` saves the first look. `settles` is
+        the debt that the fact was: struck off with it, where both live in one partition."""
         execution = seen if seen is not None else await self.look(namespace, execution_id)
-        for _ in range(LOOKS_MAX):
-            answer = decide(self.view(namespace, execution_id, execution), fact, await self._now())
+        for looks in range(LOOKS_MAX):
+            view, now = self.view(namespace, execution_id, execution), await self._now()
+            answer = decide(view, fact, now)
             if isinstance(answer, Refusal):
                 return Told(execution, refusal=answer)
-            verdict = await self.group.commit(answer)
+            if isinstance(fact, CancelRequested) and execution is not None and looks < LOOKS_TOGETHER:
+                answer = await self._cascade(view, execution, fact, answer, now)
+            if settles is not None:
+                answer = settling(answer, settles)
+            verdict = await self.commit(answer)
             if verdict.applied:
                 return Told(execution, verdict=verdict)
+            if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
+                return Told(execution, verdict=verdict)  # somebody else carried it
             if _taken(verdict):
                 return Told(execution, instead=verdict.current, verdict=verdict)
             if isinstance(verdict.refused_by, Reached | Ahead | Lapsed):
                 return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
             execution = await self.look(namespace, execution_id)
         raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")
+
+    async def _cascade(
+        self, view: View, execution: Execution, fact: CancelRequested, answer: Changes, now: int
+    ) -> Changes:
+        after = outline_after(view, answer)
+        if not execution.has_children or after is None or not after.status.terminal:
+            return answer
+        return await with_children(self, execution, fact, answer, now)
 
     async def begin(self, fact: Start) -> Told:
         """Start an execution: without a look first, because most ids are new.
@@ -122,39 +167,32 @@ class Engine:
         view = self.view(fact.namespace, fact.id, None)
         answer = decide(view, fact, self.group.now)
         assert isinstance(answer, Changes)
-        verdict = await self.group.commit(answer)
+        verdict = await self.commit(answer)
         if not verdict.applied:
             apart = fact if fact.worker is None else structs.replace(fact, worker=None)
             return await self.tell(fact.namespace, fact.id, apart)
         claimed = None if fact.worker is None else execution_after(view, answer, self.group.now)
         return Told(None, verdict=verdict, claimed=claimed)
 
-    async def deliver(self, delivery: Delivery) -> Told:
-        """Carry an outbox record to its target, then strike it off. Repeating it is harmless."""
-        told = await self.tell(delivery.namespace, delivery.target, decode_fact(delivery.fact))
-        await self.strike(delivery)
-        return told
+    async def deliver(self, delivery: Delivery) -> Told | None:
+        """Carry an outbox record to its target, and strike it off. Repeating it is harmless."""
+        return await self.outbox.deliver(delivery)
 
     async def strike(self, delivery: Delivery) -> None:
         """Nothing is owed any more."""
-        await self.group.commit(self._of_delivery(delivery, guards=(), writes=(Delete(delivery.key),)))
+        await self.outbox.strike(delivery)
 
     async def postpone(self, delivery: Delivery, *, error: str, delay_ms: int) -> None:
         """A delivery that failed is tried again later, and says why."""
         fields: dict[str, Plain | Now] = {"due_at": Now(delay_ms), "tries": delivery.tries + 1, "error": error[:1_000]}
-        same = Matches(delivery.key, {"tries": delivery.tries})
-        await self.group.commit(self._of_delivery(delivery, guards=(same,), writes=(Patch(delivery.key, fields),)))
-
-    def _of_delivery(
-        self, delivery: Delivery, *, guards: tuple[Matches, ...], writes: tuple[Patch | Delete, ...]
-    ) -> Changes:
-        return Changes(
+        changes = Changes(
             id=self.entropy.new_id(),
             partition=delivery.partition,
             anchors=(delivery.key,),
-            guards=guards,
-            writes=writes,
+            guards=(Matches(delivery.key, {"tries": delivery.tries}),),
+            writes=(Patch(delivery.key, fields),),
         )
+        await self.group.commit(changes)
 
     async def _now(self) -> int:
         if self.group.now == 0:

@@ -17,14 +17,16 @@ from msgspec import structs
 from outlast import limits
 from outlast.errors import CorruptState, LeaseLost, LimitExceeded, StatementRefused, StoreUnavailable
 from outlast.machine import Refusal, View, decide, facts
-from outlast.machine.changes import Changes, Code
+from outlast.machine.changes import Absent, Changes, Code
 from outlast.machine.replay import GIVEN_UP
 from outlast.model.attempt import Attempt, attempt_key
-from outlast.model.execution import Execution
+from outlast.model.event import Event
+from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
+from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.journal import journal_of
 from outlast.runtime.operation import Outcome
 from outlast.runtime.parts import Parts
@@ -91,10 +93,11 @@ class Lease:
         tries: int = 1,
         consumes: tuple[str, str] | None = None,
         unwinds: bool = False,
+        effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """One entry more. Its place is taken at once, so entries stand in the order of the calls."""
         with self._places:
-            fact = self._fact(key, op, outcome, value, tries, consumes=consumes, unwinds=unwinds)
+            fact = self._fact(key, op, outcome, value, tries, consumes=consumes, unwinds=unwinds, effects=effects)
             self._take()
         try:
             _, committed_at = await self._tell(fact)
@@ -114,13 +117,14 @@ class Lease:
             tries=max(outcome.tries, 1),
             consumes=outcome.consumes,
             unwinds=outcome.unwinds,
+            effects=outcome.effects,
         )
 
-    async def note_given_up(self, key: OperationKey, op: str) -> None:
+    async def note_given_up(self, key: OperationKey, op: str, effects: Effects) -> None:
         """For whoever reads the journal, and for a replay whose code goes round in circles."""
         scope, name, occurrence = key
         try:
-            await self.record((f"{scope}{GIVEN_UP}", name, occurrence), op, CANCELLED)
+            await self.record((f"{scope}{GIVEN_UP}", name, occurrence), op, CANCELLED, effects=effects)
         except LimitExceeded:
             _log.warning("execution %s: no room to note that %s %r was given up", self.execution.id, op, name)
 
@@ -135,6 +139,7 @@ class Lease:
         change_id: str | None = None,
         consumes: tuple[str, str] | None = None,
         unwinds: bool = False,
+        effects: Effects = NO_EFFECTS,
     ) -> facts.StepRecorded:
         scope, name, occurrence = key
         return facts.StepRecorded(
@@ -150,6 +155,9 @@ class Lease:
             entries=self._entries,
             consumes=consumes,
             unwinds=unwinds,
+            starts=effects.starts,
+            tells=effects.tells,
+            adopts=effects.adopts,
         )
 
     # ---- places ---------------------------------------------------------------------------------------------------
@@ -288,14 +296,22 @@ class Lease:
             answer = decide(view, fact, engine.group.now)
             if isinstance(answer, Refusal):
                 return self._refused(fact, answer), engine.group.now
-            verdict, committed_at = await engine.group.commit_timed(answer)
+            verdict, committed_at = await engine.commit_timed(answer)
             if verdict.inbox is not None:
                 self._heard(verdict.inbox)
             if verdict.applied:
                 self._parts.committed(view, answer)
-                if verdict.again and isinstance(fact, facts.StepRecorded):
-                    committed_at = await self._recorded_at(fact, committed_at)
+                if isinstance(fact, facts.StepRecorded):
+                    if fact.adopts is not None:
+                        self.execution = structs.replace(self.execution, has_children=True)
+                    if verdict.again:
+                        committed_at = await self._recorded_at(fact, committed_at)
                 return verdict, committed_at
+            if isinstance(fact, facts.StepRecorded) and isinstance(verdict.refused_by, Absent):
+                known = _without(fact, verdict.refused_by)
+                if known is not None:
+                    fact = known
+                    continue
             await self.look()
             if isinstance(fact, facts.Suspend):
                 return verdict, committed_at  # what came from outside may be what the code waits for
@@ -330,3 +346,14 @@ class Lease:
 
 async def _then(data: Awaitable[bytes], settled: Callable[[bytes], Changes]) -> Changes:
     return settled(await data)
+
+
+def _without(fact: facts.StepRecorded, taken: Absent) -> facts.StepRecorded | None:
+    """The same entry, when a child that it starts or adopts is known already: it is told, instead of started here."""
+    if fact.adopts is not None and taken.key.kind == Event.KIND:
+        return structs.replace(fact, adopts=None)
+    started = fact.starts
+    if started is not None and taken.key == execution_key(started.namespace, started.id):
+        tell = facts.Tell(started.change_id, started.id, facts.encode_fact(started))
+        return structs.replace(fact, starts=None, tells=(*fact.tells, tell))
+    return None

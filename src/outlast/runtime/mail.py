@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, deferred_key
-from outlast.model.event import Event, event_key
+from outlast.model.event import Event, answer_id, ended_name, event_key
+from outlast.model.execution import Execution, execution_key
+from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, settled
+from outlast.model.status import Status
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
@@ -27,6 +31,10 @@ class Mail:
         self._read_to: dict[str, Key] = {}
         """Up to here all events of a name are received: the next look goes on behind it."""
         self._taken: set[Key] = set()
+
+    @property
+    def namespace(self) -> str:
+        return self._lease.execution.namespace
 
     @property
     def execution_id(self) -> str:
@@ -65,3 +73,37 @@ class Mail:
         if not isinstance(found, Deferred) or (until is not None and (settled(found.resolved_at) or 0) > until):
             return None
         return found
+
+    # ---- children -------------------------------------------------------------------------------------------------
+
+    async def other(self, execution_id: str) -> Execution | None:
+        """Another execution, as it is now."""
+        [found] = await self._store.load([execution_key(self.namespace, execution_id)])
+        return found if isinstance(found, Execution) else None
+
+    async def end(self, child: str, start: str | None, until: int | None) -> ChildEnd | None:
+        """How a child ended, if it has, and not after `until`.
+
+        The child itself knows best: it may have been opened again. If it is purged, what it said when it ended stands.
+        An answer to its start says that there is no such child.
+        """
+        name = ended_name(child)
+        if start is not None:
+            [answer] = await self._store.load([event_key(self.namespace, self.execution_id, name, answer_id(start))])
+            if isinstance(answer, Event):
+                return ChildEnd.decode(answer.value or b"")
+        execution = await self.other(child)
+        if execution is not None and start is not None and execution.parent != self.execution_id:
+            return None  # another's: the answer to the start will say so
+        if execution is not None:
+            if not execution.status.terminal or (until is not None and (settled(execution.finished_at) or 0) > until):
+                return None
+            role = Role.OUTPUT if execution.status is Status.SUCCEEDED else Role.FAILURE
+            [payload] = await self._store.load([payload_key(self.namespace, child, execution.generation, role)])
+            value = payload.value if isinstance(payload, Payload) else None
+            return ChildEnd(status=execution.status, cause=execution.cause, value=value)
+        told = await self._store.scan(Event.KIND, (self.namespace, self.execution_id, name))
+        last = told[-1] if told else None
+        if not isinstance(last, Event) or (until is not None and (settled(last.sent_at) or 0) > until):
+            return None
+        return ChildEnd.decode(last.value or b"")

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.model.journal import SUCCEEDED, JournalEntry, OperationKey
+from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.marks import marked
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import contextvars
 
     from outlast.codec.values import Values
+    from outlast.model.execution import Execution
+    from outlast.runtime.parts import Parts
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _LIBRARY = (_PACKAGE, str(Path(sys.modules["asyncio"].__file__ or "asyncio").parent))
@@ -49,6 +52,10 @@ class Kind:
         """What a recorded success comes to, the same live and replayed."""
         raise NotImplementedError
 
+    def given_up(self, parts: Parts, execution: Execution) -> Effects:
+        """What it means for others that the code gave it up, without having seen its outcome."""
+        return NO_EFFECTS
+
 
 class Outcome(Struct, frozen=True):
     """What the code will see, and its bytes for the journal."""
@@ -59,6 +66,8 @@ class Outcome(Struct, frozen=True):
     tries: int = 1
     consumes: tuple[str, str] | None = None
     """The event (name, dedup) that is received by it, in the same commit."""
+    effects: Effects = NO_EFFECTS
+    """What it does to others, in the same commit."""
     unwinds: bool = False
     """It registers an undo."""
     entry: JournalEntry | None = None

@@ -16,7 +16,8 @@ from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.endings import Completed, Diverged, Ending, Gone, Raised, Unwound
+from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.endings import CodeEnding, Completed, Diverged, Ending, Gone, Raised
 from outlast.runtime.lease import Lease
 from outlast.runtime.operation import Operation
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -111,6 +112,10 @@ class _Rehearsal(LiveAttempt):
     def hear(self, inbox: int) -> None:
         return None
 
+    def finish(self, ending: Ending) -> None:
+        """Of its children nobody is waited for."""
+        self._end(ending, Stopped)
+
     def _alarm(self) -> None:
         return None
 
@@ -119,7 +124,7 @@ class _Rehearsal(LiveAttempt):
 
 
 class _NothingUndone(Unwinding):
-    def code_ended(self, ending: Completed | Raised | Unwound, workflow: WorkflowDefinition) -> None:
+    def code_ended(self, ending: CodeEnding, workflow: WorkflowDefinition) -> None:
         self._attempt.finish(ending)
 
 
@@ -146,6 +151,7 @@ class _NothingWritten(Lease):
         tries: int = 1,
         consumes: tuple[str, str] | None = None,
         unwinds: bool = False,
+        effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """What the code gives up is noted by an attempt; here it is only said to be."""
         e = self.execution

@@ -13,3 +13,11 @@ class Suspended(Signal):
 
 class Stopped(Signal):
     """The worker no longer holds the execution, or hands it back: nothing that the code does counts any more."""
+
+
+class ContinuedAsNew(Signal):
+    """The code goes on from a clean page, with this input."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__("continue_as_new")
+        self.input = data

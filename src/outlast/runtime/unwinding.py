@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
-from outlast.errors import CodecError, LeaseLost, LimitExceeded
+from outlast.errors import CodecError, LeaseLost, LimitExceeded, WrongPlace
 from outlast.machine.replay import beside
 from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, UNDO_SCOPE, UNWIND, JournalEntry, OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.current import attempt_var, operation_var, step_var
-from outlast.runtime.endings import Completed, Ending, Raised, Unwound, is_last
+from outlast.runtime.endings import CodeEnding, Completed, Continued, Ending, Raised, Unwound, is_last
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
@@ -61,14 +61,27 @@ class Unwinding:
     def under_way(self) -> list[asyncio.Task[None]]:
         return [] if self._running is None else [self._running]
 
-    def code_ended(self, ending: Completed | Raised | Unwound, workflow: WorkflowDefinition) -> None:
+    def refuse_new_page(self) -> None:
+        """`continue_as_new` would forget what to undo: the journal that says so, and the code that knows how."""
+        if self:
+            raise WrongPlace(
+                f"continue_as_new was called with {len(self)} undo{'s' if len(self) > 1 else ''} registered, which the "
+                "next generation could not run: return instead, or compensate in a child of its own"
+            )
+
+    def code_ended(self, ending: CodeEnding, workflow: WorkflowDefinition) -> None:
         """What succeeded, or will be tried again, ends so. Anything else is undone first."""
         attempt = self._attempt
+        if isinstance(ending, Continued):
+            try:
+                self.refuse_new_page()  # registered behind the call, in a `finally`
+            except WrongPlace as error:
+                ending = Raised(error)
         if isinstance(ending, Completed) and self:
             ending = self._storable(ending, workflow)
         if attempt.replay.unwound is not None:
             self.begin(Unwound())  # how it ends is written down
-        elif isinstance(ending, Completed) or not self:
+        elif isinstance(ending, Completed | Continued) or not self:
             attempt.finish(ending)
         elif isinstance(ending, Unwound) or is_last(attempt.lease, workflow, ending.error):
             self.begin(ending)

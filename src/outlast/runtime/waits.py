@@ -95,7 +95,7 @@ class Waits:
         return timer.wake_at if known is None else known
 
     def _may_have_mail(self, kind: Wait) -> bool:
-        return kind.reason is not None and self._attempt.lease.execution.inbox > 0
+        return kind.reason is not None and (self._attempt.lease.execution.inbox > 0 or kind.looks_first)
 
     async def _begin(self, operation: Operation, waiting: Waiting) -> None:
         waiting.wake_at = await self._wake_time(operation, waiting.kind)

@@ -17,7 +17,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
 from typing import Any, NoReturn, TypeVar
 
-from outlast.errors import WrongPlace
+from outlast import limits
+from outlast.errors import LimitExceeded, WrongPlace
+from outlast.model.journal import OperationKey
 
 T = TypeVar("T")
 
@@ -55,6 +57,17 @@ class Scope:
 
 
 scope_var: contextvars.ContextVar[Scope] = contextvars.ContextVar("outlast_scope")
+
+SCOPE_MARKS_CHARS = 24
+"""What stands beside a call has a scope that is so much longer, at most."""
+
+
+def next_key(name: str) -> OperationKey:
+    """The key of the operation that the running code calls now: its place in the order of the program."""
+    scope, limit = scope_var.get(), limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS
+    if len(scope.path) > limit:
+        raise LimitExceeded("nested branches (scope)", actual=len(scope.path), limit=limit, unit="characters")
+    return scope.path, name, scope.occurrence(name)
 
 
 class Branch(asyncio.Task[T]):

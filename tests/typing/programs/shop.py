@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, reveal_type
 
+import outlast
 from outlast import App, CodecHook, Handle, Retry, SyncHandle
 
 
@@ -213,6 +214,35 @@ async def workflows() -> None:
     await app.start_many([checkout])  # error: reportArgumentType
     wrong: Handle[int] = await checkout.start(order)  # error: reportAssignmentType
     print(wrong)
+
+
+# ---- children -----------------------------------------------------------------------------------------------------
+
+
+@app.workflow
+async def family(order: Order) -> int:
+    reveal_type(await checkout(order))  # reveals: Receipt
+    child = await checkout.options(id="ship", parent_close="wait").start(order)
+    reveal_type(child)  # reveals: Handle[Receipt]
+    reveal_type(await child.result(timeout="3d"))  # reveals: Receipt
+    reveal_type(await checkout.options(detached=True, send={"item": order}).start(order))  # reveals: Handle[Receipt]
+    await child.send("item", order, key="a")
+    await checkout.execution("other").cancel("enough")
+    wrong: Handle[int] = await checkout.options(id="a").start(order)  # error: reportAssignmentType
+    print(wrong)
+    await checkout(3)  # error: reportArgumentType
+    checkout.options(parent_close="kill")  # error: reportArgumentType
+    checkout.options(detached="yes")  # error: reportArgumentType
+    checkout.options(send="item")  # error: reportArgumentType
+    return outlast.continue_as_new(order)
+
+
+@app.workflow
+def plain_family(path: str) -> int:
+    reveal_type(import_file(path))  # reveals: int
+    reveal_type(checkout.sync(order))  # reveals: Receipt
+    reveal_type(checkout.sync.start(order).result("3s"))  # reveals: Receipt
+    return import_file.sync.start(path).result()
 
 
 # ---- what lies beneath --------------------------------------------------------------------------------------------

@@ -166,7 +166,12 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception]]] = [
     ({"requires": [str(n) for n in range(17)]}, LimitExceeded),
     ({"retention": -1}, InvalidInput),
     ({"idd": "a"}, InvalidInput),
-    ({"send": {}}, InvalidInput),
+    ({"sends": {}}, InvalidInput),
+    ({"send": ["item"]}, InvalidInput),
+    ({"send": {"": 1}}, InvalidName),
+    ({"send": {str(n): n for n in range(101)}}, LimitExceeded),
+    ({"detached": "yes"}, InvalidInput),
+    ({"parent_close": "kill"}, InvalidInput),
 ]
 
 

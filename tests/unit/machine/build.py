@@ -12,7 +12,7 @@ from outlast.machine import facts
 from outlast.machine.changes import Add, Changes, Delete, Insert, Matches, Patch, Refusal, View, execution_after
 from outlast.machine.decide import decide
 from outlast.machine.invariants import check
-from outlast.model.execution import Execution, execution_key
+from outlast.model.execution import Execution, ParentClose, execution_key
 from outlast.model.record import Key, Record
 from outlast.model.retry import RetryPolicy
 from outlast.model.status import Status
@@ -65,6 +65,7 @@ USUAL: dict[type[facts.Fact], dict[str, Any]] = {
     facts.Wake: {"cause": "timer"},
     facts.Complete: {"output": b"receipt"},
     facts.Fail: {"failure": b"boom"},
+    facts.Continue: {"input": b"[43]"},
     facts.Supersede: {"entries": (("", "charge", 0),)},
     facts.ChangePriority: {"priority": 7},
     facts.EventSent: {"name": "plan", "value": b"gold"},
@@ -131,6 +132,11 @@ def active(**start: Any) -> Execution:
 def undoable(**start: Any) -> Execution:
     """Active, and one of its steps has registered an undo."""
     return after(active(**start), facts.StepRecorded, unwinds=True)
+
+
+def parental(**start: Any) -> Execution:
+    """Active, and it has started a child."""
+    return after(active(**start), facts.StepRecorded, adopts=("order-42/ship", ParentClose.CANCEL))
 
 
 def suspended(**start: Any) -> Execution:
@@ -216,15 +222,22 @@ def fence(execution: Execution) -> Matches:
     return Matches(execution.key, {"status": Status.ACTIVE, "epoch": execution.epoch})
 
 
+def fence_of_an_end(execution: Execution) -> Matches:
+    """The holder's, who leaves no child behind."""
+    fields = {"status": Status.ACTIVE, "epoch": execution.epoch, "has_children": execution.has_children}
+    return Matches(execution.key, fields)
+
+
 def fence_and_inbox(execution: Execution, inbox: int | None = None) -> Matches:
     """The holder's, if nothing may have come from outside."""
     seen = execution.inbox if inbox is None else inbox
-    return Matches(execution.key, {"status": Status.ACTIVE, "epoch": execution.epoch, "inbox": seen})
+    fields = {"status": Status.ACTIVE, "epoch": execution.epoch, "inbox": seen}
+    return Matches(execution.key, {**fields, "has_children": execution.has_children})
 
 
 def as_it_was(execution: Execution) -> Matches:
     """Everybody else's: all that they decided upon."""
-    names = ("status", "epoch", "generation", "waits", "held", "unwinds", "cancel_requested")
+    names = ("status", "epoch", "generation", "waits", "held", "unwinds", "has_children", "cancel_requested")
     return Matches(execution.key, {name: getattr(execution, name) for name in names})
 
 

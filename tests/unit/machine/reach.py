@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Refusal, View, execution_after
-from outlast.model.execution import Execution
+from outlast.model.execution import Execution, ParentClose
 from outlast.model.retry import RetryPolicy
 from outlast.model.status import Status
 from tests.unit.machine.build import NOW, PARTITION, answer_to, say
@@ -26,6 +26,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Start, {"worker": "worker-1", "quota": None}),
     (facts.Start, {"if_exists": "restart", "delay_ms": 500}),
     (facts.Start, {"if_exists": "restart", "after_dependencies": True}),
+    *((facts.Start, {"sends": (facts.Sent(name, b"sent"),)}) for name in ("plan", "other")),
     (facts.Fork, {}),
     (facts.Claim, {}),
     (facts.StepRecorded, {}),
@@ -33,6 +34,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.StepRecorded, {"consumes": ("plan", "1")}),
     (facts.StepRecorded, {"consumes": ("plan", "1")}),
     (facts.StepRecorded, {"entries": 50_000}),
+    (facts.StepRecorded, {"adopts": ("order-42/ship", ParentClose.CANCEL)}),
     (facts.Progressed, {}),
     *((facts.Suspend, {"waits": (wait,), "reason": wait}) for wait in ("event:plan", "deferred:approval")),
     (facts.Suspend, {"waits": ("child:order-42/ship",), "reason": "child:order-42/ship"}),
@@ -43,6 +45,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Fail, {}),
     (facts.Fail, {"retryable": False}),
     (facts.Fail, {"supersedes": (("", "charge", 0),)}),
+    (facts.Continue, {}),
     (facts.Cancelled, {}),
     (facts.HandBack, {}),
     (facts.TimeOut, {}),
@@ -111,7 +114,7 @@ def _told(before: Execution | None, fact: facts.Fact) -> Case:
 
 def _likeness(e: Execution) -> object:
     """Two executions that are alike in this get the same answers; counters are cut off where they cease to matter."""
-    flags = (e.held, e.cancel_requested, e.unwinds, e.attempt_open)
+    flags = (e.held, e.cancel_requested, e.unwinds, e.has_children, e.attempt_open)
     times = (e.wake_at is None, e.deadline_at is None, e.attempt_deadline_at is None)
     most = (2, 2) if not e.unwinds else (7, 2) if e.crashes < e.failures else (2, 5)  # it may fail more to unwind
     counted = (min(e.failures, most[0]), min(e.crashes, most[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from outlast.machine import facts
 from outlast.machine.changes import Add, Code
@@ -26,7 +27,7 @@ from tests.unit.machine.build import (
     delayed,
     expired,
     failed,
-    fence,
+    fence_of_an_end,
     held,
     insert_of,
     inserts_of,
@@ -142,7 +143,7 @@ def test_a_lease_that_ends_with_the_execution_gives_its_permit_back(way: str):
 def test_a_completion_is_fenced_by_the_epoch_and_not_stopped_by_the_inbox():
     """Settlement 2: a completion beats a cancel that was not yet observed."""
     execution = asked_to_cancel(active())
-    assert changes_of(execution, facts.Complete).guards == (fence(execution),)
+    assert changes_of(execution, facts.Complete).guards == (fence_of_an_end(execution),)
     assert after(execution, facts.Complete).status is Status.SUCCEEDED
 
 
@@ -157,7 +158,7 @@ def test_a_failure_is_kept_with_the_execution_and_with_its_attempt():
     changes = changes_of(active(), facts.Fail, failure=b"boom")
     assert (insert_of(changes, Payload).role, insert_of(changes, Payload).value) == (Role.FAILURE, b"boom")
     assert patch_of(changes, Attempt.KIND)["failure"] == b"boom"
-    assert changes.guards == (fence(active()),)
+    assert changes.guards == (fence_of_an_end(active()),)
 
 
 def test_an_end_without_a_value_writes_no_payload():
@@ -182,9 +183,24 @@ def test_the_parent_learns_of_the_end_through_the_outbox(kind: type[facts.Fact],
     assert (delivery.partition, delivery.namespace, delivery.target) == (3, "shop", "cart-1")
     assert (delivery.due_at, delivery.created_at, delivery.change_id) == (Now(), Now(), "end-1")
     assert facts.decode_fact(delivery.fact) == facts.ChildCompleted(
-        change_id="end-1/parent", child="order-42", status=status, value=value
+        change_id="end-1/order-42/parent",
+        child="order-42",
+        status=status,
+        value=value,
+        cause=None if status is Status.SUCCEEDED else "failed",
     )
-    assert delivery.id == "end-1/parent"
+    assert (delivery.id, delivery.source) == ("end-1/order-42/parent", "order-42")
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_an_end_owes_its_children_what_they_were_started_for(way: str):
+    make, kind, given, status, cause, _ = ENDS[way]
+    before = structs.replace(make(), has_children=True)
+    [delivery] = inserts_of(changes_of(before, kind, change_id="end-1", **given), Delivery)
+    assert (delivery.target, delivery.source, delivery.change_id) == ("order-42", "order-42", "end-1")
+    assert facts.decode_debt(delivery.fact) == facts.CloseChildren(
+        change_id="end-1/order-42/children", reason=cause or status
+    )
 
 
 def test_the_completion_of_a_later_generation_is_its_own():
@@ -237,7 +253,7 @@ def test_code_that_nobody_asked_to_cancel_cannot_end_as_cancelled():
 
 def test_code_that_was_asked_ends_as_cancelled_under_its_fence():
     execution = asked_to_cancel(active())
-    assert changes_of(execution, facts.Cancelled).guards == (fence(execution),)
+    assert changes_of(execution, facts.Cancelled).guards == (fence_of_an_end(execution),)
 
 
 def test_a_zombie_cannot_end_it():

@@ -8,8 +8,9 @@ import pytest
 
 from outlast.machine import facts
 from outlast.machine.changes import Add, Code
+from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
-from outlast.model.event import Event
+from outlast.model.event import Event, event_key
 from outlast.model.record import Now
 from outlast.model.status import TERMINAL, Status
 from tests.unit.machine.build import (
@@ -23,6 +24,7 @@ from tests.unit.machine.build import (
     backing_off,
     changes_of,
     delayed,
+    deletes_of,
     dependent,
     failed,
     held,
@@ -139,10 +141,23 @@ def test_a_deferred_is_insert_only_so_that_the_first_resolution_wins(resolution:
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
-def test_a_child_that_did_not_succeed_is_a_rejection(status: Status):
-    deferred = insert_of(changes_of(active(), facts.ChildCompleted, status=status), Deferred)
-    assert deferred.name == "child:order-42/ship"
-    assert deferred.resolution is (Resolution.RESOLVED if status is Status.SUCCEEDED else Resolution.REJECTED)
+def test_how_a_child_ended_is_kept_until_its_parent_asks(status: Status):
+    """As an event, one for each of its generations that ended: it outlives the parent's own generations."""
+    changes = changes_of(active(), facts.ChildCompleted, status=status, cause="why", generation=3, change_id="e-1")
+    ended = insert_of(changes, Event)
+    assert (ended.name, ended.dedup, ended.change_id) == ("outlast:ended:order-42/ship", "3", "e-1")
+    assert ChildEnd.decode(ended.value or b"") == ChildEnd(status=status, cause="why", value=b"parcel")
+    assert additions_of(changes) == [Add(KEY, "inbox", 1)]
+
+
+def test_a_child_that_ended_is_not_open_any_more():
+    [gone] = deletes_of(changes_of(active(), facts.ChildCompleted))
+    assert gone == event_key("shop", "order-42", "outlast:child", "order-42/ship")
+
+
+def test_the_answer_to_a_start_that_started_nothing_is_an_end_of_its_own():
+    changes = changes_of(active(), facts.ChildCompleted, generation=0, change_id="s-1/answer")
+    assert insert_of(changes, Event).dedup == "s-1/answer"
 
 
 def test_a_deferred_belongs_to_the_journal_that_waits_for_it():

@@ -23,8 +23,8 @@ from tests.unit.machine.build import (
     backing_off,
     changes_of,
     deletes_of,
-    fence,
     fence_and_inbox,
+    fence_of_an_end,
     held,
     insert_of,
     inserts_of,
@@ -97,7 +97,7 @@ def test_going_on_is_refused_by_anything_unheard_from_outside():
     """… because it may be a cancel. An end is not: it is final either way."""
     execution = active(retry=RETRIES)
     assert changes_of(execution, facts.Fail).guards == (fence_and_inbox(execution),)
-    assert changes_of(execution, facts.Fail, retryable=False).guards == (fence(execution),)
+    assert changes_of(execution, facts.Fail, retryable=False).guards == (fence_of_an_end(execution),)
 
 
 def test_a_cancel_wins_at_a_retry():

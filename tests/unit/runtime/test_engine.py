@@ -12,8 +12,9 @@ import pytest
 from outlast.errors import StoreUnavailable
 from outlast.machine import facts
 from outlast.machine.changes import Code
-from outlast.model.deferred import Deferred, Resolution, deferred_key
-from outlast.model.event import Event
+from outlast.model.child import ChildEnd
+from outlast.model.deferred import Deferred, Resolution
+from outlast.model.event import Event, event_key
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
 from outlast.model.status import Reason, Status
@@ -284,10 +285,11 @@ async def child_that_ended(world: World) -> Delivery:
 async def test_delivery_reaches_its_target_and_is_struck_off(world: World):
     delivery = await child_that_ended(world)
     told = await world.engine.deliver(delivery)
+    assert told is not None
     assert told.applied
-    [word] = await world.store.load([deferred_key(NS, "order", 1, "child:order/ship")])
-    assert isinstance(word, Deferred)
-    assert word.resolution is Resolution.REJECTED
+    [word] = await world.store.load([event_key(NS, "order", "outlast:ended:order/ship", "1")])
+    assert isinstance(word, Event)
+    assert ChildEnd.decode(word.value or b"").status == "cancelled"
     assert await world.owed() == []
 
 
@@ -297,7 +299,7 @@ async def test_delivery_may_be_repeated(world: World):
     await asyncio.gather(world.engine.deliver(delivery), world.other.deliver(delivery))
     await world.engine.deliver(delivery)
     assert (await world.seen("order")).inbox == 1
-    assert len(await world.store.scan("deferred", (NS, "order"))) == 1
+    assert len(await world.store.scan("event", (NS, "order"))) == 1
     assert await world.owed() == []
 
 
@@ -306,6 +308,7 @@ async def test_delivery_to_nobody_is_struck_off(world: World):
     await world.engine.tell(NS, "gone/child", facts.CancelRequested(change_id="cancel"))
     [delivery] = await world.owed()
     told = await world.engine.deliver(delivery)
+    assert told is not None
     assert told.refusal is not None
     assert told.refusal.code is Code.UNKNOWN
     assert await world.owed() == []

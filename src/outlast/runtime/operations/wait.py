@@ -41,6 +41,11 @@ class Wait(Kind):
         return None
 
     @property
+    def looks_first(self) -> bool:
+        """Whether it must be looked for even if nobody has told this execution anything."""
+        return False
+
+    @property
     def timer(self) -> str | None:
         """The name under which its wake time is known in the whole execution; the first one given wins."""
         return None

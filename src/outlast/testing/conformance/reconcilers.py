@@ -14,8 +14,9 @@ from outlast.config import Config
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Delete, Insert, Patch, Put
 from outlast.model.attempt import Attempt, Outcome
+from outlast.model.child import ChildEnd
 from outlast.model.completion import Completion, completion_key
-from outlast.model.deferred import Deferred
+from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
 from outlast.model.record import Now, Record
@@ -143,8 +144,9 @@ class ReconcilerConformance(Conformance):
         assert await repaired(store, "outbox") == 1
         parent = await actors.look(store, "p")
         assert parent.status is Status.READY
-        [told] = await actors.records(store, Deferred, "p")
-        assert (told.name, told.value) == ("child:p/c", b'"done"')
+        [told] = await actors.records(store, Event, "p")
+        assert (told.name, told.dedup) == ("outlast:ended:p/c", "1")
+        assert ChildEnd.decode(told.value or b"") == ChildEnd(status=Status.SUCCEEDED, value=b'"done"')
         assert (await store.due(DueKind.OUTBOX, limit=10)).items == []
 
     async def test_a_delivery_that_is_repeated_tells_the_parent_once(self, store: Store) -> None:

@@ -35,6 +35,7 @@ CREATE TABLE execution (
   timeout_ms bigint, deadline_ms bigint, retry text COLLATE "C" NOT NULL, crash_cap bigint NOT NULL,
   retention_ms bigint,
   cancel_requested boolean NOT NULL, held boolean NOT NULL, unwinds boolean NOT NULL,
+  has_children boolean NOT NULL,
   created_at bigint NOT NULL, finished_at bigint, change_id text COLLATE "C" NOT NULL,
   PRIMARY KEY (partition, namespace, id)
 ) WITH (fillfactor = 80);
@@ -121,7 +122,7 @@ CREATE TABLE session (
 
 CREATE TABLE outbox (
   partition int NOT NULL, id text COLLATE "C" NOT NULL, namespace text COLLATE "C" NOT NULL,
-  target text COLLATE "C" NOT NULL, fact bytea NOT NULL, due_at bigint NOT NULL, tries bigint NOT NULL,
+  target text COLLATE "C" NOT NULL, source text COLLATE "C" NOT NULL, fact bytea NOT NULL, due_at bigint NOT NULL, tries bigint NOT NULL,
   error text COLLATE "C", created_at bigint NOT NULL, change_id text COLLATE "C" NOT NULL,
   PRIMARY KEY (partition, id)
 );

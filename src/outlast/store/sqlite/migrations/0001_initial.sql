@@ -31,6 +31,7 @@ CREATE TABLE outlast_execution (
   failures INTEGER NOT NULL, crashes INTEGER NOT NULL, ran_ms INTEGER NOT NULL,
   timeout_ms INTEGER, deadline_ms INTEGER, retry TEXT NOT NULL, crash_cap INTEGER NOT NULL, retention_ms INTEGER,
   cancel_requested INTEGER NOT NULL, held INTEGER NOT NULL, unwinds INTEGER NOT NULL,
+  has_children INTEGER NOT NULL,
   created_at INTEGER NOT NULL, finished_at INTEGER, change_id TEXT NOT NULL,
   PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
@@ -102,7 +103,8 @@ CREATE TABLE outlast_session (
 CREATE INDEX outlast_session_expiry ON outlast_session (expires_at);
 
 CREATE TABLE outlast_outbox (
-  partition INTEGER NOT NULL, id TEXT NOT NULL, namespace TEXT NOT NULL, target TEXT NOT NULL, fact BLOB NOT NULL,
+  partition INTEGER NOT NULL, id TEXT NOT NULL, namespace TEXT NOT NULL, target TEXT NOT NULL,
+  source TEXT NOT NULL, fact BLOB NOT NULL,
   due_at INTEGER NOT NULL, tries INTEGER NOT NULL, error TEXT, created_at INTEGER NOT NULL, change_id TEXT NOT NULL,
   PRIMARY KEY (partition, id)
 ) STRICT, WITHOUT ROWID;

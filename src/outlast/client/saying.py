@@ -1,0 +1,46 @@
+"""What can be said to an execution, as facts: the same whether a client says it or another workflow's code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from outlast.codec.failures import encode_failure, failure_of
+from outlast.codec.values import Values
+from outlast.errors import DeferredRejected
+from outlast.machine import facts
+from outlast.model.deferred import Resolution
+from outlast.model.names import INTERRUPT, check_user_name
+
+EventOf: TypeAlias = Callable[[str], facts.EventSent]
+ResolutionOf: TypeAlias = Callable[[str], facts.DeferredResolved]
+CancelOf: TypeAlias = Callable[[str], facts.CancelRequested]
+"""Under a change id."""
+
+
+def event_sent(values: Values, name: str, value: Any, key: str | None) -> EventOf:
+    data = values.encode(value, f"event {name!r}")
+    return lambda change_id: facts.EventSent(change_id=change_id, name=name, value=data, dedup=key)
+
+
+def resolved(values: Values, name: str, value: Any) -> ResolutionOf:
+    data = values.encode(value, f"deferred {name!r}")
+    return _resolution(check_user_name("deferred", name), Resolution.RESOLVED, data)
+
+
+def rejected(values: Values, name: str, why: str | Exception) -> ResolutionOf:
+    error = why if isinstance(why, Exception) else DeferredRejected(str(why))
+    data = values.seal(encode_failure(failure_of(error)))
+    return _resolution(check_user_name("deferred", name), Resolution.REJECTED, data)
+
+
+def interrupted(values: Values) -> ResolutionOf:
+    return _resolution(INTERRUPT, Resolution.RESOLVED, values.encode(None, "interrupt"))
+
+
+def cancelled(reason: str) -> CancelOf:
+    return lambda change_id: facts.CancelRequested(change_id=change_id, reason=reason)
+
+
+def _resolution(name: str, resolution: Resolution, data: bytes) -> ResolutionOf:
+    return lambda change_id: facts.DeferredResolved(change_id=change_id, name=name, value=data, resolution=resolution)

@@ -1,0 +1,119 @@
+"""What a start writes, wherever it is decided: by itself, with the journal of the parent that starts a child, or as a
+new generation of what has ended."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+
+from outlast.machine import facts
+from outlast.machine.changes import Insert, Put, Write, lane_channel
+from outlast.machine.parts import Fields
+from outlast.model.event import Event
+from outlast.model.execution import Execution, route_of
+from outlast.model.payload import Payload, Role
+from outlast.model.record import Now
+from outlast.model.retry import RetryPolicy
+from outlast.model.status import Reason, Status
+from outlast.model.tag import Tag
+
+_encoder = msgspec.json.Encoder(order="sorted")
+# The same few of every workflow, asked for with each of its starts.
+_route = lru_cache(maxsize=10_000)(route_of)
+_encoded = lru_cache(maxsize=10_000)(RetryPolicy.encode)
+
+REOPENED: Fields = {
+    "cause": None,
+    "finished_at": None,
+    "purge_at": None,
+    "attempt": 1,
+    "attempt_open": False,
+    "failures": 0,
+    "crashes": 0,
+    "ran_ms": 0,
+    "cancel_requested": False,
+    "unwinds": False,
+    "resumed": False,
+}
+"""What every new generation begins with."""
+
+
+def new_execution(fact: facts.Start) -> tuple[list[Write], tuple[str, ...]]:
+    """The records of an execution that did not exist, itself first, and who may want to look."""
+    execution = execution_of(fact)
+    writes: list[Write] = [Insert(execution), Insert(input_of(fact, generation=1)), *tags_of(fact), *events_of(fact)]
+    return writes, rings_of(execution)
+
+
+def rings_of(execution: Execution) -> tuple[str, ...]:
+    return (lane_channel(execution.namespace, execution.lane),) if execution.status is Status.READY else ()
+
+
+def events_of(fact: facts.Start) -> list[Write]:
+    """What is sent with the start."""
+    return [
+        Insert(
+            Event(
+                namespace=fact.namespace,
+                execution=fact.id,
+                name=sent.name,
+                dedup=fact.change_id,
+                value=sent.value,
+                sent_at=Now(),
+                change_id=fact.change_id,
+            )
+        )
+        for sent in fact.sends
+    ]
+
+
+def execution_of(fact: facts.Start) -> Execution:
+    blocked_on = Reason.DEPENDENCIES if fact.after_dependencies else Reason.DELAY if fact.delay_ms else None
+    return Execution(
+        namespace=fact.namespace,
+        id=fact.id,
+        workflow=fact.workflow,
+        version=fact.version,
+        signature=fact.signature,
+        lane=fact.lane,
+        route=_route(fact.workflow, fact.version, fact.requires, fact.quota),
+        parent=fact.parent,
+        flow=fact.flow,
+        quota=fact.quota,
+        tags=_encoder.encode(fact.tags).decode() if fact.tags else "{}",
+        input_digest=fact.input_digest,
+        status=Status.BLOCKED if blocked_on else Status.READY,
+        reason=blocked_on,
+        waits=blocked_on or "",
+        priority=fact.priority,
+        ready_at=None if blocked_on else Now(),
+        wake_at=Now(fact.delay_ms) if blocked_on == Reason.DELAY else None,
+        deadline_at=None if fact.deadline_ms is None else Now(fact.deadline_ms),
+        epoch=fact.first_epoch,
+        inbox=len(fact.sends),
+        timeout_ms=fact.timeout_ms,
+        deadline_ms=fact.deadline_ms,
+        retry=_encoded(fact.retry),
+        crash_cap=fact.crash_cap,
+        retention_ms=fact.retention_ms,
+        created_at=Now(),
+        change_id=fact.change_id,
+    )
+
+
+def input_of(fact: facts.Start, *, generation: int) -> Payload:
+    return Payload(
+        namespace=fact.namespace,
+        execution=fact.id,
+        generation=generation,
+        role=Role.INPUT,
+        value=fact.input,
+        change_id=fact.change_id,
+    )
+
+
+def tags_of(fact: facts.Start) -> list[Write]:
+    return [
+        Put(Tag(namespace=fact.namespace, execution=fact.id, tag=tag, value=value)) for tag, value in fact.tags.items()
+    ]

@@ -1,0 +1,207 @@
+"""Children: executions that workflow code starts, and waits for.
+
+A child is named under its parent and lives in its partition: it starts in the commit of the journal entry that says so.
+One that is detached is placed on its own, and starts through the outbox. Either way the same start, repeated, is the
+same child, and the parent hears of its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct, structs
+
+from outlast import limits
+from outlast.codec.failures import decode_failure, raised_again, settle_failure
+from outlast.errors import (
+    CodecError,
+    CodecHookFailed,
+    ExecutionCancelled,
+    ExecutionConflict,
+    ExecutionExpired,
+    ExecutionNotFound,
+    ExecutionRefused,
+)
+from outlast.machine import facts
+from outlast.machine.changes import Code, Refusal
+from outlast.machine.decide import decide
+from outlast.model.execution import ParentClose
+from outlast.model.names import check_name
+from outlast.model.status import Reason, Status
+from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.performed import BackOff, Performed
+from outlast.runtime.operations.tell import debt_id, owing
+from outlast.runtime.operations.wait import Limit, Wait, timed_out
+
+if TYPE_CHECKING:
+    from outlast.codec.values import Values
+    from outlast.model.child import ChildEnd
+    from outlast.model.execution import Execution
+    from outlast.model.journal import OperationKey
+    from outlast.runtime.mail import Mail
+    from outlast.runtime.parts import Parts
+
+
+class Started(Struct, frozen=True):
+    """What the journal keeps of a start: which child, under which change id it was asked for, and by whom. A fork has
+    the entry too, but not the child: for it there is no `start`."""
+
+    id: str
+    start: str | None
+    by: str = ""
+
+
+class StartChild(Performed):
+    __slots__ = ("detached", "given", "parent", "parent_close", "start")
+
+    OP: ClassVar = "start"
+
+    def __init__(
+        self, start: facts.Start, *, parent: str, given: str | None, detached: bool, parent_close: ParentClose | None
+    ) -> None:
+        self.start = start
+        self.parent = parent
+        self.given = given
+        self.detached = detached
+        if parent_close is None:
+            parent_close = ParentClose.ABANDON if detached else ParentClose.CANCEL
+        self.parent_close = parent_close
+
+    @property
+    def name(self) -> str:
+        return self.start.workflow
+
+    async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
+        try:
+            fact = structs.replace(
+                self.start,
+                change_id=debt_id(parts, execution),
+                id=self._id(parts, execution, operation.key),
+                parent=execution.id,
+            )
+            effects = await self._effects(parts, fact)
+        except (ExecutionConflict, ValueError) as error:
+            data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
+            return Outcome(parts.values.seal(data), error=settled)
+        started = Started(fact.id, fact.change_id, execution.id)
+        data, _ = parts.values.settle(started, Started, str(operation))
+        return Outcome(data, value=started, effects=effects)
+
+    def _id(self, parts: Parts, execution: Execution, key: OperationKey) -> str:
+        """Under its parent; where the code gave none, from its place in the code, so that a replay finds the same."""
+        if self.detached:
+            return parts.engine.entropy.new_id() if self.given is None else self.given
+        name = child_name(key, execution.journal_generation) if self.given is None else self.given
+        return check_name("id", f"{execution.id}/{name}", max_chars=limits.ID_MAX_CHARS)
+
+    async def _effects(self, parts: Parts, fact: facts.Start) -> Effects:
+        adopts = None if self.parent_close is ParentClose.ABANDON else (fact.id, self.parent_close)
+        if not self.detached:
+            engine = parts.engine
+            existing = await engine.look(fact.namespace, fact.id)
+            if existing is None:
+                return Effects(starts=fact, adopts=adopts)
+            answer = decide(engine.view(fact.namespace, fact.id, existing), fact, engine.group.now)
+            if isinstance(answer, Refusal) and answer.code is Code.CONFLICT:
+                raise ExecutionConflict(
+                    fact.id, existing=f"{existing.workflow} ({existing.status})", given=f"{fact.workflow} here"
+                )
+        return Effects(tells=(facts.Tell(fact.change_id, fact.id, facts.encode_fact(fact)),), adopts=adopts)
+
+    def decode(self, values: Values, data: bytes, what: str) -> Started:
+        started = values.decode(data, Started, what)
+        return started if started.by in ("", self.parent) else structs.replace(started, start=None)
+
+
+def child_name(key: OperationKey, generation: int) -> str:
+    """`ship.1`; in a branch of the code `ship.2-1`; after `continue_as_new` or a restart `ship.1@3`."""
+    scope, workflow, occurrence = key
+    branch = f"{scope.rstrip('.').replace('.', '-')}-" if scope else ""
+    return f"{workflow}.{branch}{occurrence}{f'@{generation}' if generation > 1 else ''}"
+
+
+class AwaitChild(Wait):
+    """`own` if this execution started it; `start` is the change id of that start. Of others, only the result of one
+    that has ended, or is this execution's child, can be waited for: nobody would tell of it. `cancels`: giving the wait
+    up gives the child up."""
+
+    __slots__ = ("annotation", "cancels", "child", "limit", "start")
+
+    OP: ClassVar = "child"
+
+    def __init__(
+        self, child: str, annotation: Any, *, start: str | None, limit: Limit | None = None, cancels: bool = False
+    ) -> None:
+        self.child = child
+        self.annotation = annotation
+        self.start = start
+        self.limit = limit
+        self.cancels = cancels
+
+    @property
+    def name(self) -> str:
+        return self.child
+
+    @property
+    def reason(self) -> str:
+        return Reason.child(self.child)
+
+    @property
+    def looks_first(self) -> bool:
+        return self.start is None
+
+    async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
+        if self.start is None:
+            error = await self._not_ours(mail)
+            if error is not None:
+                data, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
+                return Outcome(mail.values.seal(data), error=settled)
+        end = await mail.end(self.child, self.start, until)
+        return None if end is None else self._outcome(mail, operation, end)
+
+    async def _not_ours(self, mail: Mail) -> Exception | None:
+        child = await mail.other(self.child)
+        if child is None:
+            return ExecutionNotFound(mail.namespace, self.child)
+        if child.parent == mail.execution_id or child.status.terminal:
+            return None
+        return ExecutionRefused(
+            self.child, Code.NOT_ALLOWED, f"is not a child of {mail.execution_id!r}: wait for it in a step"
+        )
+
+    def _outcome(self, mail: Mail, operation: Operation, end: ChildEnd) -> Outcome:
+        data = end.value
+        if end.status is Status.SUCCEEDED:
+            try:
+                data = data or b"null"
+                return Outcome(data, value=self.decode(mail.values, data, f"result of {self.child!r}"))
+            except CodecHookFailed:
+                raise
+            except CodecError as error:
+                failed: Exception = error
+        elif data is not None:
+            failure = decode_failure(mail.values.unseal(data))
+            return Outcome(data, error=raised_again(failure, execution_id=mail.execution_id, what=str(operation)))
+        elif end.status is Status.CANCELLED:
+            failed = ExecutionCancelled(f"execution {self.child!r} was cancelled")
+        elif end.status is Status.FAILED:
+            failed = ExecutionConflict(self.child, existing=f"one that {end.cause}", given="a child")
+        else:
+            failed = ExecutionExpired(f"execution {self.child!r} {end.status}: {end.cause}")
+        sealed, settled = settle_failure(failed, execution_id=mail.execution_id, what=str(operation))
+        return Outcome(mail.values.seal(sealed), error=settled)
+
+    def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
+        return timed_out(parts, operation, execution_id, f"execution {self.child!r} did not end in time; it goes on")
+
+    def decode(self, values: Values, data: bytes, what: str) -> Any:
+        return values.decode(data, self.annotation, what)
+
+    def given_up(self, parts: Parts, execution: Execution) -> Effects:
+        if not self.cancels:
+            return NO_EFFECTS
+        reason = f"given up by {execution.id!r}"
+        return owing(
+            parts, execution, self.child, lambda change_id: facts.CancelRequested(change_id=change_id, reason=reason)
+        )

@@ -1,0 +1,213 @@
+"""Carries what one commit owes to other executions: at once in this process, by the reconciler otherwise.
+
+Exactly once in effect. Where the target lives in the partition of the debt, the word and the striking off are one
+commit. Elsewhere the fact itself is idempotent: its records carry its own change id, and stand until the debt is struck
+off. A word that its target refuses for good (it has ended, or is gone) is struck off too, and the execution that sent
+it keeps a record of that.
+
+Some debts are errands: bounded work over many records (closing children, forgetting old generations), a part at a time,
+struck off with the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from outlast.errors import OutlastError
+from outlast.machine import facts
+from outlast.machine.changes import Changes, Code, Delete, Guard, Insert, Matches, Refusal, Write
+from outlast.machine.decide import decide
+from outlast.model.deferred import Deferred
+from outlast.model.event import UNDELIVERED, Event, answer_id
+from outlast.model.execution import Execution, execution_key
+from outlast.model.outbox import Delivery
+from outlast.model.partition import partition_of
+from outlast.model.record import Now
+from outlast.model.status import Status
+from outlast.runtime.family import close_children
+from outlast.runtime.forgetting import forget
+
+if TYPE_CHECKING:
+    from outlast.runtime.engine import Engine, Told
+
+_log = logging.getLogger(__name__)
+
+POSTED_MAX = 1_000
+"""So much is carried at once in this process; what comes on top is left to the reconciler."""
+
+
+class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
+    """What the sender keeps of a word that was refused."""
+
+    target: str
+    fact: str
+    code: str
+    message: str
+
+
+class Outbox:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._posted: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # ---- at once --------------------------------------------------------------------------------------------------
+
+    def post(self, changes: Changes) -> None:
+        """These changes are committed: carry what they owe."""
+        for write in changes.writes:
+            if type(write) is Insert and isinstance(write.record, Delivery):
+                if self._closed or len(self._posted) >= POSTED_MAX:
+                    return
+                task = asyncio.get_running_loop().create_task(self._carry(write.record), name="outlast outbox")
+                self._posted.add(task)
+                task.add_done_callback(self._posted.discard)
+
+    async def _carry(self, delivery: Delivery) -> None:
+        try:
+            await self.deliver(delivery)
+        except OutlastError as error:
+            _log.info("what is owed to %s is left to the reconciler: %s", delivery.target, error)
+
+    async def close(self) -> None:
+        """What is under way is carried to its end."""
+        while self._posted:
+            await asyncio.gather(*self._posted, return_exceptions=True)
+        self._closed = True
+
+    async def abandon(self) -> None:
+        """As a killed process does."""
+        self._closed = True
+        for task in self._posted:
+            task.cancel()
+        await asyncio.gather(*self._posted, return_exceptions=True)
+
+    # ---- one delivery ---------------------------------------------------------------------------------------------
+
+    async def deliver(self, delivery: Delivery) -> Told | None:
+        """Carry it to its target, then strike it off; None if it was an errand. Repeating it is harmless."""
+        fact, engine = facts.decode_debt(delivery.fact), self._engine
+        match fact:
+            case facts.CloseChildren():
+                await close_children(engine, delivery.namespace, delivery.target, fact)
+                await self.strike(delivery)
+                return None
+            case facts.Forget():
+                await forget(engine, delivery.namespace, delivery.target, fact)
+                await self.strike(delivery)
+                return None
+            case _:
+                return await self._tell(delivery, fact)
+
+    async def _tell(self, delivery: Delivery, fact: facts.AnyFact) -> Told:
+        engine, seen = self._engine, None
+        if isinstance(fact, facts.Start) and fact.parent is not None:
+            seen = await engine.look(delivery.namespace, delivery.target)
+            if seen is not None:
+                await self._answer(fact, fact.parent, seen)
+        told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=delivery)
+        refusal = told.refusal or _conflict(fact, told)
+        if refusal is not None and refusal.code is not Code.ALREADY and not isinstance(fact, facts.ChildCompleted):
+            await self._refused(delivery, fact, refusal)
+        elif not self._settled(delivery, told):
+            await self.strike(delivery)
+        return told
+
+    def _settled(self, delivery: Delivery, told: Told) -> bool:
+        """Whether what was told struck the debt off by itself. What was told before, by somebody who then died, did not
+        necessarily."""
+        home = partition_of(delivery.namespace, delivery.target, self._engine.store.partitions)
+        return told.applied and told.verdict is not None and not told.verdict.again and home == delivery.partition
+
+    async def _answer(self, fact: facts.Start, parent: str, existing: Execution) -> None:
+        """There is one with that id. A parent that would wait for it must not wait for a word that will not come."""
+        decided = decide(self._engine.view(existing.namespace, existing.id, existing), fact, self._engine.group.now)
+        refusal = decided if isinstance(decided, Refusal) else None
+        if refusal is not None and refusal.code is Code.CONFLICT:
+            end, generation, cause = Status.FAILED, 0, refusal.message
+        elif existing.parent != parent:
+            end, generation, cause = Status.FAILED, 0, f"is not a child of {parent!r}: whoever started it hears of it"
+        elif existing.status.terminal and refusal is not None:
+            end, generation, cause = existing.status, existing.generation, existing.cause
+        else:
+            return
+        answer = facts.ChildCompleted(
+            change_id=answer_id(fact.change_id),
+            child=fact.id,
+            status=end,
+            value=None,
+            generation=generation,
+            cause=cause,
+        )
+        await self._engine.tell(fact.namespace, parent, answer)
+
+    async def _refused(self, delivery: Delivery, fact: facts.Fact, refusal: Refusal) -> None:
+        """Struck off, and recorded with its sender, if that is still there. Not if somebody else carried it meanwhile:
+        then the target has heard it, and may have ended since."""
+        what = type(fact).__name__
+        _log.warning("%s: %s for %s is refused: it %s", delivery.source, what, delivery.target, refusal.message)
+        note = Undelivered(target=delivery.target, fact=what, code=refusal.code, message=refusal.message)
+        event = Event(
+            namespace=delivery.namespace,
+            execution=delivery.source,
+            name=UNDELIVERED,
+            dedup=delivery.id,
+            value=msgspec.json.encode(note),
+            consumed=True,
+            sent_at=Now(),
+            change_id=f"{delivery.id}/undelivered",
+        )
+        source = execution_key(delivery.namespace, delivery.source)
+        verdict = await self._engine.group.commit(
+            Changes(
+                id=event.change_id,
+                partition=delivery.partition,
+                anchors=(source, delivery.key),
+                guards=(
+                    Matches(source, {"id": delivery.source}),
+                    Matches(delivery.key, {"change_id": delivery.change_id}),
+                ),
+                writes=(Insert(event), Delete(delivery.key)),
+            )
+        )
+        if not verdict.applied:
+            await self.strike(delivery)
+
+    async def strike(self, delivery: Delivery) -> None:
+        """Nothing is owed any more."""
+        await self._engine.group.commit(
+            Changes(
+                id=self._engine.entropy.new_id(),
+                partition=delivery.partition,
+                anchors=(delivery.key,),
+                writes=(Delete(delivery.key),),
+            )
+        )
+
+
+def settling(changes: Changes, delivery: Delivery) -> Changes:
+    """The same change, and the debt that it settles, if both live in one partition: neither without the other."""
+    if changes.partition != delivery.partition:
+        return changes
+    owed: Guard = Matches(delivery.key, {"change_id": delivery.change_id})
+    struck: Write = Delete(delivery.key)
+    return msgspec.structs.replace(
+        changes,
+        anchors=(*changes.anchors, delivery.key),
+        guards=(owed, *changes.guards),
+        writes=(*changes.writes, struck),
+    )
+
+
+def _conflict(fact: facts.Fact, told: Told) -> Refusal | None:
+    """A deferred that was resolved otherwise before."""
+    stands = told.instead
+    if not isinstance(fact, facts.DeferredResolved) or not isinstance(stands, Deferred):
+        return None
+    if stands.resolution is fact.resolution and stands.value == fact.value:
+        return None
+    return Refusal(Code.CONFLICT, f"has deferred {fact.name!r} {stands.resolution} with another value")

@@ -1,0 +1,100 @@
+"""The example of serialized objects: a hundred accounts under random crashes, and not a cent too few or too many."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from examples import accounts
+from outlast import App
+from outlast.app import WorkerSettings, store_for
+from outlast.config import Config
+from outlast.testing import CrashPoints
+from tests.acceptance.conftest import Place
+
+ACCOUNTS, TRANSFERS = 100, 100
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def bank(place: Place, monkeypatch: pytest.MonkeyPatch) -> App:
+    """The example's own app, on a store of this test's own."""
+    monkeypatch.setattr(accounts.app, "_make_store", lambda: store_for(place.url))
+    return accounts.app
+
+
+async def test_money_moves_and_none_is_made_or_lost(bank: App):
+    async with bank:
+        await accounts.move_money(ACCOUNTS, TRANSFERS)
+        assert await accounts.count_money(ACCOUNTS, TRANSFERS) == ACCOUNTS * 10_000
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
+async def test_processes_that_die_at_random_commits_neither_lose_nor_repeat_anything(
+    place: Place, bank: App, monkeypatch: pytest.MonkeyPatch, seed: int
+):
+    """A process dies before or after a commit at random, again and again; the last one finishes the work."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(bank, "config", Config.load({}, url=place.url, lease_ttl="200ms"))
+    async with bank.client():
+        await accounts.move_money(ACCOUNTS, TRANSFERS, seed=seed)
+    for _ in range(12):
+        points = CrashPoints()
+        monkeypatch.setattr(bank, "_make_store", lambda points=points: store_for(place.url, points=points))
+        await open_to_die(bank)
+        points.crash_at(chance.choice(["commit:begin", "commit:reply", "claim:reply"]), nth=chance.randrange(1, 30))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                while not points.crashed:  # noqa: ASYNC110 (set by the store's own thread)
+                    await asyncio.sleep(0.001)
+        await die(bank)
+    monkeypatch.setattr(bank, "_make_store", lambda: store_for(place.url))
+    async with bank:
+        assert await accounts.count_money(ACCOUNTS, TRANSFERS) == ACCOUNTS * 10_000
+
+
+async def open_to_die(app: App) -> None:
+    """With few at once: one that was there at five deaths is given up for good."""
+    await app._open(WorkerSettings(concurrency=8))
+
+
+async def die(app: App) -> None:
+    opened, app._opened = app._opened, None
+    assert opened is not None
+    await opened.abandon()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_workers_that_are_killed_neither_lose_nor_repeat_anything(place: Place, bank: App):
+    env = {**os.environ, "OUTLAST_URL": place.url, "OUTLAST_LEASE_TTL": "1s"}
+    command = [sys.executable, "-m", "outlast", "worker", "examples.accounts:app", "--concurrency", "20"]
+
+    def spawn() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    chance = random.Random(7)
+    workers = [spawn(), spawn()]
+    try:
+        async with bank.client():
+            await accounts.move_money(ACCOUNTS, TRANSFERS * 5)
+            began_s = time.monotonic()
+            while time.monotonic() - began_s < 25:
+                await asyncio.sleep(chance.uniform(0.3, 1.5))
+                victim = chance.randrange(len(workers))
+                workers[victim].kill()
+                workers[victim].wait()
+                workers[victim] = spawn()
+            assert await accounts.count_money(ACCOUNTS, TRANSFERS * 5) == ACCOUNTS * 10_000
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()

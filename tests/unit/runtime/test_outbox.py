@@ -1,0 +1,257 @@
+"""The outbox across partitions: a word and its striking off are two commits, and it arrives once all the same."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.errors import OutlastError
+from outlast.machine import facts
+from outlast.model.child import ChildEnd
+from outlast.model.event import UNDELIVERED, Event, answer_id
+from outlast.model.execution import ParentClose
+from outlast.model.outbox import Delivery
+from outlast.model.partition import partition_of
+from outlast.model.status import Status
+from outlast.runtime.engine import Engine
+from outlast.runtime.forgetting import REPEATED_WITHIN_MS
+from outlast.store.port import ClaimRequest, DueKind
+from outlast.store.sqlite import SqliteStore
+from outlast.testing import CrashPoints, ManualClock
+
+NS = "shop"
+FAR = "far-0"
+NEAR = "near"
+
+
+class Parted(SqliteStore):
+    """One file that says it has many partitions: enough for what the engine makes of that."""
+
+    @property
+    def partitions(self) -> int:
+        return 16
+
+
+class World:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = ManualClock()
+
+    async def open(self) -> World:
+        self.store = await self.another()
+        self.engine = Engine(self.store)
+        return self
+
+    async def another(self, points: CrashPoints | None = None) -> Parted:
+        store = Parted(str(self.path), clock=self.clock, points=points)
+        await store.migrate()
+        await store.open()
+        return store
+
+    async def start(self, execution_id: str, **options: Any) -> None:
+        what = {"workflow": "checkout", "version": "1", "input": b"[]", "input_digest": "d"}
+        fact = facts.Start(change_id=f"start {execution_id}", namespace=NS, id=execution_id, **{**what, **options})
+        assert (await self.engine.tell(NS, execution_id, fact)).applied
+
+    async def hold(self, execution_id: str) -> Any:
+        await self.start(execution_id)
+        request = ClaimRequest(
+            namespace=NS,
+            lanes=("default",),
+            serves=frozenset({("checkout", "1")}),
+            worker="w",
+            claim_id=f"claim {execution_id}",
+            limit=1,
+            lease_ttl_ms=10_000,
+        )
+        [claimed] = (await self.store.claim(request)).executions
+        return claimed.execution
+
+    async def owe(self, held: Any, target: str, fact: Any, **record: Any) -> Delivery:
+        tell = facts.Tell(fact.change_id, target, facts.encode_fact(fact))
+        recorded = facts.StepRecorded(
+            change_id="recorded",
+            epoch=held.epoch,
+            scope="",
+            name=target,
+            occurrence=1,
+            op="send",
+            outcome="succeeded",
+            value=None,
+            tells=(tell,),
+            **record,
+        )
+        assert (await self.engine.tell(NS, held.id, recorded)).applied
+        [delivery] = await self.owed()
+        return delivery
+
+    async def owed(self) -> list[Delivery]:
+        due = await self.store.due(DueKind.OUTBOX, limit=100)
+        return [item.record for item in due.items if isinstance(item.record, Delivery)]
+
+    async def events(self, execution_id: str) -> list[Event]:
+        found = await self.store.scan(Event.KIND, (NS, execution_id))
+        return [event for event in found if isinstance(event, Event)]
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = await World(tmp_path / "outlast.db").open()
+    assert partition_of(NS, NEAR, 16) != partition_of(NS, FAR, 16)
+    yield world
+    await world.engine.close()
+    await world.store.close()
+
+
+def word(**options: Any) -> facts.EventSent:
+    home = partition_of(NS, NEAR, 16)
+    return facts.EventSent(**{"change_id": f"{home}>word", "name": "plan", "value": b"1", **options})
+
+
+@pytest.mark.parametrize("point", ["commit:begin", "commit:reply"])
+@pytest.mark.parametrize("nth", [1, 2])
+async def test_a_word_to_another_partition_cut_off_anywhere_arrives_once(world: World, point: str, nth: int):
+    held = await world.hold(NEAR)
+    await world.start(FAR)
+    delivery = await world.owe(held, FAR, word())
+    points = CrashPoints()
+    dying = await world.another(points)
+    points.crash_at(point, nth=nth)
+    with pytest.raises(OutlastError):
+        await Engine(dying).deliver(delivery)
+    await dying.close()
+    for left in await world.owed():
+        await world.engine.deliver(left)
+    assert len(await world.events(FAR)) == 1
+    assert await world.owed() == []
+
+
+async def test_what_a_far_partition_received_is_kept_while_it_is_owed(world: World):
+    """The process died between telling and striking off, and the target has gone on as new: a repetition is known."""
+    sender = await world.hold(NEAR)
+    receiver = await world.hold(FAR)
+    delivery = await world.owe(sender, FAR, word())
+    await world.engine.tell(NS, FAR, word())  # told, and dead before it was struck off
+    received = facts.StepRecorded(
+        change_id="received",
+        epoch=receiver.epoch,
+        scope="",
+        name="plan",
+        occurrence=1,
+        op="receive",
+        outcome="succeeded",
+        value=b"1",
+        consumes=("plan", word().change_id),
+    )
+    await world.engine.tell(NS, FAR, received)
+    world.clock.advance(REPEATED_WITHIN_MS / 1_000 + 1)
+    await world.engine.tell(NS, FAR, facts.Continue(change_id="on", epoch=receiver.epoch, input=b"[]"))
+    for debt in await world.owed():
+        if debt.target == FAR and debt.id != delivery.id:
+            await world.engine.deliver(debt)
+    assert [event.consumed for event in await world.events(FAR)] == [True]
+    await world.engine.deliver(delivery)
+    assert [event.consumed for event in await world.events(FAR)] == [True], "nothing new came of it"
+    await world.engine.outbox.deliver(
+        Delivery(
+            partition=0,
+            id="again",
+            namespace=NS,
+            target=FAR,
+            fact=facts.encode_fact(facts.Forget(change_id="again", before=2)),
+            due_at=0,
+            created_at=0,
+            change_id="again",
+        )
+    )
+    assert await world.events(FAR) == [], "it was struck off: nobody will repeat it"
+
+
+async def test_a_refused_word_is_recorded_with_its_sender_or_dropped_if_that_is_gone(world: World):
+    held = await world.hold(NEAR)
+    delivery = await world.owe(held, FAR, word())
+    await world.engine.deliver(delivery)
+    [note] = await world.events(NEAR)
+    assert note.name == UNDELIVERED
+    gone = Delivery(
+        partition=partition_of(NS, "gone", 16),
+        id="0>other",
+        namespace=NS,
+        target=FAR,
+        source="gone",
+        fact=facts.encode_fact(word(change_id="0>other")),
+        due_at=0,
+        created_at=0,
+        change_id="x",
+    )
+    await world.engine.deliver(gone)
+    assert await world.events("gone") == []
+
+
+async def start_of_far(world: World, **options: Any) -> facts.Start:
+    home = partition_of(NS, NEAR, 16)
+    what = {"workflow": "checkout", "version": "1", "input": b"[]", "input_digest": "d", "parent": NEAR}
+    return facts.Start(change_id=f"{home}>start", namespace=NS, id=FAR, **{**what, **options})
+
+
+async def ends_heard(world: World) -> list[tuple[str, ChildEnd]]:
+    name = f"outlast:ended:{FAR}"
+    return [(e.dedup, ChildEnd.decode(e.value or b"")) for e in await world.events(NEAR) if e.name == name]
+
+
+async def test_a_start_across_partitions_starts_once(world: World):
+    held = await world.hold(NEAR)
+    delivery = await world.owe(held, FAR, await start_of_far(world), adopts=(FAR, ParentClose.CANCEL))
+    for _ in range(3):
+        await world.engine.deliver(delivery)
+    child = await world.engine.look(NS, FAR)
+    assert child is not None
+    assert (child.parent, child.status) == (NEAR, Status.READY)
+    assert await ends_heard(world) == []
+
+
+async def test_a_parent_hears_that_the_id_is_anothers(world: World):
+    held = await world.hold(NEAR)
+    await world.start(FAR)
+    fact = await start_of_far(world)
+    await world.engine.deliver(await world.owe(held, FAR, fact))
+    [(dedup, end)] = await ends_heard(world)
+    assert (dedup, end.status, end.value) == (answer_id(fact.change_id), Status.FAILED, None)
+    assert "is not a child" in (end.cause or "")
+    assert await world.owed() == []
+
+
+async def test_a_parent_hears_that_its_child_had_ended_before(world: World):
+    held = await world.hold(NEAR)
+    await world.start(FAR, parent=NEAR)
+    await world.engine.tell(NS, FAR, facts.CancelRequested(change_id="cancel"))
+    [told] = await world.owed()
+    await world.engine.strike(told)  # it was heard by an earlier generation
+    await world.engine.deliver(await world.owe(held, FAR, await start_of_far(world)))
+    [(dedup, end)] = await ends_heard(world)
+    assert (dedup, end.status) == ("1", Status.CANCELLED)
+
+
+async def test_children_of_other_partitions_are_cancelled_through_the_outbox(world: World):
+    held = await world.hold(NEAR)
+    await world.engine.deliver(await world.owe(held, FAR, await start_of_far(world), adopts=(FAR, ParentClose.CANCEL)))
+    await world.engine.tell(NS, NEAR, facts.Complete(change_id="done", epoch=held.epoch, output=b"null"))
+    [debt] = await world.owed()
+    assert await world.engine.deliver(debt) is None
+    child = await world.engine.look(NS, FAR)
+    assert child is not None
+    assert child.status is Status.CANCELLED
+
+
+async def test_who_comes_late_with_a_word_that_was_carried_does_not_call_it_refused(world: World):
+    """The reconciler had it on its list; meanwhile it was delivered at once, and its target has ended."""
+    held = await world.hold(NEAR)
+    await world.start(f"{NEAR}/other", parent=NEAR)
+    delivery = await world.owe(held, f"{NEAR}/other", word())
+    await world.engine.deliver(delivery)
+    await world.engine.tell(NS, f"{NEAR}/other", facts.CancelRequested(change_id="cancel"))
+    await world.engine.deliver(delivery)
+    assert [event for event in await world.events(NEAR) if event.name == UNDELIVERED] == []
