@@ -58,7 +58,7 @@ class Verdict(Struct, frozen=True, gc=False):
     """What became of one change.
 
     `inbox` is that of the anchored execution after the change, so that a holder sees a cancel without asking.
-    A refusal says which guard failed and what the record is now (`None` if there is none).
+    A refusal says which guard failed and what the record is now (`None` if there is none): as it was refused, or later.
     """
 
     applied: bool

@@ -126,6 +126,13 @@ class Oracle:
         self.write(changes, now)
         return Verdict(True, self._inbox(changes))
 
+    def looked_at(self, changes: Changes, verdict: Verdict) -> Verdict:
+        """The same verdict, given at a later look: the records that it shows are those of now."""
+        if verdict.applied and not verdict.again:
+            return verdict
+        shown = None if verdict.refused_by is None else self.records.get(verdict.refused_by.key)
+        return msgspec.structs.replace(verdict, inbox=self._inbox(changes), current=shown)
+
     def _holds(self, guard: Guard, now: int) -> bool:
         record = self.records.get(guard.key)
         match guard:
