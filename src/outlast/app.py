@@ -23,8 +23,10 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 from msgspec import structs
 
 from outlast import limits
+from outlast.authoring.builtin import gather_for
 from outlast.authoring.changed import warn_of_changed_code
 from outlast.authoring.decorators import StepDecorator, TransactionDecorator, WorkflowDecorator
+from outlast.authoring.flow import Flow
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
 from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
@@ -38,6 +40,8 @@ from outlast.authoring.workflow import (
     workflow_options,
 )
 from outlast.client.client import Client
+from outlast.client.flow_handle import FlowHandle
+from outlast.client.flows import FlowClient
 from outlast.client.handle import Handle
 from outlast.client.info import CompletionInfo, Info
 from outlast.client.portal import call_in, portal, refuse_on_loop
@@ -46,8 +50,8 @@ from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, StoreClosed, WrongPlace
 from outlast.machine.changes import lane_channel, partition_channel
-from outlast.model.duration import Duration
-from outlast.model.names import check_name
+from outlast.model.duration import Duration, to_ms
+from outlast.model.names import check_id, check_name
 from outlast.model.status import Status
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
@@ -55,6 +59,7 @@ from outlast.runtime.current import connection_var, inside
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
+from outlast.runtime.fastest_loop import fastest_loop
 from outlast.runtime.parts import Parts
 from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.runtime.timing import Timing
@@ -101,15 +106,6 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
     )
 
 
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop for a worker process, where it is installed (`outlast[uvloop]`); None is asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 class App:
     """The workflows and steps of a program, and the store that they live in."""
 
@@ -126,9 +122,11 @@ class App:
         **options: Any,
     ) -> None:
         self.config = Config.load(os.environ, url=url, namespace=namespace, lease_ttl=lease_ttl, **options)
-        self.registry = Registry()
         self.values = Values(codec, allow_pickle=self.config.allow_pickle)
         self.entropy: Entropy = entropy or SystemEntropy()
+        self.registry = Registry()
+        self.gather = gather_for(self)
+        self.registry.add_own(self.gather)
         self.timing: Timing | None = timing
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
@@ -190,6 +188,21 @@ class App:
             return workflow
 
         return decorate if fn is None else decorate(fn)
+
+    def flow(self, name: str, *, id: str | None = None, retention: Duration | None = None) -> Flow:
+        """A DAG of workflows, to be written down and then started: `flow.add("extract", extract_data, day)`."""
+        return Flow(
+            self,
+            name,
+            id=check_id(id) if id is not None else f"{name}-{self.entropy.new_id()}",
+            retention_ms=None if retention is None else to_ms(retention, what="retention"),
+            namespace=self.config.namespace,
+        )
+
+    def flow_handle(self, flow_id: str) -> FlowHandle:
+        """A handle on a flow that was started before."""
+        self.opened()
+        return FlowHandle(self, check_id(flow_id))
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
@@ -432,13 +445,19 @@ class Opened:
         if settings is not None:
             self.worker = self._new_worker(settings)
             fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
+        self._engine.flows.values = app.values
+        engine, values, namespace = self._engine, app.values, app.config.namespace
+        self.flows = FlowClient(
+            engine, values, self.waiters, namespace=namespace, owner=app, registry=app.registry, started=self._kick
+        )
         self.client = Client(
-            self._engine,
-            app.values,
+            engine,
+            values,
             self.waiters,
-            namespace=app.config.namespace,
+            namespace=namespace,
             owner=app,
             started=self._kick,
+            flows=self.flows,
             fast_path=fast_path,
         )
 
@@ -559,6 +578,7 @@ class Opened:
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self.waiters.close)
+            last.push_async_callback(self.flows.close)
             last.push_async_callback(self._stop_listening)
             if self.reconcilers is not None:
                 last.push_async_callback(self.reconcilers.stop)

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from outlast import limits
 from outlast.client.cutting import cut
+from outlast.client.flows import FlowClient
 from outlast.client.handle import Handle
 from outlast.client.info import (
     AttemptInfo,
@@ -78,9 +79,11 @@ class Client:
         namespace: str,
         owner: Host,
         started: Callable[[], None],
+        flows: FlowClient,
         fast_path: FastPath | None = None,
     ) -> None:
         self.namespace = namespace
+        self.flows = flows
         self._engine = engine
         self._values = values
         self.waiters = waiters

@@ -12,7 +12,7 @@ from outlast.model.execution import Execution
 from outlast.model.kinds import OF_EXECUTION
 from outlast.store.postgres.statements import TABLES, Table, statement
 
-LOOSE = ("flow", "lane", "outbox", "quota", "session")
+LOOSE = ("flow", "lane", "outbox", "quota", "session", "summary")
 """Kinds whose records no execution's row covers: locked by themselves, in this order, after the executions."""
 OPERATIONS = ("guard", "delete", "insert", "put", "patch", "add")
 
