@@ -155,6 +155,8 @@ class Waiters:
         self._looked += 1
         self._ring()
         for _ in range(4):  # an end of this process rings before it is heard here: it need not be looked up
+            if not self._waiting:
+                return
             await asyncio.sleep(0)
         wanted = None if partitions is None else set(partitions)
         names = [
