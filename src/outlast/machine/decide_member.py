@@ -224,6 +224,18 @@ def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], cha
     )
 
 
+def recounted(partition: int, summary: Summary, change_id: str) -> Changes:
+    """Its count begins anew: all of its edges are drained once more."""
+    fields: Fields = {"drained": "", "change_id": change_id, **dict.fromkeys(_COUNTS.values(), 0)}
+    return Changes(
+        id=change_id,
+        partition=partition,
+        anchors=(summary.key,),
+        guards=(_as_tallied(summary),),
+        writes=(Patch(summary.key, fields),),
+    )
+
+
 def finished(partition: int, flow: Flow, summary: Summary, *, made_up_for: bool, change_id: str) -> Changes | None:
     """The end of a flow all of whose members have ended; None if that is not so. `made_up_for` says that every member
     that did not succeed has a downstream whose join was satisfied all the same."""
