@@ -117,8 +117,12 @@ class Held(Struct, frozen=True):
 
 
 class Renewed(Struct, frozen=True):
+    """`unreached` are partitions that could not be asked now: nothing is known of the leases there, and the session was
+    perhaps not renewed. Nothing is listed of them."""
+
     now: int
     held: list[Held]
+    unreached: frozenset[int] = frozenset()
 
 
 # ---- due ----------------------------------------------------------------------------------------------------------
@@ -332,6 +336,20 @@ class Transacting(Protocol):
         what it did before is rolled back then. It may not touch Outlast's tables, nor commit or roll back, and is
         stopped after `limit_ms`. Its connection is of no use afterwards.
         """
+        ...
+
+
+# ---- several servers ----------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A store on several servers, of which one may be away while others are not. Claim, renew, due and now then answer
+    for the partitions that can be asked, and fail only if none can; everything else fails if one that it needs is away.
+    """
+
+    def shard(self, partition: int) -> str:
+        """Names what a partition shares its fate with, as far as is known now. It may change at any time."""
         ...
 
 
