@@ -40,6 +40,7 @@ from outlast.errors import (
     TokenExpired,
     TransactionUnsupported,
     UnknownWorkflow,
+    WrongConnection,
     WrongPlace,
 )
 from outlast.model.duration import Duration
@@ -112,5 +113,6 @@ __all__ = [
     "TransactionUnsupported",
     "TokenExpired",
     "UnknownWorkflow",
+    "WrongConnection",
     "WrongPlace",
 ]

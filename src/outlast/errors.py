@@ -9,12 +9,13 @@
     │   ├── CodecError            a value that cannot be stored, or read back as its type
     │   │   └── CodecHookFailed   … because the app's own codec failed: it may work later
     │   ├── StatementRefused      SQL that a transaction may not do: Outlast's tables, COMMIT, PRAGMA, …
+    │   ├── WrongConnection       a start in a connection of an unknown kind, or to elsewhere, or in no transaction
     │   ├── UnknownWorkflow       no such workflow (or version) is registered in this app
     │   ├── DuplicateRegistration the name and version are taken by another function
     │   ├── InvalidConfig         an option or OUTLAST_… variable that cannot be used
     │   └── InvalidToken          not a token of ours, or not any more; it says nothing else
     │       └── TokenExpired      … authentic, and too old
-    ├── TransactionUnsupported    a transaction on a store, or in a colour, that has none
+    ├── TransactionUnsupported    a transaction on a store, or in a colour, that has none; or a start inside of one
     ├── WrongPlace                called where it cannot work: a step's workflow, a loop's thread, a closed app
     ├── ExecutionNotFound
     ├── ExecutionFailed           the execution failed with an error that cannot be raised here as itself
@@ -97,6 +98,10 @@ class StatementRefused(InvalidInput):
     """SQL in a transaction that it may not do."""
 
 
+class WrongConnection(InvalidInput):
+    """A connection that nothing can be started in, and why."""
+
+
 class UnknownWorkflow(InvalidInput):
     """No workflow of that name and version is registered in this app."""
 
@@ -106,7 +111,7 @@ class DuplicateRegistration(InvalidInput):
 
 
 class TransactionUnsupported(OutlastError):
-    """A transaction (`@app.transaction`) where the store has none; the message says which it has."""
+    """A transaction (`@app.transaction`, `start_in`) where the store has none; the message says what it has."""
 
 
 class InvalidToken(InvalidInput):
