@@ -208,7 +208,7 @@ class Asked:
             await self._look()
         while self._found and not listens:
             event = self._found.popleft()
-            name = _question(event).name
+            name = question_in(event).name
             await self._answer(event.dedup, self._refusal(name, _unknown("update", name, {})))
         return not self._found
 
@@ -232,7 +232,7 @@ class Asked:
             self._answering = self._attempt.errand(self._look())
         elif self._found:
             event = self._found.popleft()
-            asked = _question(event)
+            asked = question_in(event)
             try:
                 refusal = self._objection(asked)
             except CodecHookFailed:
@@ -317,7 +317,7 @@ class Asked:
         del self._attempt
 
 
-def _question(event: Event) -> Question:
+def question_in(event: Event) -> Question:
     return _questions.decode(event.value or b"")
 
 
