@@ -2,6 +2,7 @@
 
 from outlast import sync
 from outlast.app import App
+from outlast.authoring.asking import query, update
 from outlast.authoring.compensation import compensate
 from outlast.authoring.continuing import continue_as_new
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
@@ -40,6 +41,7 @@ from outlast.errors import (
     TokenExpired,
     TransactionUnsupported,
     UnknownWorkflow,
+    UpdateRefused,
     WrongConnection,
     WrongPlace,
 )
@@ -70,11 +72,13 @@ __all__ = [
     "deferred",
     "interrupted",
     "patched",
+    "query",
     "race",
     "receive",
     "sleep",
     "sleep_until",
     "sync",
+    "update",
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
@@ -113,6 +117,7 @@ __all__ = [
     "TransactionUnsupported",
     "TokenExpired",
     "UnknownWorkflow",
+    "UpdateRefused",
     "WrongConnection",
     "WrongPlace",
 ]

@@ -55,7 +55,8 @@ from outlast.runtime.current import connection_var, inside
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fast_path import FastPath
-from outlast.runtime.parts import Parts
+from outlast.runtime.inquiry import Inquiries
+from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.runtime.timing import Timing
 from outlast.runtime.watchdog import Watchdog
@@ -190,6 +191,10 @@ class App:
             return workflow
 
         return decorate if fn is None else decorate(fn)
+
+    def definition_of(self, workflow: str, version: str) -> WorkflowDefinition:
+        """What the runtime must know of a workflow; `UnknownWorkflow` if it is not registered."""
+        return self.registry.get(workflow, version).definition
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
@@ -432,6 +437,11 @@ class Opened:
         if settings is not None:
             self.worker = self._new_worker(settings)
             fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
+        self._inquiries = Inquiries(
+            self._new_parts(threads=1),
+            app.definition_of,
+            lambda namespace, name: None if self.worker is None else self.worker.resident(namespace, name),
+        )
         self.client = Client(
             self._engine,
             app.values,
@@ -439,20 +449,25 @@ class Opened:
             namespace=app.config.namespace,
             owner=app,
             started=self._kick,
+            inquiries=self._inquiries,
             fast_path=fast_path,
         )
 
-    def _new_worker(self, settings: WorkerSettings) -> Worker:
-        app, config = self._app, self._app.config
-        self.parts = Parts(
+    def _new_parts(self, *, threads: int) -> Parts:
+        config = self._app.config
+        return Parts(
             self._engine,
-            app.values,
-            threads=settings.concurrency,
+            self._app.values,
+            threads=threads,
             committed=self.waiters.committed,
             resident_ms=config.resident_ms,
             tokens=Tokens(config.token_keys),
             token_ttl_ms=config.token_ttl_ms,
         )
+
+    def _new_worker(self, settings: WorkerSettings) -> Worker:
+        app, config = self._app, self._app.config
+        self.parts = self._new_parts(threads=settings.concurrency)
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         options = WorkerOptions(
@@ -473,7 +488,7 @@ class Opened:
             self.parts,
             options,
             serves=app.registry.served,
-            definition=lambda workflow, version: app.registry.get(workflow, version).definition,
+            definition=app.definition_of,
         )
 
     def begin(self) -> None:
@@ -556,6 +571,7 @@ class Opened:
                 last.callback(self._watchdog.stop)
             if self.parts is not None:
                 last.push_async_callback(self.parts.close)
+            last.push_async_callback(self._inquiries.close)
             last.push_async_callback(self._store.close)
             last.push_async_callback(self._engine.close)
             last.push_async_callback(self.waiters.close)

@@ -26,6 +26,7 @@
     ├── NonDeterminism            a replay met another operation than the recorded one
     ├── ExecutionConflict         the id exists with other arguments
     ├── ExecutionRefused          a legal call that this execution's state does not allow
+    ├── UpdateRefused             the workflow's code did not accept an update; nothing was changed
     ├── LeaseLost                 the caller no longer holds the execution
     ├── CopyRefused               one store cannot be copied to the other as they are
     │   ├── CopyBusy              … because workers are alive
@@ -193,6 +194,14 @@ class ExecutionRefused(OutlastError):
     def __init__(self, execution_id: str, code: str, message: str) -> None:
         self.execution_id, self.code = execution_id, code
         super().__init__(f"execution {execution_id!r}: {message}")
+
+
+class UpdateRefused(OutlastError):
+    """The workflow's code did not accept an update, and is as it was. `__cause__` is what its validator raised."""
+
+    def __init__(self, execution_id: str, name: str, message: str) -> None:
+        self.execution_id, self.name = execution_id, name
+        super().__init__(f"execution {execution_id!r} refused update {name!r}: {message}")
 
 
 class LeaseLost(OutlastError):

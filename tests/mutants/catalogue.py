@@ -750,8 +750,8 @@ _RUNTIME = (
         breaks="rule 3",
         what="an event is received while an outcome is delivered that makes the code give the receive up",
         file="runtime/attempt.py",
-        old="        if not self._settling and self._waits.receives():",
-        new="        if self._waits.receives():",
+        old="        if not self._settling and (self.asked",
+        new="        if (self.asked",
         noticed_by=(f"{WAITING}an_event_is_not_taken_while_another_outcome_is_on_its_way",),
     ),
     Mutant(

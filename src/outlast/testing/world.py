@@ -34,6 +34,7 @@ from outlast.store.port import Query, Store
 from outlast.testing.points import CrashPoints
 from outlast.testing.virtual import VirtualClock, VirtualTiming
 from outlast.testing.watched import Traffic, WatchedStore
+from outlast.tokens import Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -370,10 +371,17 @@ class World:
         found = await engine.look(self.namespace, execution_id)
         if found is None:
             raise ExecutionNotFound(self.namespace, execution_id)
-        parts = Parts(engine, app.values, threads=1, committed=lambda view, changes: None)
+        config = app.config
+        parts = Parts(
+            engine,
+            app.values,
+            threads=1,
+            committed=lambda view, changes: None,
+            tokens=Tokens(config.token_keys),
+            token_ttl_ms=config.token_ttl_ms,
+        )
         try:
-            definition = app.registry.get(found.workflow, found.version).definition
-            return (await rehearse(parts, found, definition)).divergence
+            return (await rehearse(parts, found, app.definition_of(found.workflow, found.version))).divergence
         finally:
             await parts.close()
 
