@@ -27,6 +27,10 @@
     ├── ExecutionConflict         the id exists with other arguments
     ├── ExecutionRefused          a legal call that this execution's state does not allow
     ├── LeaseLost                 the caller no longer holds the execution
+    ├── CopyRefused               one store cannot be copied to the other as they are
+    │   ├── CopyBusy              … because workers are alive
+    │   ├── CopyConflict          … because the target has something else under the same ids
+    │   └── CopyMismatch          it was copied, and what arrived is not what left
     ├── CorruptState              a record breaks an invariant: a bug, or a hand-edited store
     └── StoreError                the store could not do it
         ├── StoreUnavailable      … now; the same call may succeed later
@@ -198,6 +202,46 @@ class LeaseLost(OutlastError):
         self.execution_id, self.held, self.current = execution_id, held, current
         now_is = "it is gone" if current is None else f"it is at epoch {current}"
         super().__init__(f"execution {execution_id!r}: held epoch {held}, but {now_is}")
+
+
+class CopyRefused(OutlastError):
+    """A store that cannot be copied as it is, or where it is to go."""
+
+
+class CopyBusy(CopyRefused):
+    """Workers are alive on a store that is copied from or to."""
+
+    def __init__(self, url: str, what: str, workers: list[str]) -> None:
+        self.url, self.workers = url, workers
+        shown = ", ".join(workers[:5]) + (", …" if len(workers) > 5 else "")
+        super().__init__(
+            f"{url} is to be {what}, and {len(workers)} of its workers are alive ({shown}): stop them, and wait until "
+            "their sessions end; what runs meanwhile would run in both stores"
+        )
+
+
+class CopyConflict(CopyRefused):
+    """The target has other records under the same names."""
+
+    def __init__(self, url: str, number: int, names: list[str]) -> None:
+        self.url, self.number, self.names = url, number, names
+        shown = ", ".join(names) + (", …" if number > len(names) else "")
+        super().__init__(
+            f"{url} has other records under {number} names that are to be copied ({shown}): copy to another store, or "
+            "into another prefix or database"
+        )
+
+
+class CopyMismatch(CopyRefused):
+    """After the copy the two stores differ: the source changed meanwhile, or a store lost something."""
+
+    def __init__(self, source: str, target: str, number: int, names: list[str]) -> None:
+        self.source, self.target, self.number, self.names = source, target, number, names
+        shown = ", ".join(names) + (", …" if number > len(names) else "")
+        super().__init__(
+            f"{number} records of {source} are missing or different in {target} ({shown}): did something write to "
+            "either meanwhile? Do not use this copy"
+        )
 
 
 class CorruptState(OutlastError):

@@ -91,14 +91,19 @@ class Engine:
 
     async def commit(self, changes: Changes) -> Verdict:
         """Commit, and carry at once what the commit owes to others."""
-        return (await self.commit_timed(changes))[0]
+        verdict = await self.group.commit(changes)
+        self._post(changes, verdict)
+        return verdict
 
     async def commit_timed(self, changes: Changes) -> tuple[Verdict, int]:
         """… and the store's time of that commit."""
         verdict, committed_at = await self.group.commit_timed(changes)
+        self._post(changes, verdict)
+        return verdict, committed_at
+
+    def _post(self, changes: Changes, verdict: Verdict) -> None:
         if self._carries and verdict.applied and len(changes.writes) > 1:
             self.outbox.post(changes)
-        return verdict, committed_at
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
         return View(partition_of(namespace, execution_id, self.store.partitions), execution)

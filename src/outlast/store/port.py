@@ -119,8 +119,12 @@ class Held(Struct, frozen=True):
 
 
 class Renewed(Struct, frozen=True):
+    """`unreached` are partitions that could not be asked now: nothing is known of the leases there, and the session was
+    perhaps not renewed. Nothing is listed of them."""
+
     now: int
     held: list[Held]
+    unreached: frozenset[int] = frozenset()
 
 
 # ---- due ----------------------------------------------------------------------------------------------------------
@@ -359,6 +363,20 @@ class Joining(Protocol):
 
     def join_blocking(self, connection: Any, changes: Changes) -> Joined:
         """The same, for connections that block. In the caller's thread."""
+        ...
+
+
+# ---- several servers ----------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Sharded(Protocol):
+    """A store on several servers, of which one may be away while others are not. Claim, renew, due and now then answer
+    for the partitions that can be asked, and fail only if none can; everything else fails if one that it needs is away.
+    """
+
+    def shard(self, partition: int) -> str:
+        """Names what a partition shares its fate with, as far as is known now. It may change at any time."""
         ...
 
 
