@@ -364,10 +364,6 @@ class Call:
             "docs": {str(slot): rows for slot, rows in self._rows.items()},
         }
 
-    def inbox_after(self, changes: Changes, answer: Any) -> int | None:
-        """The anchored execution's inbox, behind the only change of this call."""
-        return _inbox_after(changes, self.inboxes_of(answer["inbox_list"]).get(0), {})
-
     def inboxes_of(self, inboxes: str | None) -> dict[int, int | None]:
         """By change: the inbox of the execution that it is anchored at, before it."""
         if not self._anchors:

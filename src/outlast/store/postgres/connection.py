@@ -23,7 +23,7 @@ import asyncpg
 
 from outlast.errors import ReplyLost, StoreClosed
 from outlast.store.port import Points
-from outlast.store.postgres.errors import TAKEN, KeyTaken, is_away, sqlstate, translated, was_undone
+from outlast.store.postgres.errors import REFUSED, TAKEN, KeyTaken, is_away, sqlstate, translated, was_undone
 from outlast.store.postgres.statements import bound
 from outlast.store.postgres.url import Address
 
@@ -147,7 +147,7 @@ class Pool:
             except (ReplyLost, KeyTaken):
                 raise
             except Exception as error:
-                if sqlstate(error) == TAKEN:
+                if sqlstate(error) in (TAKEN, REFUSED):
                     raise KeyTaken from error
                 again = was_undone(error) or is_away(error)
                 if not again or self._closed or time.monotonic() - began > self._address.patience_s:

@@ -15,12 +15,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-from outlast.errors import StatementRefused, TransactionUnsupported, WrongPlace
-from outlast.machine.changes import Absent, Changes, Matches
+import msgspec
+
+from outlast.errors import StatementRefused, StoreUnavailable, TransactionUnsupported, WrongPlace
+from outlast.machine.changes import Absent, Changes, Insert, Matches
+from outlast.model.journal import JournalEntry
 from outlast.store.port import Body, Transacted, Verdict
 from outlast.store.postgres.commit import Call, explanation, failed_guard, seen_by
 from outlast.store.postgres.connection import Pool, Session
-from outlast.store.postgres.errors import KeyTaken, is_away, sqlstate, was_undone
+from outlast.store.postgres.errors import REFUSED, TAKEN, KeyTaken, is_away, sqlstate, was_undone
+from outlast.store.postgres.functions import CALLS
 from outlast.store.postgres.reading import load
 from outlast.store.postgres.statements import statement
 from outlast.store.postgres.time import StoreTime
@@ -39,6 +43,7 @@ _NEVER = {
 }
 GRACE_MS = 2_000
 """So much later than the process, the server itself stops what takes too long; so long a rollback may take."""
+CHANCES = 20
 _LOST = {"57P01", "57P02", "57P03"}
 
 
@@ -163,30 +168,38 @@ async def transact(
     pool: Pool, own: Pool, time: StoreTime, partitions: int, check: Changes, body: Body, limit_ms: int
 ) -> Transacted:
     """`pool` reads, `own` is where the user's functions run."""
+    begin = f"{own.begin()}; {statement('transact:begin').format(limit_ms=limit_ms + GRACE_MS)}"
 
-    async def once(session: Session) -> Transacted:
-        verdict = await pool.call("transact", lambda s: _rehearsed(s, partitions, check), writes=False)
+    async def rehearse(changes: Changes) -> Verdict | None:
+        return await pool.call("transact", lambda session: _rehearsed(session, partitions, changes), writes=False)
+
+    async def once(session: Session) -> Transacted | Changes:
+        verdict = await rehearse(check)
         if verdict is not None:
             return Transacted(time.saw(0), verdict)
-        connection = session.connection
-        await session.script(f"{own.begin()}; {statement('transact').format(limit_ms=limit_ms + GRACE_MS)}")
         try:
-            transacted = await _in_transaction(session, time, partitions, body, limit_ms)
-            verdict = transacted.verdict
-            if verdict is not None and verdict.applied and not verdict.again:
-                session.point("commit")
-                return await _committed(connection, transacted)
+            await session.script(begin)
+            changes = await _done(session, body, limit_ms)
+            if isinstance(changes, Changes):
+                return changes if (raised := await _committed(session, time, changes)) is None else raised
             await _rolled_back(session)
-            return transacted
-        except BaseException:
-            connection.terminate()
+            return Transacted(time.saw(0), raised=changes)
+        except BaseException as error:
+            if sqlstate(error) == REFUSED:
+                await _rolled_back(session)
+            else:
+                session.connection.terminate()
             raise
 
-    while True:
+    for _ in range(CHANCES):
         try:
-            return await own.call("transact", once, transaction=None)
+            done = await own.call("transact", once, transaction=None)
         except KeyTaken:
-            continue  # somebody recorded it just now: look again
+            continue  # somebody recorded it just now, or the lease is lost: look again
+        if isinstance(done, Transacted):
+            return done
+        return await pool.call("transact", lambda session: _heard(session, time, done), writes=False)  # noqa: B023
+    raise StoreUnavailable(f"the change {check.id!r} met others at every turn")
 
 
 async def _rehearsed(session: Session, partitions: int, check: Changes) -> Verdict | None:
@@ -198,31 +211,60 @@ async def _rehearsed(session: Session, partitions: int, check: Changes) -> Verdi
     return None if failed is None else explanation(check, records, failed)
 
 
-async def _in_transaction(session: Session, time: StoreTime, partitions: int, body: Body, limit_ms: int) -> Transacted:
+async def _done(session: Session, body: Body, limit_ms: int) -> Changes | Exception:
+    """What the body gives to commit, or what it raised."""
     mine = SqlConnection(session)
     try:
-        changes = await _called(mine, body, limit_ms)
+        return await _called(mine, body, limit_ms)
     except _Crashed as crashed:
         raise crashed.crash from None
     except Exception as raised:
         anew = mine.must_be_done_anew()
         if anew is not None:
             raise anew from raised
-        return Transacted(time.saw(0), raised=raised)
+        return raised
     finally:
         mine.close()
+
+
+async def _committed(session: Session, time: StoreTime, changes: Changes) -> Transacted | None:
+    """None when it is; or what a constraint of the user's says that is checked at the end."""
     call = Call()
     call.add(0, changes)
-    made = await call.made(session, time, careful=True)
-    now = time.saw(made["now_ms"])
-    if not made["refused_list"]:
-        return Transacted(now, Verdict(True, call.inbox_after(changes, made)))
-    keys = seen_by(changes)
-    records = dict(zip(keys, await load(session, partitions, keys, checked=False), strict=True))
-    failed = failed_guard(changes.guards, changes.writes, records, now)
-    if failed is None:
-        raise KeyTaken  # and free again
-    return Transacted(now, explanation(changes, records, failed))
+    asked = msgspec.json.encode({**call.document(), **time.values()})
+    session.point("commit")
+    try:
+        said = await session.connection.execute(CALLS["transact"].replace("{asked}", asked.hex()))
+    except Exception as error:
+        state = sqlstate(error)
+        if is_away(error) or was_undone(error) or not state or state in (TAKEN, REFUSED):
+            raise
+        await _rolled_back(session)
+        return Transacted(time.saw(0), raised=error)
+    assert said == "COMMIT", said
+    return None
+
+
+async def _heard(session: Session, time: StoreTime, changes: Changes) -> Transacted:
+    entry = next(
+        write.record for write in changes.writes if isinstance(write, Insert) and isinstance(write.record, JournalEntry)
+    )
+    names = ("namespace", "execution", "generation", "scope", "name", "occurrence")
+    values = {"partition": changes.partition, **{name: getattr(entry, name) for name in names}}
+    rows = await session.rows(statement("transact:after"), values)
+    if not rows:  # purged since: nobody will ask
+        return Transacted(time.saw(0), Verdict(True))
+    [(inbox, recorded_at)] = rows
+    return Transacted(time.saw(recorded_at), Verdict(True, inbox))
+
+
+async def _rolled_back(session: Session) -> None:
+    """The server hears of it before anything else is done: what it still does holds locks."""
+    if not session.is_closed():
+        try:
+            await session.connection.execute("ROLLBACK", timeout=GRACE_MS / 1_000)
+        except Exception:
+            session.connection.terminate()
 
 
 class _Crashed(BaseException):
@@ -255,23 +297,3 @@ async def _within(doing: Awaitable[T], limit_ms: int) -> T:
         if limit.expired():
             raise TimeoutError(f"the transaction took longer than {limit_ms / 1_000:g} s") from None
         raise
-
-
-async def _rolled_back(session: Session) -> None:
-    """The server hears of it before anything else is done: what it still does holds locks."""
-    if not session.is_closed():
-        try:
-            await session.connection.execute("ROLLBACK", timeout=GRACE_MS / 1_000)
-        except Exception:
-            session.connection.terminate()
-
-
-async def _committed(connection: Any, transacted: Transacted) -> Transacted:
-    try:
-        said = await connection.execute("COMMIT")
-    except Exception as error:
-        if is_away(error) or was_undone(error) or not sqlstate(error):
-            raise
-        return Transacted(transacted.now, raised=error)  # a constraint of the user's that is checked at the end
-    assert said == "COMMIT", said
-    return transacted
