@@ -329,3 +329,5 @@ async def test_code_that_never_rests_is_not_waited_for_for_ever(app: App, monkey
         handle = await spins.options(delay="1h").start()
         with pytest.raises(TimeoutError, match="does not come to rest"):
             await handle.query("it")
+        await asyncio.sleep(0.01)
+        assert not [one for one in asyncio.all_tasks() if "spins" in repr(one)], "and it does not go on"
