@@ -42,6 +42,7 @@ from outlast.errors import (
     TransactionUnsupported,
     UnknownWorkflow,
     UpdateRefused,
+    WrongConnection,
     WrongPlace,
 )
 from outlast.model.duration import Duration
@@ -117,5 +118,6 @@ __all__ = [
     "TokenExpired",
     "UnknownWorkflow",
     "UpdateRefused",
+    "WrongConnection",
     "WrongPlace",
 ]

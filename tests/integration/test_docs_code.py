@@ -35,6 +35,7 @@ PAGES = [
     "docs/transactions.md",
     "docs/streams.md",
     "docs/versions.md",
+    "docs/moving.md",
     "docs/write-a-store.md",
 ]
 BLOCK = re.compile(

@@ -17,6 +17,7 @@ from cyclopts import App, Group, Parameter
 from outlast import __version__
 from outlast.cli.cancel import cancel
 from outlast.cli.context import Context, Failed
+from outlast.cli.copy import copy
 from outlast.cli.doctor import doctor
 from outlast.cli.fork import fork
 from outlast.cli.hold import hold
@@ -43,7 +44,7 @@ COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
     "Look": (ls, show, doctor, replay, query),
     "Act": (send, update, resolve, cancel, retry, fork, hold, release),
-    "Keep": (migrate, purge, tokens),
+    "Keep": (migrate, copy, purge, tokens),
 }
 """Every command, in the order and under the headings of `outlast --help`."""
 

@@ -38,9 +38,11 @@ from outlast.errors import (
     ExecutionSkipped,
     InvalidInput,
     LimitExceeded,
+    TransactionUnsupported,
 )
 from outlast.machine import facts, superseding
-from outlast.machine.changes import Code
+from outlast.machine.changes import Changes, Code, Refusal
+from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
@@ -56,7 +58,7 @@ from outlast.runtime.inquiry import Inquiries
 from outlast.runtime.journal import journal_of
 from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
-from outlast.store.port import Filter, Query
+from outlast.store.port import Filter, Joined, Joining, Query
 from outlast.tokens import Claims, Tokens
 
 if TYPE_CHECKING:
@@ -112,6 +114,41 @@ class Client:
             self._started()
         return Handle(self._owner, fact.id, workflow.arguments.result)
 
+    async def start_in(self, connection: Any, one: Bound[R]) -> Handle[R]:
+        """Inside of the caller's transaction: accepted when that commits."""
+        store, fact, changes = self._joining(one)
+        self._settle_joined(fact, await store.join(connection, changes))
+        return Handle(self._owner, fact.id, one.workflow.arguments.result)
+
+    def start_in_blocking(self, connection: Any, one: Bound[R]) -> Handle[R]:
+        """In the caller's thread, to which the connection belongs."""
+        store, fact, changes = self._joining(one)
+        self._settle_joined(fact, store.join_blocking(connection, changes))
+        return Handle(self._owner, fact.id, one.workflow.arguments.result)
+
+    def _joining(self, one: Bound[R]) -> tuple[Joining, facts.Start, Changes]:
+        workflow, store = self._own(one), self._engine.store
+        workflow.refuse_options_outside()
+        if not store.capabilities.joins or not isinstance(store, Joining):
+            raise TransactionUnsupported(
+                f"nothing can be started inside of another's transaction on {store.url}: that takes a store on "
+                "PostgreSQL, with your tables in its database; use .start(…) after the commit"
+            )
+        fact = workflow.fact(one.args, one.kwargs, namespace=self.namespace)
+        answer = decide(self._engine.view(fact.namespace, fact.id, None), fact, self._engine.group.now)
+        assert isinstance(answer, Changes)
+        return store, fact, answer
+
+    def _settle_joined(self, fact: facts.Start, joined: Joined) -> None:
+        existing = joined.existing
+        if existing is None:
+            return
+        refusal = decide(self._engine.view(fact.namespace, fact.id, existing), fact, self._engine.group.now)
+        assert isinstance(refusal, Refusal), "options that change what exists are refused before"
+        if refusal.code is not Code.ALREADY:
+            was = self._shown(fact.input if joined.input is None else joined.input)
+            raise self._both(fact, existing, was)
+
     async def start_many(self, bound: Sequence[Bound[R]]) -> list[Handle[R]]:
         """All checked before any is started; those with an id that exists are the same execution."""
         starts: list[tuple[facts.Start, Any]] = []
@@ -146,6 +183,9 @@ class Client:
         key = payload_key(existing.namespace, existing.id, existing.journal_generation, Role.INPUT)
         [stored] = await self._engine.store.load([key])
         was = self._shown(stored.value) if isinstance(stored, Payload) else "(purged since)"
+        return self._both(fact, existing, was)
+
+    def _both(self, fact: facts.Start, existing: Execution, was: str) -> ExecutionConflict:
         return ExecutionConflict(
             fact.id,
             existing=f"{existing.workflow} {was} ({existing.status})",

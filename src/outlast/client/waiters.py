@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct
@@ -23,7 +24,7 @@ from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
 from outlast.runtime.timing import LoopTiming, Timing
-from outlast.store.port import Store
+from outlast.store.port import Sharded, Store
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,9 @@ class Waiters:
         self._timing: Timing = timing or LoopTiming()
         self._waiting: dict[Name, set[asyncio.Future[End | None]]] = {}
         self._poll: asyncio.Task[None] | None = None
+        self._sharded = store if isinstance(store, Sharded) else None
+        self._looks: dict[str, asyncio.Task[bool]] = {}
+        """Of a sharded store: what is under way, by server."""
         self._owed = asyncio.Event()
         self._looked = 0
         self._look_at_s = 0.0
@@ -199,6 +203,8 @@ class Waiters:
         self._looked += 1
         self._ring()
         for _ in range(4):  # an end of this process rings before it is heard here: it need not be looked up
+            if not self._waiting:
+                return
             await asyncio.sleep(0)
         wanted = None if partitions is None else set(partitions)
         names = [
@@ -208,6 +214,13 @@ class Waiters:
         if began_s < self._look_at_s:
             self._owed.set()
             return
+        found_any = await (self._look(names) if self._sharded is None else self._look_apart(self._sharded, names))
+        if names and not found_any:
+            now_s = self._timing.time_s()
+            self._look_at_s = now_s + min((now_s - began_s) * DISTANCE, POLL_S)
+
+    async def _look(self, names: list[Name]) -> bool:
+        """Whether somebody was woken."""
         found_any = False
         for begin in range(0, len(names), 500):
             some = names[begin : begin + 500]
@@ -218,9 +231,28 @@ class Waiters:
             for name, record in zip(some, records, strict=True):
                 if record is None:
                     self._wake(name, None)
-        if names and not found_any:
-            now_s = self._timing.time_s()
-            self._look_at_s = now_s + min((now_s - began_s) * DISTANCE, POLL_S)
+        return found_any
+
+    async def _look_apart(self, store: Sharded, names: list[Name]) -> bool:
+        """Server by server, at once: one that is away keeps nobody from hearing of the ends on the others."""
+        apart: dict[str, list[Name]] = {}
+        for name in names:
+            apart.setdefault(store.shard(partition_of(*name, self._store.partitions)), []).append(name)
+        if len(apart) < 2:
+            return await self._look(names)
+        looks: list[asyncio.Task[bool]] = []
+        for shard, some in apart.items():
+            if shard not in self._looks:
+                look = self._looks[shard] = asyncio.create_task(self._look(some), name="outlast look")
+                look.add_done_callback(partial(self._looked_at, shard))
+                looks.append(look)
+        done, _ = await asyncio.wait(looks, timeout=POLL_S) if looks else (set[asyncio.Task[bool]](), None)
+        return any(look.result() for look in done if not look.cancelled() and look.exception() is None)
+
+    def _looked_at(self, shard: str, look: asyncio.Task[bool]) -> None:
+        del self._looks[shard]
+        if not look.cancelled() and (error := look.exception()) is not None:
+            _log.warning("looking for ends failed, and is tried again: %s", error)
 
     @property
     def awaited(self) -> list[Name]:
@@ -268,4 +300,7 @@ class Waiters:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)
             self._poll = None
+        for look in self._looks.values():
+            look.cancel()
+        await asyncio.gather(*self._looks.values(), return_exceptions=True)
         self.give_up(StoreClosed("the app was closed while somebody waited for this execution"))

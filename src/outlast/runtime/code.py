@@ -73,8 +73,11 @@ class AsyncCode:
         self._main: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        fn, args, kwargs = self._call
         self._context.run(scope_var.set, Scope())
+        self.loop.begin(self._make)
+
+    def _make(self) -> None:
+        fn, args, kwargs = self._call
         self._main = asyncio.Task(fn(*args, **kwargs), loop=self.loop, context=self._context)
         self.loop.tasks.add(self._main)
         self._main.add_done_callback(self._done)

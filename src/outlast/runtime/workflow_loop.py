@@ -103,8 +103,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     # ---- running --------------------------------------------------------------------------------------------------
 
+    def begin(self, make: Callable[[], None]) -> None:
+        """Let the first task be made, and run it at once: no turn of the real loop is waited for."""
+        self._pump_due = True
+        make()
+        self.pump()
+
     def pump(self) -> None:
-        """Run until idle, or for a slice. Called from a plain callback of the real loop, never from a task of it."""
+        """Run until idle, or for a slice."""
         self._pump_due = False
         if self._pumping or self._closed:
             return

@@ -355,6 +355,15 @@ class Call:
         values |= time.values()
         return (await session.rows(CALLS["commit"], values))[0]
 
+    def document(self) -> dict[str, Any]:
+        """The same arguments, for who calls by a document: of one change that inserts, and locks nothing loose."""
+        assert not self._locks
+        return {
+            "anchors": self._anchors,
+            "operations": " ".join(self._operations),
+            "docs": {str(slot): rows for slot, rows in self._rows.items()},
+        }
+
     def inboxes_of(self, inboxes: str | None) -> dict[int, int | None]:
         """By change: the inbox of the execution that it is anchored at, before it."""
         if not self._anchors:

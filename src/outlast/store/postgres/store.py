@@ -8,6 +8,7 @@ step of a lone execution is one round trip. Durable as the server is: with its d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from outlast import limits
 from outlast.errors import StoreClosed
@@ -28,12 +29,13 @@ from outlast.store.port import (
     Feed,
     Filter,
     Health,
+    Joined,
     Page,
     Points,
     Query,
     Renewed,
 )
-from outlast.store.postgres import claim, commit, health, reading, writing
+from outlast.store.postgres import claim, commit, health, joining, reading, writing
 from outlast.store.postgres.connection import Pool
 from outlast.store.postgres.doorbell import Doorbell, Listener
 from outlast.store.postgres.migrate import SCHEMA, check_schema, is_current, migrate
@@ -49,6 +51,7 @@ class PostgresStore:
         self._time = StoreTime(clock)
         self._points = points
         self._partitions = self._address.partitions or PARTITIONS_DEFAULT
+        self._identity = ""
         self._parts: tuple[Pool, Doorbell] | None = None
 
     @property
@@ -61,7 +64,7 @@ class PostgresStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(native_doorbell=self._address.doorbell, exact_order=True)
+        return Capabilities(native_doorbell=self._address.doorbell, exact_order=True, joins=True)
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -70,10 +73,11 @@ class PostgresStore:
             return
         pool = self._new_pool()
         try:
-            self._partitions = await pool.call("open", check_schema, writes=False)
+            meta = await pool.call("open", check_schema, writes=False)
         except BaseException:
             pool.terminate()
             raise
+        self._partitions, self._identity = meta.partitions, meta.identity
         if self._parts is None:
             self._parts = pool, Doorbell(self._address, pool)
         else:
@@ -128,6 +132,14 @@ class PostgresStore:
         }
         bell.ring(rings)
         return committed
+
+    async def join(self, connection: Any, changes: Changes) -> Joined:
+        check_batch([changes])
+        return await joining.carried(joining.starting(self._identity, self._time, changes), connection)
+
+    def join_blocking(self, connection: Any, changes: Changes) -> Joined:
+        check_batch([changes])
+        return joining.carried_blocking(joining.starting(self._identity, self._time, changes), connection)
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         check_claim(request)

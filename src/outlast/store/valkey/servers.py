@@ -8,6 +8,8 @@ was lost is another thing: whether it was done is not known, so writes say so (`
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,6 +26,11 @@ from outlast.store.valkey.library import TEXT, function
 
 PATIENCE_S = 2.0
 """For so long a call that was not done is tried again before its caller is told."""
+GRACE_S = 2.0
+"""So much later than the first server the others may answer, where some answers are better than none."""
+SILENT_S = 1.0
+"""A server that owes an answer for so long is not waited for, nor is one that failed so short a time ago."""
+LEARN_TIMEOUT_S = 1.0
 
 
 class Replicas(Struct, frozen=True):
@@ -42,12 +49,34 @@ class Server:
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
         self._closed = False
+        self._asked: deque[float] = deque()
+        self._failed_s = -SILENT_S
+
+    @property
+    def silent(self) -> bool:
+        """Whether it seems to be away: not worth waiting for, if there are others."""
+        now_s = time.monotonic()
+        if now_s - self._failed_s < SILENT_S:
+            return True
+        return bool(self._asked) and now_s - self._asked[0] > SILENT_S
 
     async def send(self, commands: list[Command]) -> list[Any]:
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            connection = await self._connected()
-        return await connection.send(commands)
+        asked_s = time.monotonic()
+        self._asked.append(asked_s)
+        try:
+            connection = self._connection
+            if connection is None or not connection.is_open:
+                connection = await self._connected()
+            return await connection.send(commands)
+        except StoreUnavailable:
+            self._failed_s = time.monotonic()
+            raise
+        finally:
+            # Answers come in the order of the questions; those that were given up, or failed, may leave out of turn.
+            if self._asked[0] == asked_s:
+                self._asked.popleft()
+            else:
+                self._asked.remove(asked_s)
 
     async def ask(self, *command: str | bytes | int) -> Any:
         """One command; what the server complains about is raised."""
@@ -85,6 +114,7 @@ class Servers:
         self._slots: list[tuple[int, int, Address]] = []
         self._homes: dict[str, Server] = {}
         self._learned = 0
+        self._late: set[asyncio.Task[dict[int, Any]]] = set()
 
     # ---- who is there ---------------------------------------------------------------------------------------------
 
@@ -120,6 +150,13 @@ class Servers:
         self._homes[key] = found
         return found
 
+    def shard(self, partition: int) -> str:
+        """The server of a partition as far as it is known."""
+        if not self._cluster:
+            return ""
+        known = self._homes.get(self._names.clock(partition))
+        return "" if known is None else str(known.address)
+
     async def learn(self) -> None:
         """Ask the cluster who has what; any server that answers will do."""
         if not self._cluster:
@@ -132,9 +169,13 @@ class Servers:
         problem: OutlastError | None = None
         for address in candidates:
             try:
-                slots = await self.server(address).ask("CLUSTER", "SLOTS")
+                async with asyncio.timeout(LEARN_TIMEOUT_S):  # there are others to ask
+                    slots = await self.server(address).ask("CLUSTER", "SLOTS")
             except InvalidConfig:
                 raise
+            except TimeoutError:
+                problem = StoreUnavailable(f"{address} does not answer")
+                continue
             except OutlastError as error:
                 problem = error
                 continue
@@ -148,6 +189,9 @@ class Servers:
         raise StoreUnavailable(f"no server of the cluster tells who has what: {problem}") from problem
 
     async def close(self) -> None:
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
         known, self._known = self._known, {}
         for server in known.values():
             await server.close()
@@ -159,6 +203,64 @@ class Servers:
         keyed = {self._names.clock(partition): (partition, argument) for partition, argument in asked.items()}
         answers = await self.call_keys(name, {key: argument for key, (_, argument) in keyed.items()}, writes=writes)
         return {partition: answers[key] for key, (partition, _) in keyed.items()}
+
+    async def call_some(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
+        """The same, without the partitions of servers that are away, as long as one server answers."""
+        by_server: dict[Server, list[int]] = {}
+        problem: OutlastError | None = None
+        for partition in asked:
+            try:
+                by_server.setdefault(await self.home(self._names.clock(partition)), []).append(partition)
+            except StoreUnavailable as error:
+                problem = error  # nobody has its slot now
+        if len(by_server) < 2 and problem is None:
+            return await self.call(name, asked, writes=writes)
+        willing = {server: some for server, some in by_server.items() if not server.silent} or by_server
+        tasks = [
+            asyncio.create_task(self.call(name, {p: asked[p] for p in some}, writes=writes))
+            for some in willing.values()
+        ]
+        try:
+            answers = await self._first_answers(tasks, problem)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            raise
+        return {partition: answers[partition] for partition in asked if partition in answers}
+
+    async def _first_answers(
+        self, tasks: list[asyncio.Task[dict[int, Any]]], problem: OutlastError | None
+    ) -> dict[int, Any]:
+        """Of those that answer soon after the first. Others go on: they notice when their server is back."""
+        answers: dict[int, Any] = {}
+        pending, until_s = set(tasks), None
+        while pending:
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                break
+            done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                raised = task.exception()
+                if raised is None:
+                    answers |= task.result()
+                    until_s = until_s or time.monotonic() + GRACE_S
+                elif isinstance(raised, StoreUnavailable):
+                    problem = raised
+                else:
+                    for other in pending:
+                        other.cancel()
+                    raise raised
+        for late in pending:
+            self._late.add(late)
+            late.add_done_callback(self._is_over)
+        if not answers:
+            raise problem or StoreUnavailable("no server of the cluster answers")
+        return answers
+
+    def _is_over(self, late: asyncio.Task[dict[int, Any]]) -> None:
+        self._late.discard(late)
+        if not late.cancelled():
+            late.exception()  # whoever needs that server hears it from their own call
 
     async def call_keys(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
         answers: dict[str, Any] = {}
