@@ -315,6 +315,7 @@ async def test_code_that_issues_tokens_or_starts_children_can_be_asked(place: Pl
 
 async def test_code_that_never_rests_is_not_waited_for_for_ever(app: App, monkeypatch: Any):
     monkeypatch.setattr(inquiry, "PATIENCE_S", 0.2)
+    turns = 0
 
     @app.workflow
     async def spins() -> None:
@@ -322,10 +323,16 @@ async def test_code_that_never_rests_is_not_waited_for_for_ever(app: App, monkey
         def shown() -> int:
             return 1
 
-        while True:  # noqa: ASYNC110 (going round in circles is what it is about)
+        nonlocal turns
+        while True:  # going round in circles is what it is about
+            turns += 1
             await asyncio.sleep(0)
 
     async with app:
         handle = await spins.options(delay="1h").start()
         with pytest.raises(TimeoutError, match="does not come to rest"):
             await handle.query("it")
+        await asyncio.sleep(0.05)
+        turned = turns
+        await asyncio.sleep(0.05)
+        assert turns == turned, "and it does not go on"

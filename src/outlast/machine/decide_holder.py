@@ -226,8 +226,9 @@ def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> C
 def answered(view: View, execution: Execution, fact: facts.Answered) -> Changes:
     """The answer takes the place of the question. Whoever waits for it may be anywhere: the partition rings."""
     asked = event_key(execution.namespace, execution.id, UPDATE, fact.dedup)
+    guards: list[Guard] = [held_by(execution), Matches(asked, {"name": UPDATE})]
     writes: list[Write] = [Patch(asked, {"consumed": True, "value": fact.answer})]
-    return changes(view, execution, fact, [held_by(execution)], writes, HOME)
+    return changes(view, execution, fact, guards, writes, HOME)
 
 
 def progressed(view: View, execution: Execution, fact: facts.Progressed) -> Changes:

@@ -50,9 +50,10 @@ class Inquiries:
             async with asyncio.timeout(PATIENCE_S):
                 ending = await inquiry.run()
         except TimeoutError:
+            lines = ", ".join(inquiry.lines()) or "an unknown line"
+            inquiry.lose("it took too long")  # or its code would go on
             raise TimeoutError(
-                f"the code of execution {execution.id!r} does not come to rest within {PATIENCE_S:g} s, at "
-                f"{', '.join(inquiry.lines()) or 'an unknown line'}"
+                f"the code of execution {execution.id!r} does not come to rest within {PATIENCE_S:g} s, at {lines}"
             ) from None
         return await self._answer(execution, inquiry, ending)
 

@@ -53,7 +53,9 @@ async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinit
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             ending = await attempt.run()
-    return Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow))
+    found = Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow))
+    attempt.lose("it took too long")  # code that has not ended by now must not go on
+    return found
 
 
 async def as_claimed(parts: Parts, execution: Execution) -> ClaimedExecution:

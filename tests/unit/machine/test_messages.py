@@ -204,7 +204,10 @@ def test_an_answer_takes_the_place_of_the_update_and_rings():
     changes = changes_of(before, facts.Answered, dedup="click-1", answer=b"done")
     asked = event_key(before.namespace, before.id, UPDATE, "click-1")
     assert changes.writes == (Patch(asked, {"consumed": True, "value": b"done"}),)
-    assert changes.guards == (Matches(before.key, {"status": Status.ACTIVE, "epoch": before.epoch}),)
+    assert changes.guards == (
+        Matches(before.key, {"status": Status.ACTIVE, "epoch": before.epoch}),
+        Matches(asked, {"name": UPDATE}),
+    )
     assert changes.rings == (HOME,)
     assert refusal_of(before, facts.Answered, epoch=99).code is Code.NOT_HOLDER
 
