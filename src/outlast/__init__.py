@@ -2,6 +2,7 @@
 
 from outlast import sync
 from outlast.app import App
+from outlast.authoring.asking import query, update
 from outlast.authoring.compensation import compensate
 from outlast.authoring.continuing import continue_as_new
 from outlast.authoring.flow import Flow, FlowMember, Join, all_of, any_of, quorum
@@ -50,6 +51,8 @@ from outlast.errors import (
     TokenExpired,
     TransactionUnsupported,
     UnknownWorkflow,
+    UpdateRefused,
+    WrongConnection,
     WrongPlace,
 )
 from outlast.model.duration import Duration
@@ -93,11 +96,13 @@ __all__ = [
     "deferred",
     "interrupted",
     "patched",
+    "query",
     "race",
     "receive",
     "sleep",
     "sleep_until",
     "sync",
+    "update",
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
@@ -142,5 +147,7 @@ __all__ = [
     "TransactionUnsupported",
     "TokenExpired",
     "UnknownWorkflow",
+    "UpdateRefused",
+    "WrongConnection",
     "WrongPlace",
 ]

@@ -33,6 +33,7 @@ from outlast.runtime.operations.child import AwaitChild, StartChild, Started
 from outlast.runtime.parts import WorkflowDefinition
 
 if TYPE_CHECKING:
+    from outlast.client.client import Client
     from outlast.client.handle import Handle, SyncHandle
 
 P = ParamSpec("P")
@@ -152,6 +153,12 @@ class Workflow(Generic[P, R]):
             return await self.app.opened().start(Bound(self, args, kwargs))
         return self.held(await attempt.call(self.child(attempt, args, kwargs)))
 
+    async def start_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Start inside of the transaction that is under way on a connection of yours: accepted when that commits."""
+        if inside() is not None:
+            raise WrongPlace(f"workflow {self.name!r}: a workflow's own code has no connections; do it in a step")
+        return await self.app.opened().start_in(connection, Bound(self, args, kwargs))
+
     def execution(self, execution_id: str) -> Handle[R]:
         """A handle on an execution that was started before. In a workflow, telling it something is durable."""
         from outlast.client.handle import Handle
@@ -217,6 +224,9 @@ class Workflow(Generic[P, R]):
     @property
     def starts_at_once(self) -> bool:
         return not self._start_options.delay_ms
+
+    def refuse_options_outside(self) -> None:
+        self._start_options.refuse_options_outside()
 
     def refuse_child_options(self) -> None:
         self._start_options.refuse_child_options()
@@ -336,6 +346,20 @@ class SyncFace(Generic[P, R]):
             started = attempt.call_from_thread(workflow.child(attempt, args, kwargs))
             return SyncHandle(workflow.app, workflow.held(started))
         return SyncHandle(workflow.app, workflow.app.blocking(lambda: workflow.start(*args, **kwargs)))
+
+    def start_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+        """Inside of the transaction that is under way on a connection of this thread."""
+        from outlast.client.handle import SyncHandle
+
+        workflow = self._workflow
+        if inside() is not None:
+            raise WrongPlace(f"workflow {workflow.name!r}: a workflow's own code has no connections; do it in a step")
+
+        async def client() -> Client:
+            return workflow.app.opened()
+
+        joined = workflow.app.blocking(client)
+        return SyncHandle(workflow.app, joined.start_in_blocking(connection, Bound(workflow, args, kwargs)))
 
     def execution(self, execution_id: str) -> SyncHandle[R]:
         from outlast.client.handle import SyncHandle

@@ -122,7 +122,11 @@ def change_priority(view: View, execution: Execution, fact: facts.ChangePriority
     return changes(view, execution, fact, [as_seen(execution)], writes)
 
 
-def event_sent(view: View, execution: Execution, fact: facts.EventSent) -> Changes:
+def event_sent(view: View, execution: Execution, fact: facts.EventSent) -> Changes | Refusal:
+    """An update that nobody would take is refused: code that sleeps without listening has no answer to it."""
+    listens = {Reason.event(event.UPDATE), Reason.VERSION}.intersection(execution.waits_for)
+    if fact.name == event.UPDATE and execution.status is Status.SUSPENDED and not listens:
+        return Refusal(Code.NOT_ALLOWED, "takes no updates where it waits now")
     writes = inbox_record(execution, fact, fact.name, fact.value, fact.dedup)
     return _message(view, execution, fact, Reason.event(fact.name), writes)
 

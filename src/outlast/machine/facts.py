@@ -14,6 +14,7 @@ from msgspec import Struct
 from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded
 from outlast.model.deferred import Resolution
+from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, ParentClose
 from outlast.model.journal import JournalEntry
 from outlast.model.names import check_id, check_name, check_recurring_name, check_user_name, check_word
@@ -184,14 +185,16 @@ class ChangePriority(Fact, frozen=True, kw_only=True):
 
 
 class EventSent(Fact, frozen=True, kw_only=True):
-    """`dedup` makes the same event, sent again, the same; without one every send is its own."""
+    """`dedup` makes the same event, sent again, the same; without one every send is its own. An update is an event of
+    a reserved name, which the code's holder answers (`Answered`)."""
 
     name: str
     value: bytes
     dedup: str | None = None
 
     def __post_init__(self) -> None:
-        check_user_name("event", self.name)
+        if self.name != UPDATE:
+            check_user_name("event", self.name)
         check_payload("event", self.value)
         if self.dedup is not None:
             check_name("event key", self.dedup)
@@ -276,6 +279,16 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
             _at_most("scope", len(self.scope), limits.SCOPE_MAX_CHARS, "characters")
         if self.value is not None and len(self.value) > limits.PAYLOAD_MAX_BYTES:
             check_payload("step result", self.value)
+
+
+class Answered(HolderFact, frozen=True, kw_only=True):
+    """What became of the update with that key: kept where whoever asked finds it."""
+
+    dedup: str
+    answer: bytes
+
+    def __post_init__(self) -> None:
+        check_payload("answer", self.answer)
 
 
 class Progressed(HolderFact, frozen=True, kw_only=True):
@@ -391,6 +404,7 @@ AnyFact: TypeAlias = (
     | Fork
     | Claim
     | StepRecorded
+    | Answered
     | Progressed
     | Suspend
     | Wake

@@ -43,6 +43,7 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Fork: {None: frozenset({READY})},
     facts.Claim: _moves(ready={ACTIVE}),
     facts.StepRecorded: _stays(ACTIVE),
+    facts.Answered: _stays(ACTIVE),
     facts.Progressed: _stays(ACTIVE),
     facts.Suspend: _moves(active={SUSPENDED}),
     facts.Wake: _moves(blocked={READY, BLOCKED}, suspended={READY, BLOCKED}),
