@@ -108,4 +108,5 @@ bench: setup ## benchmarks of STORE (sqlite), QUICK=1 for less than a minute
 .PHONY: docs
 docs: setup ## regenerate the generated pages and check every link
 	$(BIN)/python -m outlast.machine.diagram docs/state-machine.md
+	$(BIN)/python -m outlast.reconcilers.page docs/workers.md
 	$(BIN)/pytest tests/tidy/test_docs.py

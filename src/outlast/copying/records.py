@@ -17,7 +17,7 @@ from outlast.model.completion import Completion
 from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
-from outlast.model.flow import Edge, Flow
+from outlast.model.flow import Dependency, Edge, Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import Lane, Quota
@@ -31,7 +31,7 @@ GATES: tuple[type[Record], ...] = (Lane, Quota)
 """Set for every partition: few, and made anew for the partitions of the target."""
 
 WALKED: tuple[type[Record], ...] = (
-    *(Flow, Payload, Attempt, JournalEntry, Deferred, Tag, Event, Edge, Completion),
+    *(Flow, Summary, Member, Dependency, Payload, Attempt, JournalEntry, Deferred, Tag, Event, Edge, Completion),
     Execution,
     Delivery,
 )
@@ -60,7 +60,7 @@ def home_of(record: Record, partitions: int) -> int:
 
 def anchor_of(record: Record) -> Key:
     """What is locked while the record is written: the execution that it belongs to."""
-    if isinstance(record, Flow) or "partition" in record.KEY:
+    if isinstance(record, Flow | Summary) or "partition" in record.KEY:
         return record.key
     namespace, execution_id = record.key.values[:2]
     return execution_key(str(namespace), str(execution_id))
