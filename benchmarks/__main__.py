@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 import outlast
-from benchmarks import backlog, commit_path, end_to_end, fairness, postgres, scale, virtual
+from benchmarks import backlog, commit_path, end_to_end, fairness, flows, postgres, scale, virtual
 from benchmarks.report import RESULTS, Report, heading
 from benchmarks.settings import Settings
 
@@ -25,6 +25,7 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "commit": commit_path.measure,
         "fairness": fairness.measure,
         "scale": scale.measure,
+        "flows": flows.measure,
         "virtual": virtual.measure,
     },
     "postgres": {

@@ -233,7 +233,7 @@ def _heads(new: NewFlow, state: FlowState) -> list[Write]:
 
 
 def _piece(new: NewFlow, piece: Piece, change_id: str) -> list[Write]:
-    edges = _edges(piece.member.start, piece.upstreams, change_id)
+    edges = _edges(piece.member, piece.upstreams, change_id)
     if not piece.first:
         return edges
     return [*_alone(new.id, piece.member, change_id), *edges]
@@ -241,12 +241,17 @@ def _piece(new: NewFlow, piece: Piece, change_id: str) -> list[Write]:
 
 def member_writes(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
     """All the records of a new member."""
-    return [*_alone(flow_id, member, change_id), *_edges(member.start, member.upstreams, change_id)]
+    return [*_alone(flow_id, member, change_id), *_edges(member, member.upstreams, change_id)]
 
 
-def _edges(start: facts.Start, upstreams: tuple[str, ...], change_id: str) -> list[Write]:
+def _edges(member: NewMember, upstreams: tuple[str, ...], change_id: str) -> list[Write]:
+    start, alone = member.start, len(member.upstreams) == 1
     return [
-        Insert(Dependency(namespace=start.namespace, execution=above, downstream=start.id, change_id=change_id))
+        Insert(
+            Dependency(
+                namespace=start.namespace, execution=above, downstream=start.id, alone=alone, change_id=change_id
+            )
+        )
         for above in upstreams
     ]
 
@@ -276,7 +281,7 @@ def _alone(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
         *tags_of(start),
         *events_of(start),
         Insert(record),
-        *_edges(start, (whole_of(flow_id),), change_id),
+        *_edges(member, (whole_of(flow_id),), change_id),
     ]
 
 

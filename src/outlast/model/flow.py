@@ -152,10 +152,13 @@ class Dependency(Record, frozen=True, kw_only=True):
 
     KIND: ClassVar[str] = "dependency"
     KEY: ClassVar[tuple[str, ...]] = ("namespace", "execution", "downstream")
+    FLAGS: ClassVar[tuple[str, ...]] = ("alone",)
 
     namespace: str
     execution: str
     downstream: str
+    alone: bool = False
+    """Whether it is the only upstream: then its answer settles the join."""
     change_id: str
 
 

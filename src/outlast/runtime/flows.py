@@ -98,7 +98,7 @@ class Flows:
         if not isinstance(flow, Flow):
             return False  # purged
         open_ = flow.state is FlowState.OPEN
-        if open_ and len(first) <= TOGETHER_MAX and await self._all_at_once(partition, end, first, delivery, seen):
+        if open_ and _are_few(first) and await self._all_at_once(partition, end, first, delivery, seen):
             if not first:
                 await self.tally(end.namespace, end.flow)
             return True
@@ -118,7 +118,7 @@ class Flows:
         namespace = end.namespace
         role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
         keys = [flow_key(namespace, end.flow), payload_key(namespace, end.id, end.generation, role)]
-        for one in page if len(page) <= TOGETHER_MAX else ():
+        for one in page if _are_few(page) else ():
             keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
             keys.append(payload_key(namespace, one.downstream, 1, Role.TEMPLATE))
         return dict(zip(keys, await self._engine.store.load(keys), strict=True))
@@ -385,3 +385,9 @@ class Flows:
 
     def _partition(self, namespace: str, execution_id: str) -> int:
         return partition_of(namespace, execution_id, self._engine.store.partitions)
+
+
+def _are_few(page: list[Dependency]) -> bool:
+    """Few enough for one commit, and each waits for nothing else. Of one that waits for thousands, nothing is read with
+    each of their ends."""
+    return len(page) <= TOGETHER_MAX and all(one.alone for one in page)

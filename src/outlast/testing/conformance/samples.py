@@ -225,7 +225,7 @@ def _belongings() -> list[Record]:
             for n, status in enumerate(s for s in Status if s.terminal)
         ],
         Edge(**own, upstream=TEXT, answer=TEXT, generation=3, answered_at=5, change_id=CHANGE),
-        Dependency(**own, downstream=TEXT, change_id=CHANGE),
+        Dependency(**own, downstream=TEXT, alone=True, change_id=CHANGE),
         Member(
             **own,
             flow=TEXT,

@@ -176,7 +176,7 @@ CREATE INDEX member_siblings ON member (siblings_at) WHERE siblings_at IS NOT NU
 CREATE TABLE dependency (
   partition int NOT NULL,
   namespace text COLLATE "C" NOT NULL, execution text COLLATE "C" NOT NULL, downstream text COLLATE "C" NOT NULL,
-  change_id text COLLATE "C" NOT NULL,
+  alone boolean NOT NULL, change_id text COLLATE "C" NOT NULL,
   PRIMARY KEY (partition, namespace, execution, downstream)
 );
 

@@ -150,7 +150,8 @@ CREATE TABLE outlast_member (
 CREATE INDEX outlast_member_siblings ON outlast_member (siblings_at) WHERE siblings_at IS NOT NULL;
 
 CREATE TABLE outlast_dependency (
-  namespace TEXT NOT NULL, execution TEXT NOT NULL, downstream TEXT NOT NULL, change_id TEXT NOT NULL,
+  namespace TEXT NOT NULL, execution TEXT NOT NULL, downstream TEXT NOT NULL, alone INTEGER NOT NULL,
+  change_id TEXT NOT NULL,
   PRIMARY KEY (namespace, execution, downstream)
 ) STRICT, WITHOUT ROWID;
 

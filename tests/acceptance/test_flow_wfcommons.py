@@ -1,0 +1,57 @@
+"""Real DAGs: an instance in WfFormat, made with the recipes of WfCommons, runs as a flow on every store."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from outlast import App
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTANCES = sorted((ROOT / "tests" / "fixtures" / "wfcommons").glob("*.json"))
+
+
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("wfcommons_example", ROOT / "examples" / "wfcommons.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ancestors(instance: dict[str, tuple[list[str], float]], name: str) -> set[str]:
+    found, waiting = {name}, [name]
+    while waiting:
+        for parent in instance[waiting.pop()][0]:
+            if parent not in found:
+                found.add(parent)
+                waiting.append(parent)
+    return found
+
+
+@pytest.mark.parametrize("file", INSTANCES, ids=lambda file: file.stem)
+async def test_an_instance_runs_in_its_order_and_passes_every_output(app: App, file: Path):
+    module: Any = example()
+    instance = module.instance_of(json.loads(file.read_text()))
+    assert len(instance) > 5
+    module.member = app.workflow(name="member")(module.member.fn)
+    async with app:
+        fh = await module.flow_of(app.flow("wf", id="wf"), instance, speed=1e9).start()
+        outputs = await fh.result("60s")
+        assert {name.replace("/", "-"): sorted(ancestors(instance, name)) for name in instance} == outputs
+        ended = {member.name: member.finished_at for member in (await fh.graph()).members}
+        for name, (parents, _) in instance.items():
+            for parent in parents:
+                assert ended[parent.replace("/", "-")] <= ended[name.replace("/", "-")]
+
+
+def test_both_generations_of_the_format_are_read():
+    module: Any = example()
+    old = {"workflow": {"tasks": [{"name": "a", "runtime": 2}, {"name": "b", "parents": ["a"]}]}}
+    assert module.instance_of(old) == {"a": ([], 2.0), "b": (["a"], 0.0)}
