@@ -30,7 +30,7 @@ from outlast.testing.postgres_server import PostgresServer
 
 STEPS = 10
 WORKERS = 4
-CONCURRENCY = 10
+CONCURRENCY = 3
 KILL_EVERY_S = 2.0
 FROZEN_LEASES = 1.3
 
