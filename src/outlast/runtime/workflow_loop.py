@@ -275,6 +275,16 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         )
 
 
+def without_loop(call: Callable[[], T]) -> T:
+    """Call what may not begin anything that goes on by itself: a plain function in the thread of a loop."""
+    outer = events._get_running_loop()
+    events._set_running_loop(None)
+    try:
+        return call()
+    finally:
+        events._set_running_loop(outer)
+
+
 class InOrder(set[T]):
     """A set of branches whose members come in the order of their creation."""
 

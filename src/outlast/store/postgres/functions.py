@@ -21,7 +21,7 @@ from outlast.model.retry import RetryPolicy
 from outlast.model.tag import Tag
 from outlast.store.postgres.statements import RELATIVE, TABLES, Table, statement
 
-LOOSE = ("flow", "lane", "outbox", "quota", "session")
+LOOSE = ("flow", "lane", "outbox", "quota", "session", "summary")
 """Kinds whose records no execution's row covers: locked by themselves, in this order, after the executions."""
 OPERATIONS = ("guard", "delete", "insert", "put", "patch", "add")
 
