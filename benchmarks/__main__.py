@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 import outlast
-from benchmarks import backlog, commit_path, end_to_end, fairness, postgres, scale, virtual
+from benchmarks import backlog, commit_path, end_to_end, fairness, postgres, scale, valkey, virtual
 from benchmarks.report import RESULTS, Report, heading
 from benchmarks.settings import Settings
 
@@ -32,6 +32,12 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "backlog": postgres.backlog,
         "latency": postgres.latency,
         "round-trips": postgres.round_trips,
+    },
+    "valkey": {
+        "end-to-end": valkey.end_to_end,
+        "backlog": valkey.backlog,
+        "latency": valkey.latency,
+        "round-trips": valkey.round_trips,
     },
 }
 

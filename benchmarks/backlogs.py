@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 
@@ -18,6 +19,8 @@ from benchmarks.peers.environment import PeerMissing
 from benchmarks.report import Report, Scene, heading
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
+from outlast.store.valkey.connection import Address, Login, connect
+from outlast.store.valkey.url import PARTITIONS
 
 COUNT, COUNT_QUICK = 5_000, 500
 CONCURRENCY = 100
@@ -43,7 +46,10 @@ POSTGRES_FIRST = {
     "pgqueuer": "SELECT extract(epoch FROM min(created)) FROM pgqueuer_log WHERE status = 'picked'",
 }
 
-Observe = Callable[[System, str], Awaitable[tuple[float, float | None]]]
+OUTLAST_OPEN = [f"{{outlast:{n}}}:groups:{index}" for n in range(PARTITIONS) for index in ("ready", "held")]
+"""Keys that exist only while something waits for a worker, or is held by one."""
+
+Observe = Callable[[System, str], Coroutine[Any, Any, tuple[float, float | None]]]
 """The time when nothing was left, and when the first was claimed, if that is on record."""
 
 
@@ -55,6 +61,38 @@ async def observe_postgres(system: System, url: str) -> tuple[float, float | Non
         query = POSTGRES_FIRST.get(system.name)
         began = await connection.fetchval(query) if query else None
         return ended, None if began is None else float(began)
+    finally:
+        await connection.close()
+
+
+async def observe_valkey(system: System, url: str) -> tuple[float, float | None]:
+    parts = urlsplit(url)
+    connection = await connect(Address(host=parts.hostname or "", port=parts.port or 6379), Login())
+
+    async def asked(*command: str | int) -> Any:
+        [answer] = await connection.send([command])
+        return answer
+
+    async def nothing_left() -> bool:
+        match system.name:
+            case "bare":
+                return await asked("LLEN", "begun") == await asked("LLEN", "completion")
+            case "outlast":
+                return not await asked("EXISTS", *OUTLAST_OPEN)
+            case "celery":
+                return not await asked("EXISTS", "celery", "unacked")
+            case "dramatiq":
+                return not await asked("EXISTS", "dramatiq:default", "dramatiq:default.msgs")
+            case "arq":
+                return not await asked("EXISTS", "arq:queue")
+            case _:
+                [group] = await asked("XINFO", "GROUPS", "taskiq")
+                found = dict(zip(group[::2], group[1::2], strict=True))
+                return found[b"pending"] == 0 and found[b"lag"] == 0
+
+    try:
+        await until_true(system, nothing_left)
+        return time.time(), None
     finally:
         await connection.close()
 
@@ -79,7 +117,7 @@ def measure_backlog(
             with working(system, url, workers=workers, concurrency=CONCURRENCY) as parts:
                 ended, began = asyncio.run(observe(system, url))
                 if began is None:
-                    began = min(float(part.until("first")[-1].partition(" ")[2]) for part in parts[:1])
+                    began = min(found for part in parts if (found := part.number("first")) is not None)
             return count / enqueued_s, count / (ended - began)
 
     turns = in_turns(stage.systems, min(settings.repeats, REPEATS_MAX), turn, verb="enqueue")
