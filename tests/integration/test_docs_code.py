@@ -25,6 +25,7 @@ PAGES = [
     "docs/workflows.md",
     "docs/waiting.md",
     "docs/structure.md",
+    "docs/asking.md",
     "docs/executions.md",
     "docs/workers.md",
     "docs/values.md",
@@ -34,6 +35,7 @@ PAGES = [
     "docs/transactions.md",
     "docs/streams.md",
     "docs/versions.md",
+    "docs/moving.md",
     "docs/write-a-store.md",
 ]
 BLOCK = re.compile(

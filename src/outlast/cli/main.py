@@ -17,6 +17,7 @@ from cyclopts import App, Group, Parameter
 from outlast import __version__
 from outlast.cli.cancel import cancel
 from outlast.cli.context import Context, Failed
+from outlast.cli.copy import copy
 from outlast.cli.doctor import doctor
 from outlast.cli.fork import fork
 from outlast.cli.hold import hold
@@ -24,6 +25,7 @@ from outlast.cli.ls import ls
 from outlast.cli.migrate import migrate
 from outlast.cli.output import Output
 from outlast.cli.purge import purge
+from outlast.cli.query import query
 from outlast.cli.release import release
 from outlast.cli.replay import replay
 from outlast.cli.resolve import resolve
@@ -32,6 +34,7 @@ from outlast.cli.send import send
 from outlast.cli.show import show
 from outlast.cli.start import start
 from outlast.cli.tokens import tokens
+from outlast.cli.update import update
 from outlast.cli.worker import worker
 from outlast.errors import InvalidInput, OutlastError
 
@@ -39,9 +42,9 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
-    "Look": (ls, show, doctor, replay),
-    "Act": (send, resolve, cancel, retry, fork, hold, release),
-    "Keep": (migrate, purge, tokens),
+    "Look": (ls, show, doctor, replay, query),
+    "Act": (send, update, resolve, cancel, retry, fork, hold, release),
+    "Keep": (migrate, copy, purge, tokens),
 }
 """Every command, in the order and under the headings of `outlast --help`."""
 

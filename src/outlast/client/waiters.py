@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
 
 from outlast.errors import CorruptState, StoreClosed
-from outlast.machine.changes import Changes, Insert, View
+from outlast.machine.changes import Changes, Insert, Patch, View
 from outlast.model.completion import Completion
+from outlast.model.event import UPDATE, Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
 from outlast.runtime.timing import LoopTiming, Timing
-from outlast.store.port import Store
+from outlast.store.port import Sharded, Store
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Name = tuple[str, str]
 POLL_S = 1.0
 FRESH_S = 0.1
@@ -32,6 +36,8 @@ FRESH_S = 0.1
 FRESH_MAX = 10_000
 DISTANCE = 20
 """A look that found nothing is not repeated before it was idle for so many times as long as it took."""
+FOUND_DISTANCE_S = 0.02
+"""… nor is one for something that will be there soon, but no longer than this."""
 
 
 HAVE_VALUES = frozenset({Status.SUCCEEDED, Status.FAILED})
@@ -53,6 +59,9 @@ class Waiters:
         self._timing: Timing = timing or LoopTiming()
         self._waiting: dict[Name, set[asyncio.Future[End | None]]] = {}
         self._poll: asyncio.Task[None] | None = None
+        self._sharded = store if isinstance(store, Sharded) else None
+        self._looks: dict[str, asyncio.Task[bool]] = {}
+        """Of a sharded store: what is under way, by server."""
         self._owed = asyncio.Event()
         self._looked = 0
         self._look_at_s = 0.0
@@ -116,11 +125,48 @@ class Waiters:
                 if end is not None:
                     return end
             finally:
-                waiting = self._waiting.get(name)
-                if waiting is not None:
-                    waiting.discard(future)
-                    if not waiting:
-                        del self._waiting[name]
+                self._leave(name, future)
+
+    async def found(self, namespace: str, execution_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
+        """What a look finds, once it does: it looks again whenever something may have happened."""
+        name, loop = (namespace, execution_id), asyncio.get_running_loop()
+        while True:
+            ended: asyncio.Future[End | None] = loop.create_future()
+            bell = self._bell
+            self._waiting.setdefault(name, set()).add(ended)
+            self._keep_polling()
+            if self.on_wait is not None:
+                self.on_wait()
+            rung = asyncio.ensure_future(bell.wait())
+            try:
+                began_s = self._timing.time_s()
+                result = await look()
+                if result is not None:
+                    return result
+                distance_s = min((self._timing.time_s() - began_s) * DISTANCE, FOUND_DISTANCE_S)
+                await asyncio.wait((ended, rung), return_when=asyncio.FIRST_COMPLETED)
+                if not ended.done() and distance_s > 0:
+                    # A busy store rings all the time, mostly for others; this process's own answers do not wait.
+                    await self._until(ended, distance_s)
+                if ended.done():
+                    ended.result()  # raises if it is in vain
+            finally:
+                rung.cancel()
+                self._leave(name, ended)
+
+    async def _until(self, future: asyncio.Future[End | None], delay_s: float) -> None:
+        pause = asyncio.ensure_future(self._timing.sleep(delay_s))
+        try:
+            await asyncio.wait((future, pause), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+
+    def _leave(self, name: Name, future: asyncio.Future[End | None]) -> None:
+        waiting = self._waiting.get(name)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._waiting[name]
 
     async def _ends_of(self, executions: list[Execution]) -> list[End | None]:
         """How they ended; None for one whose value is not there any more, because it was purged meanwhile."""
@@ -139,7 +185,9 @@ class Waiters:
         completion: Completion | None = None
         value: bytes | None = None
         for write in changes.writes:
-            if isinstance(write, Insert):
+            if type(write) is Patch and write.key.kind == Event.KIND and write.key.values[2] == UPDATE:
+                self._wake((str(write.key.values[0]), str(write.key.values[1])), None)
+            elif isinstance(write, Insert):
                 if isinstance(write.record, Completion):
                     completion = write.record
                 elif isinstance(write.record, Payload):
@@ -155,6 +203,8 @@ class Waiters:
         self._looked += 1
         self._ring()
         for _ in range(4):  # an end of this process rings before it is heard here: it need not be looked up
+            if not self._waiting:
+                return
             await asyncio.sleep(0)
         wanted = None if partitions is None else set(partitions)
         names = [
@@ -164,6 +214,13 @@ class Waiters:
         if began_s < self._look_at_s:
             self._owed.set()
             return
+        found_any = await (self._look(names) if self._sharded is None else self._look_apart(self._sharded, names))
+        if names and not found_any:
+            now_s = self._timing.time_s()
+            self._look_at_s = now_s + min((now_s - began_s) * DISTANCE, POLL_S)
+
+    async def _look(self, names: list[Name]) -> bool:
+        """Whether somebody was woken."""
         found_any = False
         for begin in range(0, len(names), 500):
             some = names[begin : begin + 500]
@@ -174,9 +231,28 @@ class Waiters:
             for name, record in zip(some, records, strict=True):
                 if record is None:
                     self._wake(name, None)
-        if names and not found_any:
-            now_s = self._timing.time_s()
-            self._look_at_s = now_s + min((now_s - began_s) * DISTANCE, POLL_S)
+        return found_any
+
+    async def _look_apart(self, store: Sharded, names: list[Name]) -> bool:
+        """Server by server, at once: one that is away keeps nobody from hearing of the ends on the others."""
+        apart: dict[str, list[Name]] = {}
+        for name in names:
+            apart.setdefault(store.shard(partition_of(*name, self._store.partitions)), []).append(name)
+        if len(apart) < 2:
+            return await self._look(names)
+        looks: list[asyncio.Task[bool]] = []
+        for shard, some in apart.items():
+            if shard not in self._looks:
+                look = self._looks[shard] = asyncio.create_task(self._look(some), name="outlast look")
+                look.add_done_callback(partial(self._looked_at, shard))
+                looks.append(look)
+        done, _ = await asyncio.wait(looks, timeout=POLL_S) if looks else (set[asyncio.Task[bool]](), None)
+        return any(look.result() for look in done if not look.cancelled() and look.exception() is None)
+
+    def _looked_at(self, shard: str, look: asyncio.Task[bool]) -> None:
+        del self._looks[shard]
+        if not look.cancelled() and (error := look.exception()) is not None:
+            _log.warning("looking for ends failed, and is tried again: %s", error)
 
     @property
     def awaited(self) -> list[Name]:
@@ -224,4 +300,7 @@ class Waiters:
             self._poll.cancel()
             await asyncio.gather(self._poll, return_exceptions=True)
             self._poll = None
+        for look in self._looks.values():
+            look.cancel()
+        await asyncio.gather(*self._looks.values(), return_exceptions=True)
         self.give_up(StoreClosed("the app was closed while somebody waited for this execution"))

@@ -24,6 +24,8 @@ def pickled(value: object) -> bytes:
 
 
 def is_pickled(data: bytes | msgspec.Raw) -> bool:
+    if type(data) is bytes:
+        return data.startswith(MARK)
     return bytes(memoryview(data)[: len(MARK)]) == MARK  # no copy of what may be large
 
 

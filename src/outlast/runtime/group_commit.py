@@ -2,6 +2,9 @@
 
 One batch is in flight at a time and changes keep their order, so what was submitted first is decided first. A commit
 whose reply was lost is retried verbatim: every change is safe to repeat, and its verdict says so.
+
+A store on several servers has a line for each of them: while one server is away, the changes of the others go on. A
+partition keeps its line while something of it is under way, also if it moves to another server meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from outlast import limits
 from outlast.errors import StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes
-from outlast.store.port import Committed, Store, Verdict
+from outlast.store.port import Committed, Sharded, Store, Verdict
 
 
 class Pause(Protocol):
@@ -23,6 +26,16 @@ class Pause(Protocol):
 
 Waiting: TypeAlias = "tuple[Changes, asyncio.Future[Any], bool]"
 """A change, who waits for its verdict, and whether they want to know its time as well."""
+
+
+class _Line:
+    """What waits for the same server, and the pump that commits it while there is any."""
+
+    __slots__ = ("pump", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Waiting] = []
+        self.pump: asyncio.Task[None] | None = None
 
 
 class GroupCommit:
@@ -38,11 +51,14 @@ class GroupCommit:
     ) -> None:
         assert 1 <= batch_max <= limits.BATCH_MAX_CHANGES
         self._store = store
+        self._sharded = store if isinstance(store, Sharded) else None
         self._batch_max = batch_max
         self._patience_s = patience_s
         self._pause = pause
-        self._waiting: list[Waiting] = []
-        self._pump: asyncio.Task[None] | None = None
+        self._line = _Line()
+        self._lines: dict[str, _Line] = {"": self._line}
+        self._under_way: dict[int, tuple[_Line, int]] = {}
+        """Of a sharded store: the line of a partition, and how many of its changes are in it."""
         self._closed = False
         self.now = 0
         """The store's time as last heard."""
@@ -59,36 +75,60 @@ class GroupCommit:
     def _submit(self, changes: Changes, *, timed: bool) -> asyncio.Future[Any]:
         if self._closed:
             raise StoreClosed("the engine is closed")
-        if self._pump is None:
+        line = self._line if self._sharded is None else self._line_of(self._sharded, changes.partition)
+        if line.pump is None:
             # Asked once per pump and not per change: in Python 3.11 it costs a system call.
             self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting.append((changes, future, timed))
-        if self._pump is None:
-            self._pump = self._loop.create_task(self._drain(), name="outlast group commit")
+        line.waiting.append((changes, future, timed))
+        if line.pump is None:
+            line.pump = self._loop.create_task(self._drain(line), name="outlast group commit")
         return future
+
+    def _line_of(self, store: Sharded, partition: int) -> _Line:
+        line, number = self._under_way.get(partition, (None, 0))
+        if line is None:
+            shard = store.shard(partition)
+            line = self._lines.get(shard)
+            if line is None:
+                line = self._lines[shard] = _Line()
+        self._under_way[partition] = (line, number + 1)
+        return line
+
+    def _answered(self, batch: list[Waiting]) -> None:
+        if self._sharded is None:
+            return
+        for changes, _, _ in batch:
+            line, number = self._under_way[changes.partition]
+            if number > 1:
+                self._under_way[changes.partition] = (line, number - 1)
+            else:
+                del self._under_way[changes.partition]
 
     async def close(self) -> None:
         """Take nothing more, and let what was taken be answered."""
         self._closed = True
-        if self._pump is not None:
-            await self._pump
+        pumps = [line.pump for line in self._lines.values() if line.pump is not None]
+        await asyncio.gather(*pumps)
 
-    async def _drain(self) -> None:
+    async def _drain(self, line: _Line) -> None:
         batch: list[Waiting] = []
         try:
-            while self._waiting:
-                batch, self._waiting = self._waiting[: self._batch_max], self._waiting[self._batch_max :]
+            while line.waiting:
+                batch, line.waiting = line.waiting[: self._batch_max], line.waiting[self._batch_max :]
                 await self._commit(batch)
+                self._answered(batch)
+                batch = []
         except BaseException as died:
             # Whoever waits must not wait for ever for a pump that is gone.
-            unanswered, self._waiting = [*batch, *self._waiting], []
+            unanswered, line.waiting = [*batch, *line.waiting], []
+            self._answered(unanswered)
             for _, future, _ in unanswered:
                 _fail(future, StoreClosed(f"the commit was cut off: {died!r}"))
             if isinstance(died, asyncio.CancelledError):
                 raise
         finally:
-            self._pump = None
+            line.pump = None
 
     async def _commit(self, batch: list[Waiting]) -> None:
         try:

@@ -20,6 +20,7 @@ from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine.changes import Changes, Delete, Put
 from outlast.machine.facts import HandBack, Wake
 from outlast.model.execution import Execution, parse_route
+from outlast.model.partition import partition_of
 from outlast.model.record import Now
 from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer, session_key
 from outlast.model.status import Reason, Status
@@ -74,6 +75,9 @@ class Worker:
         self._lanes_empty = False
         """The last look took all that was ready."""
         self._unknown: set[tuple[Name, int]] = set()
+        self._renewed_at = parts.engine.timing.time_s()
+        self._unreached: dict[int, float] = {}
+        """Partitions that could not be asked at the last renewal, and when the last good one was asked for."""
         self._errands: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
 
@@ -85,6 +89,10 @@ class Worker:
     def attempts(self) -> list[LiveAttempt]:
         """What it runs."""
         return list(self._attempts.values())
+
+    def resident(self, namespace: str, execution_id: str) -> LiveAttempt | None:
+        """What it runs of an execution, if it does."""
+        return self._attempts.get((namespace, execution_id))
 
     @property
     def busy(self) -> int:
@@ -331,8 +339,10 @@ class Worker:
             writes=(Put(session),),
         )
         try:
-            await engine.group.commit(said)
-        except OutlastError as error:
+            # Leases are renewed after this: if the one server that must hear it is away, the others do not wait long.
+            async with engine.timing.limit(options.lease_ttl_ms / 3_000):
+                await engine.group.commit(said)
+        except (OutlastError, TimeoutError) as error:
             _log.warning("what worker %s offers could not be said, and is tried again: %s", options.name, error)
         else:
             self._offered = serves
@@ -377,19 +387,17 @@ class Worker:
     async def _renew_for_ever(self) -> None:
         ttl_s = self._options.lease_ttl_ms / 1_000
         timing = self._parts.engine.timing
-        renewed_at = timing.time_s()
+        self._renewed_at = timing.time_s()
         while True:
             await timing.beat(ttl_s / 3)
             await self._say_what_it_offers()
-            asked_at = timing.time_s()
             try:
                 async with timing.limit(ttl_s):  # a frozen process may hold the file: this one must notice
                     await self.renew()
-                renewed_at = asked_at
             except Exception as error:
                 unexpected = not isinstance(error, OutlastError | TimeoutError)
                 _log.warning("renewing the leases failed, and is tried again: %s", error, exc_info=unexpected)
-                if timing.time_s() - renewed_at > ttl_s:
+                if timing.time_s() - self._renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")
 
@@ -411,17 +419,32 @@ class Worker:
         """Keep the leases, learn what came from outside, and put right what differs."""
         options = self._options
         mine = {name: attempt.execution.epoch for name, attempt in self._attempts.items()}
+        asked_at = self._parts.engine.timing.time_s()
         renewed = await self._parts.engine.store.renew(options.name, lease_ttl_ms=options.lease_ttl_ms)
         held = {(one.namespace, one.id): one for one in renewed.held}
+        over = self._not_renewed_in_time(renewed, asked_at)
+        self._renewed_at = asked_at
         for name, epoch in mine.items():
             attempt = self._attempts.get(name)
             if attempt is None or attempt.execution.epoch != epoch:
                 continue
-            if name not in held or held[name].epoch != epoch:
+            home = partition_of(*name, self._parts.engine.store.partitions) if renewed.unreached else -1
+            if home in renewed.unreached:
+                if home in over:
+                    attempt.lose("the lease could not be renewed in time")
+            elif name not in held or held[name].epoch != epoch:
                 attempt.lose("another holds it, or it has ended")
             else:
                 attempt.hear(held[name].inbox)
         self._notice_unknown(renewed)
+
+    def _not_renewed_in_time(self, renewed: Renewed, asked_at: float) -> frozenset[int]:
+        """The partitions of servers that are away for longer than a lease lasts."""
+        before = self._unreached
+        # One that was reached until now was renewed a beat ago, at the latest when the last renewal was asked for.
+        self._unreached = {p: before.get(p, self._renewed_at) for p in renewed.unreached}
+        ttl_s = self._options.lease_ttl_ms / 1_000
+        return frozenset(p for p, since in self._unreached.items() if asked_at - since > ttl_s)
 
     def _notice_unknown(self, renewed: Renewed) -> None:
         """What the store says is ours and we do not run, twice in a row: a claim that was never begun."""

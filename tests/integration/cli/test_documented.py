@@ -29,7 +29,7 @@ def options(command: Callable[..., Any]) -> list[str]:
         text = str(parameter.annotation)
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "context" and "show=False" not in text:
             negative = re.search(r"negative=.(--[\w-]+)", text)
-            found.append(negative[1] if negative else f"--{name.replace('_', '-')}")
+            found.append(negative[1] if negative else f"--{name.rstrip('_').replace('_', '-')}")
     return found
 
 

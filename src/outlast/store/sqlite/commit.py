@@ -39,7 +39,7 @@ from outlast.model.lane import Lane
 from outlast.model.record import Key, Now, Record
 from outlast.model.session import Session
 from outlast.store.port import Points, Verdict
-from outlast.store.sqlite.fences import FIELDS, Fences
+from outlast.store.sqlite.fences import FENCES, FIELDS, Fences
 from outlast.store.sqlite.statements import TABLES
 
 _EXECUTION = Execution.KIND
@@ -148,10 +148,10 @@ class Commit:
     def _matches(self, guard: Matches) -> tuple[bool, int | None]:
         (kind, key), expected = guard.key, guard.fields
         table, fields = TABLES[kind], (*expected,)
-        fence = table.has_inbox and fields == FIELDS
+        fence = table.has_inbox and fields in FENCES
         row = self._fences.get(key) if fence else None
         if row is None:
-            row = self._row(table.guard(fields), key)
+            row = self._row(table.guard(FIELDS if fence else fields), key)
             if row is None:
                 return False, None
             if fence:

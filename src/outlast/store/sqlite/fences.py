@@ -20,11 +20,12 @@ from outlast.model.record import Key
 from outlast.store.sqlite.statements import statement
 
 KNOWN_MAX = 20_000
-FIELDS = ("status", "epoch")
-"""The fields of the fence that every write of a holder has."""
+FIELDS = ("status", "epoch", "has_children")
+"""What the fences of a holder ask for: the first two with every write, all of them at the end."""
+FENCES = frozenset({FIELDS[:2], FIELDS})
 
-Known = tuple[str, int, int]
-"""(status, epoch, inbox)."""
+Known = tuple[str, int, bool | int, int]
+"""(status, epoch, has_children, inbox)."""
 
 
 class Fences:
@@ -51,7 +52,8 @@ class Fences:
         self._known[key] = known
 
     def keep_new(self, execution: Execution) -> None:
-        self._known[execution.namespace, execution.id] = (execution.status, execution.epoch, execution.inbox)
+        e = execution
+        self._known[e.namespace, e.id] = (e.status, e.epoch, e.has_children, e.inbox)
 
     def drop(self, key: Key) -> None:
         """Its row is written."""

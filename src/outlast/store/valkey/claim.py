@@ -2,7 +2,8 @@
 
 A claim looks at every partition in one round trip (what waits there, and the first one's place in the order of
 claims), then takes from those whose first comes first, in another. So order is exact within a partition; between
-partitions the most urgent goes first, and others wait for one claim at most.
+partitions the most urgent goes first, and others wait for one claim at most. Partitions whose server is away are left
+out, as long as another one answers.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ async def claim(call: Call, request: ClaimRequest, partitions: int, now: int | N
     lines.sort(key=lambda line: line.order)
     waiting = sum(line.count for line in lines)
     found = await _take_in_order(asked, lines)
-    return Claimed(asked.newest, found, more=waiting > len(found))
+    return Claimed(asked.newest, found, more=waiting > len(found) or len(looks) < partitions)
 
 
 async def _take_in_order(asked: _Asked, lines: list[_Line]) -> list[ClaimedExecution]:
@@ -149,4 +150,5 @@ async def renew(call: Call, worker: str, lease_ttl_ms: int, partitions: int, now
         for answer in answers.values()
         for namespace, execution_id, epoch, inbox in answer[1]
     ]
-    return Renewed(max(answer[0] for answer in answers.values()), held)
+    unreached = frozenset(asked.keys() - answers.keys())
+    return Renewed(max(answer[0] for answer in answers.values()), held, unreached)

@@ -1,7 +1,8 @@
 """Doorbells by sharded pub/sub: a channel per partition, rung by the commit itself; a listener hears them all.
 
 A listener has a connection of its own to every server that has partitions. Whenever one of them is new, or was cut, or
-a partition moved to another server, rings may have been missed: it hears `RESCAN`.
+a partition moved to another server, rings may have been missed: it hears `RESCAN`. One that is away does not keep it
+from hearing the others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _HEARD_MAX = 1_000
 _RING_MAX = 100
 """More channels than that in one ring say RESCAN."""
 _AGAIN_S = 1.0
+_SUBSCRIBE_TIMEOUT_S = 5.0
 PING_S = 5.0
 
 
@@ -84,54 +86,93 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._moved: asyncio.Future[None] = self._loop.create_future()
         """Done when a partition is no longer where it was."""
+        self._unsettled = 0
+        """Servers that were not yet tried."""
         self._pump = self._loop.create_task(self._listen(), name="outlast listener")
 
     # ---- hearing --------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> None:
-        """Connected to everybody, until one of them is lost; then again."""
+        """With everybody, until a partition moves; then again."""
         while not self._closed:
-            connections: list[Connection] = []
+            self._moved = self._loop.create_future()
+            attending: list[asyncio.Task[None]] = []
             try:
-                self._moved = self._loop.create_future()
-                connections = await self._subscribed()
-                self._hear([RESCAN])
-                await self._until_lost(connections)
+                by_server = await self._bells_by_server()
+                self._unsettled = len(by_server)
+                attending = [
+                    self._loop.create_task(self._attend(address, bells), name="outlast listener")
+                    for address, bells in by_server.items()
+                ]
+                await self._moved
             except OutlastError as error:
                 _log.warning("the doorbell is not heard, polling goes on: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             finally:
-                await _let_go(connections)
+                for task in attending:
+                    task.cancel()
+                await asyncio.gather(*attending, return_exceptions=True)
             with suppress(OutlastError):  # it is said above, at the next try
                 await self._servers.learn()
 
-    async def _until_lost(self, connections: list[Connection]) -> None:
-        """A server that vanished without a word leaves a connection that looks well: so it is asked now and then."""
-        ends = [*(connection.lost for connection in connections), self._moved]
-        while not (await asyncio.wait(ends, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-            for connection in connections:
-                if time.monotonic() - connection.heard_s > 3 * PING_S:
-                    connection.abort()
-                connection.push(("PING",))
-
-    async def _subscribed(self) -> list[Connection]:
+    async def _bells_by_server(self) -> dict[Address, list[str]]:
         by_server: dict[Address, list[str]] = {}
         for bell in self._bells:
             by_server.setdefault((await self._servers.home(bell)).address, []).append(bell)
-        connections: list[Connection] = []
+        return by_server
+
+    async def _attend(self, address: Address, bells: list[str]) -> None:
+        """Hear one server for as long as it has these bells: others are heard whatever becomes of it."""
+        settled = False
+        while True:
+            connection: Connection | None = None
+            try:
+                async with asyncio.timeout(_SUBSCRIBE_TIMEOUT_S):
+                    connection = await self._subscribed(address, bells)
+                settled = self._settle(settled, heard=True)
+                await self._until_lost(connection)
+            except (OutlastError, TimeoutError) as error:
+                _log.warning("the doorbell of %s is not heard, polling goes on: %s", address, error or "no answer")
+                settled = self._settle(settled, heard=False)
+                await asyncio.sleep(_AGAIN_S)
+            finally:
+                if connection is not None:
+                    await _let_go(connection)
+            with suppress(OutlastError):
+                await self._servers.learn()
+                if any([(await self._servers.home(bell)).address != address for bell in bells]):
+                    self._has_moved()
+
+    def _settle(self, settled: bool, *, heard: bool) -> bool:
+        """At the beginning one re-scan for all servers; afterwards whenever one is heard again."""
+        if settled:
+            if heard:
+                self._hear([RESCAN])
+            return True
+        self._unsettled -= 1
+        if self._unsettled == 0:
+            self._hear([RESCAN])
+        return True
+
+    async def _until_lost(self, connection: Connection) -> None:
+        """A server that vanished without a word leaves a connection that looks well: so it is asked now and then."""
+        while not (await asyncio.wait([connection.lost], timeout=PING_S))[0]:
+            if time.monotonic() - connection.heard_s > 3 * PING_S:
+                connection.abort()
+            connection.push(("PING",))
+
+    async def _subscribed(self, address: Address, bells: list[str]) -> Connection:
+        confirmed = self._loop.create_future()
+        missing = set(bells)
+        connection = await connect(address, self._login, self._hears(missing, confirmed))
         try:
-            for address, bells in by_server.items():
-                confirmed = self._loop.create_future()
-                missing = set(bells)
-                connection = await connect(address, self._login, self._hears(missing, confirmed))
-                connections.append(connection)
-                for bell in bells:  # one by one: a slot may have moved
-                    connection.push(("SSUBSCRIBE", bell))
-                await asyncio.wait([confirmed, connection.lost], return_when=asyncio.FIRST_COMPLETED)
+            for bell in bells:  # one by one: a slot may have moved
+                connection.push(("SSUBSCRIBE", bell))
+            await asyncio.wait([confirmed, connection.lost], return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            await _let_go(connections)
+            await _let_go(connection)
             raise
-        return connections
+        return connection
 
     def _hears(self, missing: set[str], confirmed: asyncio.Future[None]) -> Callable[[Any], None]:
         def hear(pushed: Any) -> None:
@@ -186,8 +227,6 @@ class Listener:
             await self._pump
 
 
-async def _let_go(connections: list[Connection]) -> None:
-    for connection in connections:
-        connection.abort()
-    for connection in connections:
-        await connection.lost
+async def _let_go(connection: Connection) -> None:
+    connection.abort()
+    await connection.lost

@@ -50,6 +50,8 @@ from outlast.store.valkey.url import Place, parse_url
 T = TypeVar("T")
 
 SCHEMA = 1
+SOME_WILL_DO = frozenset({"peek", "renew", "due", "clock"})
+"""Functions whose answers are of use without those of servers that are away."""
 
 
 class OnwardClock:
@@ -188,10 +190,11 @@ class ValkeyStore:
 
     def _calling(self, parts: _Parts, name: str | None) -> claim.Call:
         async def call(function: str, asked: Mapping[int, Arguments]) -> dict[int, Any]:
+            ask = parts.servers.call_some if function in SOME_WILL_DO else parts.servers.call
             if name is None or function == "peek":
-                return await parts.servers.call(function, asked, writes=False)
+                return await ask(function, asked, writes=False)
             self._pass(name, "statement", "commit")
-            answers = await parts.servers.call(function, asked, writes=True)
+            answers = await ask(function, asked, writes=True)
             self._pass(name, "statement done")
             return answers
 
@@ -213,7 +216,7 @@ class ValkeyStore:
 
     async def _time(self, parts: _Parts) -> int:
         asked = packed((self._asked_time() or False,))
-        answers = await parts.servers.call("clock", dict.fromkeys(range(self._partitions), asked), writes=False)
+        answers = await parts.servers.call_some("clock", dict.fromkeys(range(self._partitions), asked), writes=False)
         return self._heard(max(answers.values()))
 
     # ---- writes ---------------------------------------------------------------------------------------------------
@@ -322,6 +325,10 @@ class ValkeyStore:
         parts = self._opened()
         with parts:
             return await health.health(parts.servers, self._calling(parts, None), self._partitions)
+
+    def shard(self, partition: int) -> str:
+        """What shares a server shares commits, and waits for no other."""
+        return self._opened().servers.shard(partition)
 
     # ---- doorbell -------------------------------------------------------------------------------------------------
 

@@ -1,12 +1,14 @@
 """The conformance suite: what every store must do, as tests that read as sentences.
 
-A store's tests give a fixture `harness` (see `StoreHarness`) and one class per part of the suite:
+A store's test module gives a fixture `harness` (see `StoreHarness`), and takes the whole suite:
+
+    from outlast.testing.conformance.harness import suite
 
     @pytest.fixture
     def harness(tmp_path):
         return MyHarness(tmp_path)
 
-    class TestCommit(CommitConformance): ...
+    globals().update(suite())
 
 Stores differ only by what `store.capabilities` declares: no part of the suite knows which store it judges.
 """

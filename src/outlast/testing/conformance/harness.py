@@ -109,8 +109,14 @@ async def refused(call: Awaitable[T], error: type[BaseException]) -> BaseExcepti
     return caught.value
 
 
+def suite() -> dict[str, type[Conformance]]:
+    """A test class for every part of the suite, for a store's test module to collect: `globals().update(suite())`."""
+    named = {f"Test{part.__name__.removesuffix('Conformance')}": part for part in parts()}
+    return {name: type(name, (named[name],), {}) for name in sorted(named)}
+
+
 def parts() -> set[type[Conformance]]:
-    """Every part of the suite: a store's tests compare what they run with this."""
+    """Every part of the suite."""
     package = __name__.rpartition(".")[0]
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         importlib.import_module(f"{package}.{module.name}")

@@ -60,7 +60,9 @@ class Pair:
         self.time = 0
         """The newest time that the store was seen at: it never goes back, whatever the clock does."""
         self.written = 0
-        """The newest time of a write: all that a new process knows of the past."""
+        """The newest time at which something was written: a new process must not be behind it."""
+        self.asked = 0
+        """The newest time at which something was to be written: a new process may know of it, if nothing came of it."""
 
     # ---- writes ---------------------------------------------------------------------------------------------------
 
@@ -71,6 +73,8 @@ class Pair:
         for changes, found, allowed in zip(batch, committed.verdicts, self._expected(batch, now), strict=True):
             if (told := _bare_verdict(found)) not in allowed:
                 _same(f"the verdict on {changes}", told, allowed[0])
+        if any(verdict.applied and not verdict.again for verdict in committed.verdicts):
+            self.written = now
         return committed.verdicts
 
     def _expected(self, batch: Sequence[Changes], now: int) -> list[list[Verdict]]:
@@ -106,6 +110,7 @@ class Pair:
             if found.key not in allowed:
                 raise Disagreement(f"{request} took {found}, but only these may come next: {sorted(allowed)}")
             _same(f"the claimed {found.key}", found, self.oracle.adopt(found, request, now))
+            self.written = now
         if len(taken) > request.limit:
             raise Disagreement(f"{request} took {len(taken)}")
         left = [e.id for e in self.oracle.claimable(request, taken)]
@@ -118,6 +123,7 @@ class Pair:
         now = self._write_time()
         renewed = await self.store.renew(worker, lease_ttl_ms=lease_ttl_ms)
         _same("the time of a renewal", renewed.now, now)
+        self.written = now
         held = self.oracle.held(worker)
         wanted = [Held(e.namespace, e.id, e.epoch, e.inbox) for e in held]
         _same(f"what {worker} holds", sorted(renewed.held, key=repr), sorted(wanted, key=repr))
@@ -137,7 +143,10 @@ class Pair:
     async def append(self, key: Key, *, epoch: int, change_id: str, frames: Sequence[bytes]) -> Appended:
         now = self._write_time()
         namespace, execution_id = str(key.values[0]), str(key.values[1])
+        known = change_id in self.oracle.appends.get((namespace, execution_id), ())
         found = await self.store.append(namespace, execution_id, epoch=epoch, change_id=change_id, frames=frames)
+        if found.applied and frames and not known:
+            self.written = now
         _same(f"the append to {key}", found, self.oracle.append(key, epoch, change_id, frames, now))
         return found
 
@@ -152,6 +161,7 @@ class Pair:
         _same("how many purged executions are gone", len(gone), count)
         for e in gone:
             self.oracle.purge(e)
+            self.written = now
         return [e.key for e in gone]
 
     # ---- reads ----------------------------------------------------------------------------------------------------
@@ -160,7 +170,10 @@ class Pair:
         """By a new process, for which reads of the old one have left no trace."""
         before, self.store = self.store, await reopen(self.store)
         if before is not self.store:
-            self.time = self.written
+            clock = self.clock.now_ms()
+            self.time = await self.store.now()
+            if not max(self.written, clock) <= self.time <= max(self.asked, clock):
+                raise Disagreement(f"a new process is at {self.time}: not between {self.written} and {self.asked}")
         await self.now()
 
     async def now(self) -> int:
@@ -268,8 +281,8 @@ class Pair:
         return self.time
 
     def _write_time(self) -> int:
-        self.written = self._now()
-        return self.written
+        self.asked = self._now()
+        return self.asked
 
     def home(self, key: Key) -> int:
         """Where a record lives."""

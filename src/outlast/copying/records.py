@@ -1,0 +1,141 @@
+"""What a record of one store is in another: the same, but for where it lives and the numbers that stores give.
+
+Pure: no store is asked here.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+
+from outlast.model.attempt import Attempt
+from outlast.model.completion import Completion
+from outlast.model.deferred import Deferred
+from outlast.model.event import Event
+from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import Edge, Flow
+from outlast.model.frame import Frame
+from outlast.model.journal import JournalEntry
+from outlast.model.lane import Lane, Quota
+from outlast.model.outbox import Delivery
+from outlast.model.partition import partition_of
+from outlast.model.payload import Payload
+from outlast.model.record import Key, Record
+from outlast.model.tag import Tag
+
+GATES: tuple[type[Record], ...] = (Lane, Quota)
+"""Set for every partition: few, and made anew for the partitions of the target."""
+
+WALKED: tuple[type[Record], ...] = (
+    *(Flow, Payload, Attempt, JournalEntry, Deferred, Tag, Event, Edge, Completion),
+    Execution,
+    Delivery,
+)
+"""The kinds in the order of copying. An execution comes after all that belongs to it, so that no worker ever sees half
+of one; what it owes to others comes after those others."""
+
+NOT_COPIED = frozenset({"session"})
+"""Workers do not move: theirs end, and new ones begin."""
+
+
+def placed(record: Record, partitions: int) -> Record:
+    """The record as a store with so many partitions has it. What an execution owes lives with that execution."""
+    if isinstance(record, Delivery):
+        home = partition_of(record.namespace, record.source or record.target, partitions)
+        return msgspec.structs.replace(record, partition=home)
+    return record
+
+
+def home_of(record: Record, partitions: int) -> int:
+    partition = getattr(record, "partition", None)
+    if partition is not None:
+        return partition
+    namespace, execution_id = record.key.values[:2]
+    return partition_of(str(namespace), str(execution_id), partitions)
+
+
+def anchor_of(record: Record) -> Key:
+    """What is locked while the record is written: the execution that it belongs to."""
+    if isinstance(record, Flow) or "partition" in record.KEY:
+        return record.key
+    namespace, execution_id = record.key.values[:2]
+    return execution_key(str(namespace), str(execution_id))
+
+
+def namespace_of(record: Record) -> str:
+    return str(getattr(record, "namespace"))  # noqa: B009 (every kind that is copied has one)
+
+
+def spread(gates: Sequence[Record], partitions_before: int, partitions: int) -> list[Record]:
+    """Lanes and quotas for another number of partitions: a lane that is paused anywhere is paused everywhere, and
+    permits are dealt out evenly, so that there are as many as before."""
+    if partitions == partitions_before:
+        return list(gates)
+    paused: dict[tuple[str, str], bool] = defaultdict(bool)
+    free: dict[tuple[str, str], int] = defaultdict(int)
+    for gate in gates:
+        if isinstance(gate, Lane):
+            paused[gate.namespace, gate.lane] |= gate.paused
+        elif isinstance(gate, Quota):
+            free[gate.namespace, gate.name] += gate.free
+    lanes = [
+        Lane(partition=p, namespace=namespace, lane=lane, paused=is_paused)
+        for (namespace, lane), is_paused in sorted(paused.items())
+        for p in range(partitions)
+    ]
+    quotas = [
+        Quota(partition=p, namespace=namespace, name=name, free=total // partitions + (p < total % partitions))
+        for (namespace, name), total in sorted(free.items())
+        for p in range(partitions)
+    ]
+    return [*lanes, *quotas]
+
+
+def plain(record: Record) -> Record:
+    """Without the number that its store gave it."""
+    return msgspec.structs.replace(record, seq=0) if record.SEQUENCED else record
+
+
+def same(one: Record, other: Record) -> bool:
+    return plain(one) == plain(other)
+
+
+def weight(record: Record) -> int:
+    """About how many bytes it has: enough to keep pages of large values small."""
+    return 200 + sum(len(value) for name in ("value", "failure", "fact") if (value := getattr(record, name, None)))
+
+
+_encoder = msgspec.msgpack.Encoder()
+_MODULUS = 1 << 256
+
+
+class Digest:
+    """A sum of hashes: the same for the same records, in whatever order they come."""
+
+    def __init__(self, total: int = 0, records: int = 0) -> None:
+        self.total, self.records = total, records
+
+    def add(self, record: Record) -> None:
+        record = plain(record)
+        self._add((record.KIND, [getattr(record, name) for name in record.__struct_fields__]))
+
+    def add_frame(self, namespace: str, execution_id: str, frame: Frame) -> None:
+        """Its time is not of it: a store gives its own."""
+        self._add((namespace, execution_id, frame.seq, frame.value))
+
+    def _add(self, what: Any) -> None:
+        hashed = int.from_bytes(sha256(_encoder.encode(what)).digest())
+        self.total = (self.total + hashed) % _MODULUS
+        self.records += 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Digest) and (self.total, self.records) == (other.total, other.records)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        return f"{self.total:064x}"[:16]

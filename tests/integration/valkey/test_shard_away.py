@@ -1,0 +1,153 @@
+"""One primary of three is frozen or dead: what lives on the other two goes on, and the rest when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast.app import App
+from outlast.model.partition import partition_of
+from outlast.store.valkey import ValkeyStore
+from outlast.store.valkey.keys import Names, slot_of
+from outlast.testing.conformance.actors import NAMESPACE, claim_request, start_changes, start_fact
+from outlast.testing.valkey_server import DURABLE, ValkeyCluster, ValkeyServer
+from tests.acceptance.conftest import until
+from tests.conformance.valkey_audit import leaks
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("valkey cluster"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def cluster() -> Iterator[ValkeyCluster]:
+    """Without replicas: what is away stays away until it comes back, and the others stay up."""
+    options = (*DURABLE, "--cluster-require-full-coverage", "no")
+    with ValkeyCluster(replicas=0, node_timeout_ms=2_000, options=options) as cluster:
+        yield cluster
+
+
+def server_of(cluster: ValkeyCluster, namespace: str, execution_id: str) -> ValkeyServer:
+    slot = slot_of(Names("outlast").clock(partition_of(namespace, execution_id, 16)))
+    return cluster.primaries[next(n for n in range(3) if slot < 16_384 * (n + 1) // 3)]
+
+
+def ids_on(
+    cluster: ValkeyCluster, server: ValkeyServer, mark: str, number: int, *, there: bool, of: str = "default"
+) -> list[str]:
+    """Ids whose executions live on the server, or on the others."""
+    found: list[str] = []
+    tried = 0
+    while len(found) < number:
+        tried += 1
+        name = f"{mark}{tried}"
+        if (server_of(cluster, of, name) is server) == there:
+            found.append(name)
+    return found
+
+
+class Shop:
+    def __init__(self, url: str) -> None:
+        self.app = app = App(url, lease_ttl="3s")
+        self.steps: dict[str, int] = {}
+
+        @app.step
+        async def mark(name: str) -> int:
+            self.steps[name] = self.steps.get(name, 0) + 1
+            return self.steps[name]
+
+        @app.workflow
+        async def ticks(name: str, times: int) -> int:
+            for _ in range(times):
+                await mark(name)
+                await outlast.sleep("50ms")
+            return times
+
+        self.ticks = ticks
+
+
+@asynccontextmanager
+async def away(server: ValkeyServer, how: str) -> AsyncIterator[None]:
+    if how == "frozen":
+        os.kill(server.pid, signal.SIGSTOP)
+    else:
+        server.kill()
+    try:
+        yield
+    finally:
+        if how == "frozen":
+            os.kill(server.pid, signal.SIGCONT)
+        else:
+            await asyncio.to_thread(server.start)
+
+
+@pytest.mark.parametrize("how", ["frozen", "dead"])
+async def test_what_lives_on_other_servers_goes_on(cluster: ValkeyCluster, how: str):
+    victim = cluster.primaries[1]
+    shop = Shop(f"{cluster.url}?answer_timeout=4s")
+    there = ids_on(cluster, victim, "there", 5, there=True)
+    elsewhere = ids_on(cluster, victim, "elsewhere", 10, there=False)
+    later = ids_on(cluster, victim, "later", 20, there=False)
+
+    def start(name: str, times: int) -> Any:
+        return shop.ticks.options(id=name).start(name, times)
+
+    async with shop.app:
+        long = await asyncio.gather(*(start(name, 60) for name in elsewhere))  # longer than a lease
+        stalled = await asyncio.gather(*(start(name, 20) for name in there))
+        await asyncio.sleep(0.5)
+        async with away(victim, how):
+            began_s = time.monotonic()
+            short = await asyncio.gather(*(start(name, 2) for name in later))
+            async with asyncio.timeout(12):
+                assert await asyncio.gather(*(handle.result() for handle in short)) == [2] * len(later)
+            took_s = time.monotonic() - began_s
+            async with asyncio.timeout(40):
+                assert await asyncio.gather(*(handle.result() for handle in long)) == [60] * len(elsewhere)
+            one_more = await start(ids_on(cluster, victim, "more", 1, there=False)[0], 1)
+            assert await asyncio.wait_for(one_more.result(), 5) == 1
+            infos = await asyncio.gather(*(handle.info() for handle in (*long, *short)))
+            assert [info.attempts for info in infos] == [1] * len(infos), "no lease was lost"
+        async with asyncio.timeout(40):
+            assert await asyncio.gather(*(handle.result() for handle in stalled)) == [20] * len(there)
+    assert {shop.steps[name] for name in elsewhere} == {60}, "no step twice"
+    assert took_s < 10
+    assert [leak for server in cluster.primaries for leak in leaks(server)] == []
+
+
+async def test_commits_claims_and_renewals_are_answered_for_the_servers_that_are_there(cluster: ValkeyCluster):
+    victim = cluster.primaries[0]
+    store = ValkeyStore(f"{cluster.url}?answer_timeout=4s")
+    await store.migrate()
+    await store.open()
+    [here] = ids_on(cluster, victim, "x", 1, there=False, of=NAMESPACE)
+    [lost] = ids_on(cluster, victim, "x", 1, there=True, of=NAMESPACE)
+    for name in (here, lost):
+        assert (await store.commit([start_changes(store, start_fact(name))])).verdicts[0].applied
+    async with away(victim, "frozen"):
+        began_s = time.monotonic()
+        claimed = await store.claim(claim_request("w", limit=10))
+        assert [one.execution.id for one in claimed.executions] == [here]
+        assert claimed.more, "what is away may have some"
+        renewed = await store.renew("w", lease_ttl_ms=60_000)
+        assert [held.id for held in renewed.held] == [here]
+        homes = {p for p in range(16) if store.shard(p) == f"127.0.0.1:{victim.port}"}
+        assert renewed.unreached == homes
+        assert await store.now() >= claimed.now
+        assert time.monotonic() - began_s < 8
+        began_s = time.monotonic()
+        await store.renew("w", lease_ttl_ms=60_000)
+        assert time.monotonic() - began_s < 1, "it is known to be away"
+
+    async def all_reached() -> bool:
+        return not (await store.renew("w", lease_ttl_ms=60_000)).unreached
+
+    await until(all_reached, "it is heard again")
+    assert [one.execution.id for one in (await store.claim(claim_request("w", limit=10))).executions] == [lost]
+    await store.close()
