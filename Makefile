@@ -112,4 +112,5 @@ bench-publish: setup ## a whole run of STORE's benchmarks, put on the page docs/
 .PHONY: docs
 docs: setup ## regenerate the generated pages and check every link
 	$(BIN)/python -m outlast.machine.diagram docs/state-machine.md
+	$(BIN)/python -m benchmarks.page
 	$(BIN)/pytest tests/tidy/test_docs.py

@@ -140,6 +140,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     known = SCENARIOS[options.store]
     if options.only is not None and options.only not in known:
         parser.error(f"{options.store} has no scenario {options.only!r}; there is: {', '.join(known)}")
+    if options.profile and options.store != "sqlite":
+        parser.error("--profile is for sqlite: there the systems are in this process")
     if options.publish and (options.quick or options.only or options.peers):
         parser.error("only a whole run is published: neither --quick, nor --only, nor --peers")
     return options
