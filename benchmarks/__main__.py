@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 import outlast
-from benchmarks import backlog, commit_path, end_to_end, fairness, scale, virtual
+from benchmarks import backlog, commit_path, end_to_end, fairness, scale, sleepers, virtual, wakeups
 from benchmarks.report import RESULTS, Report, heading
 from benchmarks.settings import Settings
 
@@ -25,6 +25,8 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "fairness": fairness.measure,
         "scale": scale.measure,
         "virtual": virtual.measure,
+        "sleepers": sleepers.measure,
+        "wake-ups": wakeups.measure,
     },
 }
 
