@@ -12,14 +12,10 @@ from outlast.machine.changes import Changes
 from outlast.model.journal import JournalEntry
 from outlast.store.port import Body, Store, Transacted, Transacting
 from outlast.testing.conformance.actors import commit_one, completes, decided, records, running, steps
-from outlast.testing.conformance.harness import Conformance, World, refused
+from outlast.testing.conformance.harness import Conformance, OwnTable, World, refused
 from outlast.testing.points import Crash
 
 LIMIT_MS = 5_000
-TABLE = "CREATE TABLE IF NOT EXISTS conformance_ledger (what TEXT NOT NULL)"
-ADD = "INSERT INTO conformance_ledger (what) VALUES ('done')"
-ALL = "SELECT what FROM conformance_ledger"
-ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
 
 class Work:
@@ -28,6 +24,7 @@ class Work:
     def __init__(self, store: Store, *statements: str, gives: Changes | Exception) -> None:
         self.calls = 0
         self.read: list[str] = []
+        """The first column of what the last statement gave."""
         self._statements = statements
         self._gives = gives
         self._is_async = store.capabilities.transactions == "async def"
@@ -39,15 +36,13 @@ class Work:
     def _body(self, connection: Any) -> Changes:
         self.calls += 1
         for sql in self._statements:
-            rows = list(connection.execute(sql))
-            self.read = [str(row[0]) for row in rows] if sql == ALL else self.read
+            self.read = [str(row[0]) for row in list(connection.execute(sql))]
         return self._given()
 
     async def _async_body(self, connection: Any) -> Changes:
         self.calls += 1
         for sql in self._statements:
-            rows = await connection.fetch(sql)
-            self.read = [str(row[0]) for row in rows] if sql == ALL else self.read
+            self.read = [str(row[0]) for row in await connection.fetch(sql)]
         return self._given()
 
     def _given(self) -> Changes:
@@ -61,9 +56,9 @@ async def transact(store: Store, check: Changes, work: Work, limit_ms: int = LIM
     return await store.transact(check, work.body, limit_ms=limit_ms)
 
 
-async def ledger(store: Store, check: Changes) -> list[str]:
+async def ledger(store: Store, own: OwnTable, check: Changes) -> list[str]:
     """What the user's table holds; read in a transaction that leaves nothing."""
-    work = Work(store, TABLE, ALL, gives=LookupError("only looking"))
+    work = Work(store, own.create, own.read, gives=LookupError("only looking"))
     await transact(store, check, work)
     return work.read
 
@@ -72,117 +67,131 @@ async def names(store: Store) -> list[str]:
     return [entry.name for entry in await records(store, JournalEntry)]
 
 
-def has_none(store: Store) -> bool:
-    """True for a store that has no tables of a user's; then it has no `transact` either."""
-    if store.capabilities.transactions is None:
-        assert not isinstance(store, Transacting)
-        return True
-    assert isinstance(store, Transacting)
-    return False
+def own_table(world: World, store: Store) -> OwnTable | None:
+    """None for a store that has no tables of a user's; then it has no `transact` either."""
+    own = world.own_table
+    assert (own is None) == (store.capabilities.transactions is None), "its harness has the statements for it"
+    assert isinstance(store, Transacting) == (own is not None)
+    return own
 
 
 class TransactionConformance(Conformance):
-    async def test_what_it_did_and_its_change_are_one_commit(self, store: Store) -> None:
-        if has_none(store):
+    async def test_what_it_did_and_its_change_are_one_commit(self, world: World) -> None:
+        store = await world.store()
+        own = own_table(world, store)
+        if own is None:
             return
         held = await running(store)
         change = decided(store, held, steps(held, "paid"))
-        work = Work(store, TABLE, ADD, gives=change)
+        work = Work(store, own.create, own.add, gives=change)
         done = await transact(store, change, work)
         assert done.raised is None
         assert done.verdict is not None
         assert (done.verdict.applied, done.verdict.again) == (True, False)
         assert done.now >= (await records(store, JournalEntry))[0].recorded_at  # type: ignore[operator]
-        assert (await names(store), await ledger(store, decided(store, held, steps(held, "look")))) == (
+        assert (await names(store), await ledger(store, own, decided(store, held, steps(held, "look")))) == (
             ["paid"],
             ["done"],
         )
 
-    async def test_what_it_raises_rolls_all_of_it_back_and_is_given_back(self, store: Store) -> None:
-        if has_none(store):
+    async def test_what_it_raises_rolls_all_of_it_back_and_is_given_back(self, world: World) -> None:
+        store = await world.store()
+        own = own_table(world, store)
+        if own is None:
             return
         held = await running(store)
         change = decided(store, held, steps(held, "paid"))
         error = ValueError("no money")
-        done = await transact(store, change, Work(store, TABLE, ADD, gives=error))
+        done = await transact(store, change, Work(store, own.create, own.add, gives=error))
         assert (done.verdict, done.raised) == (None, error)
-        assert (await names(store), await ledger(store, change)) == ([], [])
+        assert (await names(store), await ledger(store, own, change)) == ([], [])
 
-    async def test_a_change_that_would_be_refused_is_refused_before_it_is_called(self, store: Store) -> None:
-        if has_none(store):
+    async def test_a_change_that_would_be_refused_is_refused_before_it_is_called(self, world: World) -> None:
+        store = await world.store()
+        own = own_table(world, store)
+        if own is None:
             return
         held = await running(store)
         assert (await commit_one(store, decided(store, held, completes(held)))).applied
         change = decided(store, held, steps(held, "paid"))
-        work = Work(store, TABLE, ADD, gives=change)
+        work = Work(store, own.create, own.add, gives=change)
         done = await transact(store, change, work)
         assert done.verdict is not None
         assert (done.verdict.applied, work.calls) == (False, 0)
         assert await names(store) == []
 
-    async def test_the_same_again_is_answered_and_not_done_again(self, store: Store) -> None:
-        if has_none(store):
+    async def test_the_same_again_is_answered_and_not_done_again(self, world: World) -> None:
+        store = await world.store()
+        own = own_table(world, store)
+        if own is None:
             return
         held = await running(store)
         change = decided(store, held, steps(held, "paid"))
-        await transact(store, change, Work(store, TABLE, ADD, gives=change))
-        again = Work(store, TABLE, ADD, gives=change)
+        await transact(store, change, Work(store, own.create, own.add, gives=change))
+        again = Work(store, own.create, own.add, gives=change)
         done = await transact(store, change, again)
         assert done.verdict is not None
         assert (done.verdict.applied, done.verdict.again, again.calls) == (True, True, 0)
-        assert await ledger(store, decided(store, held, steps(held, "look"))) == ["done"]
+        assert await ledger(store, own, decided(store, held, steps(held, "look"))) == ["done"]
 
-    async def test_it_cannot_reach_what_is_outlasts_own_nor_end_the_transaction(self, store: Store) -> None:
-        if has_none(store):
+    async def test_it_cannot_reach_what_is_outlasts_own_nor_end_the_transaction(self, world: World) -> None:
+        store = await world.store()
+        own = own_table(world, store)
+        if own is None:
             return
         held = await running(store)
         change = decided(store, held, steps(held, "paid"))
-        table = "outlast.execution" if store.capabilities.transactions == "async def" else "outlast_execution"
-        for sql in (f"DELETE FROM {table}", "COMMIT", "ROLLBACK"):
+        for sql in (own.reach_in, "COMMIT", "ROLLBACK"):
             error = None
             try:
-                error = (await transact(store, change, Work(store, TABLE, ADD, sql, gives=change))).raised
+                error = (await transact(store, change, Work(store, own.create, own.add, sql, gives=change))).raised
             except StatementRefused as raised:
                 error = raised
             assert isinstance(error, StatementRefused), sql
-        assert (await names(store), await ledger(store, change)) == ([], [])
+        assert (await names(store), await ledger(store, own, change)) == ([], [])
 
-    async def test_it_is_stopped_when_it_takes_too_long_and_leaves_nothing(self, store: Store) -> None:
-        if has_none(store):
+    async def test_it_is_stopped_when_it_takes_too_long_and_leaves_nothing(self, world: World) -> None:
+        store = await world.store()
+        own = own_table(world, store)
+        if own is None:
             return
         held = await running(store)
         change = decided(store, held, steps(held, "paid"))
         error: BaseException | None = None
         try:
-            error = (await transact(store, change, Work(store, TABLE, ADD, ENDLESS, gives=change), limit_ms=50)).raised
+            error = (
+                await transact(store, change, Work(store, own.create, own.add, own.endless, gives=change), limit_ms=50)
+            ).raised
         except TimeoutError as late:
             error = late
         assert isinstance(error, TimeoutError)
-        assert (await names(store), await ledger(store, change)) == ([], [])
+        assert (await names(store), await ledger(store, own, change)) == ([], [])
         assert (await commit_one(store, change)).applied, "others can write again"
 
     async def test_a_crash_before_the_commit_leaves_neither(self, world: World) -> None:
         store, points = await world.with_points()
-        if has_none(store):
+        own = own_table(world, store)
+        if own is None:
             return
         held = await running(store)
         change = decided(store, held, steps(held, "paid"))
         points.crash_at("transact:commit")
-        await refused(transact(store, change, Work(store, TABLE, ADD, gives=change)), Crash)
+        await refused(transact(store, change, Work(store, own.create, own.add, gives=change)), Crash)
         other = await world.store()
-        assert (await names(other), await ledger(other, change)) == ([], [])
+        assert (await names(other), await ledger(other, own, change)) == ([], [])
 
     async def test_a_crash_after_the_commit_leaves_both_and_whoever_repeats_it_is_told(self, world: World) -> None:
         store, points = await world.with_points()
-        if has_none(store):
+        own = own_table(world, store)
+        if own is None:
             return
         held = await running(store)
         change = decided(store, held, steps(held, "paid"))
         points.crash_at("transact:reply")
-        await refused(transact(store, change, Work(store, TABLE, ADD, gives=change)), Crash)
+        await refused(transact(store, change, Work(store, own.create, own.add, gives=change)), Crash)
         other = await world.store()
-        again = Work(other, TABLE, ADD, gives=change)
+        again = Work(other, own.create, own.add, gives=change)
         done = await transact(other, change, again)
         assert done.verdict is not None
         assert (done.verdict.applied, done.verdict.again, again.calls) == (True, True, 0)
-        assert await ledger(other, decided(other, held, steps(held, "look"))) == ["done"]
+        assert await ledger(other, own, decided(other, held, steps(held, "look"))) == ["done"]
