@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import platform
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 import apsw
 
 import outlast
-from benchmarks import backlog, commit_path, end_to_end, fairness, scale, sleepers, virtual, wakeups
+from benchmarks import backlog, commit_path, end_to_end, fairness, postgres, scale, sleepers, virtual, wakeups
 from benchmarks.report import RESULTS, Report, heading
 from benchmarks.settings import Settings
 
@@ -28,17 +29,26 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "sleepers": sleepers.measure,
         "wake-ups": wakeups.measure,
     },
+    "postgres": {
+        "end-to-end": postgres.end_to_end,
+        "backlog": postgres.backlog,
+        "latency": postgres.latency,
+        "round-trips": postgres.round_trips,
+    },
 }
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parse(arguments)
+    # An end from outside still ends the servers and workers that were started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scenarios = SCENARIOS[options.store]
     settings = Settings(
         store=options.store,
         version=outlast.__version__,
         quick=options.quick,
         profile=options.profile,
+        systems=_systems(options),
         repeats=options.repeats or (3 if options.quick else 9),
         seconds=options.seconds or (0.5 if options.quick else 2.0),
         finished=20_000 if options.quick else 1_000_000,
@@ -61,11 +71,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def _systems(options: argparse.Namespace) -> frozenset[str] | None:
+    named = options.peers or ("none" if options.quick else "all")
+    return None if named == "all" else frozenset(named.split(","))
+
+
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--store", default="sqlite", help=f"one of: {', '.join(SCENARIOS)}")
     parser.add_argument("--quick", action="store_true", help="less of everything: done within a minute")
     parser.add_argument("--only", metavar="NAME", help="one scenario: end-to-end, backlog, commit, …")
+    parser.add_argument("--peers", metavar="NAME,…", help="only these peers; `none`, which QUICK means, or `all`")
     parser.add_argument("--profile", action="store_true", help="also show where the time is spent")
     parser.add_argument("--repeats", type=int, metavar="N", help="how many turns each system gets")
     parser.add_argument("--seconds", type=float, metavar="S", help="how long each turn takes")

@@ -236,14 +236,43 @@ class Workflow(Generic[P, R]):
     ) -> facts.Start:
         """The start of one execution, by a worker that has room for it or for whoever claims it; complains about
         arguments before anything is written."""
+        data, digest = self.arguments.encode(self.app.values, args, kwargs)
+        given, own = self._start_options, self._options
+        execution_id = given.id if given.id is not None else self.app.entropy.new_id()
+        retention_ms = own.retention_ms if given.retention_ms is None else given.retention_ms
+        return self._start(namespace, execution_id, data, digest, worker=worker, retention_ms=retention_ms)
+
+    def member_fact(
+        self, data: bytes, digest: str, *, namespace: str, id: str, flow: str, after_dependencies: bool
+    ) -> facts.Start:
+        """The start of a member of a flow, which is purged with it."""
+        given = self._start_options
+        if given.id is not None or given.if_exists != "same" or given.retention_ms is not None:
+            raise InvalidInput("a member of a flow is named by it and kept with it: no id, if_exists or retention")
+        self.refuse_child_options()
+        return self._start(namespace, id, data, digest, flow=flow, after_dependencies=after_dependencies)
+
+    def _start(
+        self,
+        namespace: str,
+        execution_id: str,
+        data: bytes,
+        digest: str,
+        *,
+        worker: str | None = None,
+        retention_ms: int | None = None,
+        flow: str | None = None,
+        after_dependencies: bool = False,
+    ) -> facts.Start:
         values, entropy = self.app.values, self.app.entropy
-        data, digest = self.arguments.encode(values, args, kwargs)
         given, own = self._start_options, self._options
         requires = own.requires if given.requires is None else given.requires
         return facts.Start(
             change_id=entropy.new_id(),
             namespace=namespace,
-            id=given.id if given.id is not None else entropy.new_id(),
+            id=execution_id,
+            flow=flow,
+            after_dependencies=after_dependencies,
             workflow=self.name,
             version=self.version,
             signature=self.signature,
@@ -256,7 +285,7 @@ class Workflow(Generic[P, R]):
             deadline_ms=own.deadline_ms if given.deadline_ms is None else given.deadline_ms,
             timeout_ms=own.timeout_ms,
             retry=self._retry,
-            retention_ms=own.retention_ms if given.retention_ms is None else given.retention_ms,
+            retention_ms=retention_ms,
             tags=given.tags,
             if_exists=given.if_exists,
             first_epoch=int(entropy.random() * limits.FIRST_EPOCHS),

@@ -11,6 +11,7 @@ from msgspec import structs
 from outlast import limits
 from outlast.client.answers import Answers
 from outlast.client.cutting import cut
+from outlast.client.flows import FlowClient
 from outlast.client.handle import Handle
 from outlast.client.info import (
     AttemptInfo,
@@ -84,9 +85,11 @@ class Client:
         owner: Host,
         started: Callable[[], None],
         inquiries: Inquiries,
+        flows: FlowClient,
         fast_path: FastPath | None = None,
     ) -> None:
         self.namespace = namespace
+        self.flows = flows
         self._engine = engine
         self._values = values
         self.waiters = waiters

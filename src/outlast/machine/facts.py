@@ -161,6 +161,10 @@ class Retry(Fact, frozen=True, kw_only=True):
 
     supersedes: tuple[tuple[str, str, int], ...] = ()
     seen_epoch: int | None = None
+    with_flow: bool = False
+    """Said of a member when its whole flow is retried; by itself it is not, because others have its answer."""
+    waits_again: bool = False
+    """… and it has not run yet: it waits for its dependencies."""
 
 
 class Supersede(Fact, frozen=True, kw_only=True):
@@ -442,7 +446,18 @@ class Forget(Fact, frozen=True, kw_only=True):
     before: int
 
 
-Errand: TypeAlias = CloseChildren | Forget
+class MemberEnded(Fact, frozen=True, kw_only=True):
+    """A member of a flow has ended: its edges are owed an answer, and its flow is."""
+
+    status: Status
+    generation: int
+
+
+class ReopenMembers(Fact, frozen=True, kw_only=True):
+    """A flow is retried: the members that did not succeed are opened again, a part at a time."""
+
+
+Errand: TypeAlias = CloseChildren | Forget | MemberEnded | ReopenMembers
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)

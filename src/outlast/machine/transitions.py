@@ -62,7 +62,10 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     ),
     facts.Hold: {**_stays(BLOCKED, ACTIVE, SUSPENDED), READY: frozenset({BLOCKED})},
     facts.Release: {**_stays(ACTIVE, SUSPENDED), BLOCKED: frozenset({BLOCKED, READY})},
-    facts.Retry: _moves(failed={READY}, cancelled={READY}, expired={READY}, skipped={BLOCKED}),
+    # blocked: a member of a flow that waits for its dependencies once more
+    facts.Retry: _moves(
+        failed={READY, BLOCKED}, cancelled={READY, BLOCKED}, expired={READY, BLOCKED}, skipped={BLOCKED}
+    ),
     facts.Supersede: _stays(ACTIVE, FAILED, CANCELLED),
     facts.ChangePriority: _stays(BLOCKED, READY, ACTIVE, SUSPENDED),
     # What has something to undo runs once more, and expires then.

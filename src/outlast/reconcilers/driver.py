@@ -159,10 +159,9 @@ class Reconcilers:
         return settled
 
     async def _repair(self, row: Row, record: Record) -> bool | None:
-        assert row.repair is not None
         backoffs = self._backoffs[row.name]
         try:
-            done = await row.repair(self._engine, record)
+            done = await self._repaired(row, record)
         except Exception:
             known = backoffs.get(record.key)
             failures = known.failures + 1 if known else 1
@@ -173,6 +172,12 @@ class Reconcilers:
             return None
         backoffs.pop(record.key, None)
         return done
+
+    async def _repaired(self, row: Row, record: Record) -> bool:
+        if row.repair_within is not None:
+            return await row.repair_within(self._engine, record, row.filter)
+        assert row.repair is not None
+        return await row.repair(self._engine, record)
 
     def _backs_off(self, row: Row, item: DueItem) -> bool:
         backoff = self._backoffs[row.name].get(item.record.key)

@@ -14,6 +14,9 @@ from outlast.store.port import EVERYTHING, Due, DueKind, Filter
 Repair: TypeAlias = Callable[[Engine, Record], Awaitable[bool]]
 """Repairs one item, and says whether there was something to do: that it was done meanwhile is no error."""
 
+RepairWithin: TypeAlias = Callable[[Engine, Record, Filter], Awaitable[bool]]
+"""The same for an item that stands for many: the filter says which of them are this reconciler's to repair."""
+
 Look: TypeAlias = Callable[[Engine, int, Filter], Awaitable[Due]]
 """What is due, for a row that has no due index of its own."""
 
@@ -30,6 +33,7 @@ class Row(Struct, frozen=True, kw_only=True):
     interval_ms: int
     batch: int
     repair: Repair | None = None
+    repair_within: RepairWithin | None = None
     sweep: Sweep | None = None
     due: DueKind | None = None
     look: Look | None = None

@@ -140,6 +140,11 @@ class DueKind(StrEnum):
     OUTBOX = "outbox"
     RETENTION = "retention"
     SESSION = "session"
+    FLOW = "flow"
+    CANCEL = "cancel"
+    SUMMARY = "summary"
+    DEPENDENCY = "dependency"
+    SIBLING = "sibling"
 
 
 class Filter(Struct, frozen=True, kw_only=True):
@@ -150,6 +155,15 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 
 EVERYTHING = Filter()
+_OF_FLOWS = frozenset({DueKind.FLOW, DueKind.CANCEL, DueKind.SUMMARY, DueKind.DEPENDENCY})
+
+
+def filter_of(kind: DueKind, filter: Filter) -> Filter:
+    """What of a filter applies to a kind of due: a session belongs to a worker and no namespace; a flow has no tags of
+    its own, and its members are asked one by one."""
+    if kind is DueKind.SESSION:
+        return EVERYTHING
+    return Filter(namespace=filter.namespace) if kind in _OF_FLOWS else filter
 
 
 class DueItem(Struct, frozen=True):

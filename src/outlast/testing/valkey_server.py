@@ -86,10 +86,11 @@ class ValkeyServer:
     def _until_it_answers(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            with suppress(OSError, StoreError):
-                if self.ask("PING") == b"PONG":
-                    return
             assert self._process is not None
+            with suppress(OSError, StoreError):
+                # Ours, and not somebody else's who took the port first.
+                if f"process_id:{self._process.pid}\r" in self.ask("INFO", "server").decode():
+                    return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise StoreError(f"the server did not start: {(self.folder / 'log').read_text()[-2000:]}")
             time.sleep(0.01)
@@ -132,15 +133,32 @@ class ValkeyServer:
 # ---- a cluster ----------------------------------------------------------------------------------------------------
 
 
+_reserved: list[socket.socket] = []
+
+
 def free_ports(number: int) -> list[int]:
-    """Ports of the loopback that nobody has, nor the one ten thousand above, where a cluster's servers meet."""
+    """Ports of the loopback that nobody has, nor the one ten thousand above, where a cluster's servers meet. No other
+    process gets them from this function while this one lives, also before something listens there."""
     found: list[int] = []
-    port = 20_000 + os.getpid() % 20_000
+    port = 20_000 + os.getpid() * 97 % 20_000
     while len(found) < number:
         port = port + 1 if port < 50_000 else 20_000
-        if _free(port) and _free(port + 10_000):
+        if _free(port) and _free(port + 10_000) and _reserve(port):
             found.append(port)
     return found
+
+
+def _reserve(port: int) -> bool:
+    if sys.platform != "linux":
+        return True  # where names of sockets are files, a crash would leave them
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        name.bind(f"\0outlast-port-{port}")
+    except OSError:
+        name.close()
+        return False
+    _reserved.append(name)
+    return True
 
 
 def _free(port: int) -> bool:

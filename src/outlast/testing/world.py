@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from outlast.app import App, Opened, WorkerKeywords, WorkerSettings
+from outlast.app import App
 from outlast.client.waiters import Waiters
 from outlast.errors import ExecutionNotFound, OutlastError
 from outlast.machine.replay import BESIDE
@@ -26,10 +26,12 @@ from outlast.model.outbox import Delivery
 from outlast.model.record import Record, settled
 from outlast.model.session import Session
 from outlast.model.status import OPEN, Status
+from outlast.opened import Opened
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy
 from outlast.runtime.parts import Parts
 from outlast.runtime.rehearsal import Divergence, rehearse
+from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.store.port import Query, Store
 from outlast.testing.points import CrashPoints
 from outlast.testing.virtual import VirtualClock, VirtualTiming

@@ -59,6 +59,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Retry, {}),
     (facts.Retry, {"supersedes": (("", "charge", 0),)}),
     (facts.Retry, {"seen_epoch": 99}),
+    (facts.Retry, {"with_flow": True, "waits_again": True}),
     (facts.Supersede, {}),
     (facts.Supersede, {"epoch": 99}),
     (facts.ChangePriority, {"priority": 0}),

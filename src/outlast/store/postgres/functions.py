@@ -21,7 +21,7 @@ from outlast.model.retry import RetryPolicy
 from outlast.model.tag import Tag
 from outlast.store.postgres.statements import RELATIVE, TABLES, Table, statement
 
-LOOSE = ("flow", "lane", "outbox", "quota", "session")
+LOOSE = ("flow", "lane", "outbox", "quota", "session", "summary")
 """Kinds whose records no execution's row covers: locked by themselves, in this order, after the executions."""
 OPERATIONS = ("guard", "delete", "insert", "put", "patch", "add")
 
@@ -166,12 +166,22 @@ for _what, _text in _TEXTS.items():
     CALLS[_what] = statement(f"{_what}:call").format(name=_name)
 
 
+_COMMIT = next(name for name in FUNCTIONS if name.startswith("commit_"))
+
+
+def _settling() -> None:
+    """Adds the function of `transact.sql`."""
+    text = _filled(statement("transact:function"), commit=_COMMIT, slots=len(SLOTS))
+    name, text = _named("settle", text)
+    FUNCTIONS[name] = text
+    CALLS["transact"] = statement("transact:call").replace("{name}", name)
+
+
 def _starting() -> str:
     """Adds the functions of `start.sql`; the text of the one whose name never changes."""
     canonical, text = _named("canonical", statement("start:canonical").replace("{canonical}", "{name}"))
     FUNCTIONS[canonical] = text
-    commit = next(name for name in FUNCTIONS if name.startswith("commit_"))
-    text = _filled(statement("start:function"), commit=commit, slots=len(SLOTS)).replace("{start}", "{name}")
+    text = _filled(statement("start:function"), commit=_COMMIT, slots=len(SLOTS)).replace("{start}", "{name}")
     face = _filled(
         statement("start:face"),
         canonical=canonical,
@@ -190,5 +200,6 @@ def _starting() -> str:
     return face.replace("{start}", start)
 
 
+_settling()
 FACE: Final = _starting()
 """`outlast.start`, for everybody: made anew by the release that creates the newest functions behind it."""

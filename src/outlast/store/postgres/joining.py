@@ -22,6 +22,7 @@ from outlast.store.postgres.commit import Call
 from outlast.store.postgres.functions import CALLS, heard_by_all
 from outlast.store.postgres.statements import TABLES, bound
 from outlast.store.postgres.time import StoreTime
+from outlast.store.postgres.transacting import SqlConnection
 
 T = TypeVar("T")
 Rows: TypeAlias = Sequence[Sequence[Any]]
@@ -146,6 +147,12 @@ async def _asyncpg(connection: Any, sql: str, values: Values) -> Rows:
     return await connection.fetch(text, *arguments)
 
 
+async def _own(connection: SqlConnection, sql: str, values: Values) -> Rows:
+    """Of a transactional step: what it starts is committed with it."""
+    text, arguments = bound(sql, values)
+    return await connection.fetch_ours(text, *arguments)
+
+
 async def _psycopg(connection: Any, sql: str, values: Values) -> Rows:
     async with connection.cursor(row_factory=_tuples) as cursor:
         await cursor.execute(_percent(sql), values)
@@ -183,6 +190,7 @@ def _django(connection: Any, sql: str, values: Values) -> Rows:
 _ASYNC: dict[str, Callable[[Any, str, Values], Awaitable[Rows]]] = {
     "asyncpg.connection.Connection": _asyncpg,
     "asyncpg.pool.PoolConnectionProxy": _asyncpg,
+    f"{SqlConnection.__module__}.{SqlConnection.__qualname__}": _own,
     "psycopg.AsyncConnection": _psycopg,
     "sqlalchemy.ext.asyncio.engine.AsyncConnection": _sqlalchemy,
     "sqlalchemy.ext.asyncio.session.AsyncSession": _sqlalchemy,

@@ -12,13 +12,14 @@ from outlast.errors import InvalidInput
 from outlast.machine.invariants import check
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
 from outlast.model.session import Session as WorkerSession
 from outlast.store.conditions import conditions_of, cursor_number
-from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query
+from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
 from outlast.store.postgres.connection import Session
 from outlast.store.postgres.statements import TABLES, Table, statement
 from outlast.store.postgres.time import StoreTime
@@ -146,7 +147,12 @@ async def _found(session: Session, query: Query) -> list[Execution]:
         return merged[: query.limit]
     conditions, values = conditions_of(query, statement, list)
     source, more = await _source(session, query, few=FEW)
-    sql = statement("find:select").format(columns=_EXECUTION.select, source=source, conditions=f"{more} {conditions}")
+    sql = statement("find:select").format(
+        columns=_EXECUTION.select,
+        source=source,
+        conditions=f"{more} {conditions}",
+        listed=statement("find:listed"),
+    )
     rows = await session.rows(sql, {**values, "limit": query.limit})
     return [check(record) for row in rows if isinstance(record := _EXECUTION.record(row), Execution)]
 
@@ -154,7 +160,8 @@ async def _found(session: Session, query: Query) -> list[Execution]:
 async def count(session: Session, query: Query) -> int:
     conditions, values = conditions_of(query, statement, list)
     source, more = await _source(session, query, few=None)
-    sql = statement("find:count").format(source=source, conditions=f"{more} {conditions}")
+    listed = statement("find:listed")
+    sql = statement("find:count").format(source=source, conditions=f"{more} {conditions}", listed=listed)
     return (await session.rows(sql, values))[0]["n"]
 
 
@@ -169,17 +176,23 @@ async def _source(session: Session, query: Query, *, few: int | None) -> tuple[s
 
 # ---- due ----------------------------------------------------------------------------------------------------------
 
-_DUE_TABLE = {DueKind.OUTBOX: TABLES[Delivery.KIND], DueKind.SESSION: TABLES[WorkerSession.KIND]}
+_DUE_TABLE = {
+    DueKind.OUTBOX: TABLES[Delivery.KIND],
+    DueKind.SESSION: TABLES[WorkerSession.KIND],
+    DueKind.FLOW: TABLES[Flow.KIND],
+    DueKind.CANCEL: TABLES[Flow.KIND],
+    DueKind.SUMMARY: TABLES[Summary.KIND],
+    DueKind.DEPENDENCY: TABLES[Summary.KIND],
+    DueKind.SIBLING: TABLES[Member.KIND],
+}
+_FILTERED_BY = {DueKind.OUTBOX: ("target", "tag_elsewhere"), DueKind.SIBLING: ("execution", "tag")}
 
 
 async def due(session: Session, time: StoreTime, kind: DueKind, limit: int, filter: Filter) -> Due:
     at = await now(session, time)
     table = _DUE_TABLE.get(kind, _EXECUTION)
     # What is owed is kept where it was caused: its target may live in another partition.
-    text, values = filtered(filter, "target", "tag_elsewhere") if kind is DueKind.OUTBOX else filtered(filter, "id")
-    if kind is DueKind.SESSION:
-        # A session belongs to a worker, not to a namespace: no filter applies.
-        text, values = "", {}
+    text, values = filtered(filter_of(kind, filter), *_FILTERED_BY.get(kind, ("id", "tag")))
     part = statement(f"due:{kind}").format(columns=table.select, filter=text)
     rows = await session.rows(part, {"now": at, "limit": limit, **values})
     items = [DueItem(row[0], table.record(row[1:])) for row in rows]

@@ -19,6 +19,7 @@ from outlast.store.checks import check_batch, check_claim, check_frames, check_l
 from outlast.store.port import (
     EVERYTHING,
     Appended,
+    Body,
     Capabilities,
     Claimed,
     ClaimRequest,
@@ -34,9 +35,11 @@ from outlast.store.port import (
     Points,
     Query,
     Renewed,
+    Transacted,
+    Verdict,
 )
-from outlast.store.postgres import claim, commit, health, joining, reading, writing
-from outlast.store.postgres.connection import Pool
+from outlast.store.postgres import claim, commit, health, joining, reading, transacting, writing
+from outlast.store.postgres.connection import PLAIN, Pool
 from outlast.store.postgres.doorbell import Doorbell, Listener
 from outlast.store.postgres.migrate import SCHEMA, check_schema, is_current, migrate
 from outlast.store.postgres.time import StoreTime
@@ -53,6 +56,7 @@ class PostgresStore:
         self._partitions = self._address.partitions or PARTITIONS_DEFAULT
         self._identity = ""
         self._parts: tuple[Pool, Doorbell] | None = None
+        self._transactions: Pool | None = None
 
     @property
     def url(self) -> str:
@@ -64,7 +68,9 @@ class PostgresStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(native_doorbell=self._address.doorbell, exact_order=True, joins=True)
+        return Capabilities(
+            native_doorbell=self._address.doorbell, exact_order=True, transactions="async def", joins=True
+        )
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -95,6 +101,9 @@ class PostgresStore:
 
     async def close(self) -> None:
         parts, self._parts = self._parts, None
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            await transactions.close()
         if parts is not None:
             pool, bell = parts
             await bell.close()
@@ -106,6 +115,9 @@ class PostgresStore:
     def _crashed(self, crash: BaseException) -> None:
         """A test's crash point: from here on this store is a dead process."""
         parts, self._parts = self._parts, None
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            transactions.terminate()
         if parts is not None:
             pool, bell = parts
             bell.let_go()
@@ -124,14 +136,19 @@ class PostgresStore:
         if not batch:
             return Committed(await self.now(), [])
         committed = await commit.commit(pool, self._time, self._partitions, batch)
-        rings = {
-            partition_channel(changes.partition) if ring == HOME else ring
-            for changes, verdict in zip(batch, committed.verdicts, strict=True)
-            if verdict.applied and not verdict.again
-            for ring in changes.rings
-        }
-        bell.ring(rings)
+        bell.ring(_rings(batch, committed.verdicts))
         return committed
+
+    async def transact(self, check: Changes, body: Body, *, limit_ms: int) -> Transacted:
+        check_batch([check])
+        pool, bell = self._opened()
+        if self._transactions is None:
+            self._transactions = Pool(self._address, points=self._points, on_crash=self._crashed, settings=PLAIN)
+        own = self._transactions
+        done = await transacting.transact(pool, own, self._time, self._partitions, check, body, limit_ms)
+        if done.verdict is not None and done.verdict.applied:
+            bell.ring(_rings([check], [done.verdict]))
+        return done
 
     async def join(self, connection: Any, changes: Changes) -> Joined:
         check_batch([changes])
@@ -222,3 +239,13 @@ class PostgresStore:
 
     def listen(self) -> Listener:
         return self._opened()[1].listen()
+
+
+def _rings(batch: Sequence[Changes], verdicts: Sequence[Verdict]) -> set[str]:
+    """Whom to tell of what was written just now."""
+    return {
+        partition_channel(changes.partition) if ring == HOME else ring
+        for changes, verdict in zip(batch, verdicts, strict=True)
+        if verdict.applied and not verdict.again
+        for ring in changes.rings
+    }

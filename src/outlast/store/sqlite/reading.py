@@ -11,12 +11,13 @@ from outlast.errors import InvalidInput
 from outlast.machine.invariants import check
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
 from outlast.model.record import Key, Record
 from outlast.model.session import Session
 from outlast.store.conditions import conditions_of, cursor_number
-from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query
+from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
 from outlast.store.sqlite.connection import Transaction
 from outlast.store.sqlite.statements import TABLES, Table, statement
 
@@ -88,7 +89,9 @@ def _found(tx: Transaction, query: Query) -> list[Execution]:
         return merged[: query.limit]
     conditions, values = conditions_of(query, statement, _listed)
     source = _source(tx, query, few=FEW)
-    sql = statement("find:select").format(columns=_EXECUTION.columns_of_x, source=source, conditions=conditions)
+    sql = statement("find:select").format(
+        columns=_EXECUTION.columns_of_x, source=source, conditions=conditions, listed=statement("find:listed")
+    )
     rows = tx.rows(sql, {**values, "limit": query.limit})
     return [check(record) for row in rows if isinstance(record := _EXECUTION.record(row), Execution)]
 
@@ -96,7 +99,8 @@ def _found(tx: Transaction, query: Query) -> list[Execution]:
 def count(tx: Transaction, query: Query) -> int:
     conditions, values = conditions_of(query, statement, _listed)
     source = _source(tx, query, few=None)
-    return tx.rows(statement("find:count").format(source=source, conditions=conditions), values)[0][0]
+    sql = statement("find:count").format(source=source, conditions=conditions, listed=statement("find:listed"))
+    return tx.rows(sql, values)[0][0]
 
 
 def _source(tx: Transaction, query: Query, *, few: int | None) -> str:
@@ -114,16 +118,21 @@ def _listed(values: list[str]) -> str:
 
 # ---- due ----------------------------------------------------------------------------------------------------------
 
-_DUE_TABLE = {DueKind.OUTBOX: TABLES[Delivery.KIND], DueKind.SESSION: TABLES[Session.KIND]}
-_EXECUTION_ID = {DueKind.OUTBOX: "target"}
+_DUE_TABLE = {
+    DueKind.OUTBOX: TABLES[Delivery.KIND],
+    DueKind.SESSION: TABLES[Session.KIND],
+    DueKind.FLOW: TABLES[Flow.KIND],
+    DueKind.CANCEL: TABLES[Flow.KIND],
+    DueKind.SUMMARY: TABLES[Summary.KIND],
+    DueKind.DEPENDENCY: TABLES[Summary.KIND],
+    DueKind.SIBLING: TABLES[Member.KIND],
+}
+_EXECUTION_ID = {DueKind.OUTBOX: "target", DueKind.SIBLING: "execution"}
 
 
 def due(tx: Transaction, kind: DueKind, limit: int, filter: Filter) -> Due:
     table = _DUE_TABLE.get(kind, _EXECUTION)
-    text, values = filtered(filter, _EXECUTION_ID.get(kind, "id"))
-    if kind is DueKind.SESSION:
-        # A session belongs to a worker, not to a namespace: no filter applies.
-        text, values = "", {}
+    text, values = filtered(filter_of(kind, filter), _EXECUTION_ID.get(kind, "id"))
     part = statement(f"due:{kind}").format(columns=table.columns_of_x, filter=text)
     rows = tx.rows(part, {"now": tx.now, "limit": limit, **values})
     items = [DueItem(row[0], table.record(row[1:])) for row in rows]

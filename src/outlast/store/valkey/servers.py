@@ -28,8 +28,10 @@ PATIENCE_S = 2.0
 """For so long a call that was not done is tried again before its caller is told."""
 GRACE_S = 2.0
 """So much later than the first server the others may answer, where some answers are better than none."""
-SILENT_S = 1.0
-"""A server that owes an answer for so long is not waited for, nor is one that failed so short a time ago."""
+SILENT_S = 2.0
+"""A server that owes an answer for so long seems to be away."""
+SLICE_S = 0.1
+PROBE_S = 0.2
 LEARN_TIMEOUT_S = 1.0
 
 
@@ -50,15 +52,14 @@ class Server:
         self._connecting = asyncio.Lock()
         self._closed = False
         self._asked: deque[float] = deque()
-        self._failed_s = -SILENT_S
+        self._failed = False
+        self.probed = False
+        """Somebody finds out whether it is back."""
 
     @property
     def silent(self) -> bool:
         """Whether it seems to be away: not worth waiting for, if there are others."""
-        now_s = time.monotonic()
-        if now_s - self._failed_s < SILENT_S:
-            return True
-        return bool(self._asked) and now_s - self._asked[0] > SILENT_S
+        return self._failed or (bool(self._asked) and time.monotonic() - self._asked[0] > SILENT_S)
 
     async def send(self, commands: list[Command]) -> list[Any]:
         asked_s = time.monotonic()
@@ -67,10 +68,13 @@ class Server:
             connection = self._connection
             if connection is None or not connection.is_open:
                 connection = await self._connected()
-            return await connection.send(commands)
+            answers = await connection.send(commands)
         except StoreUnavailable:
-            self._failed_s = time.monotonic()
+            self._failed = True
             raise
+        else:
+            self._failed = False
+            return answers
         finally:
             # Answers come in the order of the questions; those that were given up, or failed, may leave out of turn.
             if self._asked[0] == asked_s:
@@ -114,7 +118,7 @@ class Servers:
         self._slots: list[tuple[int, int, Address]] = []
         self._homes: dict[str, Server] = {}
         self._learned = 0
-        self._late: set[asyncio.Task[dict[int, Any]]] = set()
+        self._late: set[asyncio.Task[Any]] = set()
 
     # ---- who is there ---------------------------------------------------------------------------------------------
 
@@ -134,28 +138,31 @@ class Servers:
 
     async def home(self, key: str) -> Server:
         """The server that has this key."""
+        if self._cluster and not self._slots:
+            await self.learn()
+        found = self._located(key)
+        if found is None:
+            raise StoreUnavailable(f"no server of the cluster has slot {slot_of(key)} now: try again")
+        return found
+
+    def _located(self, key: str) -> Server | None:
+        """As far as is known."""
         known = self._homes.get(key)
         if known is not None:
             return known
-        if not self._cluster:
-            found = self.server(self._seeds[0])
-        else:
-            if not self._slots:
-                await self.learn()
+        address: Address | None = self._seeds[0]
+        if self._cluster:
             slot = slot_of(key)
             address = next((a for first, last, a in self._slots if first <= slot <= last), None)
-            if address is None:
-                raise StoreUnavailable(f"no server of the cluster has slot {slot} now: try again")
-            found = self.server(address)
-        self._homes[key] = found
+        if address is None:
+            return None
+        found = self._homes[key] = self.server(address)
         return found
 
     def shard(self, partition: int) -> str:
         """The server of a partition as far as it is known."""
-        if not self._cluster:
-            return ""
-        known = self._homes.get(self._names.clock(partition))
-        return "" if known is None else str(known.address)
+        found = self._located(self._names.clock(partition)) if self._cluster else None
+        return "" if found is None else str(found.address)
 
     async def learn(self) -> None:
         """Ask the cluster who has what; any server that answers will do."""
@@ -216,10 +223,12 @@ class Servers:
         if len(by_server) < 2 and problem is None:
             return await self.call(name, asked, writes=writes)
         willing = {server: some for server, some in by_server.items() if not server.silent} or by_server
-        tasks = [
-            asyncio.create_task(self.call(name, {p: asked[p] for p in some}, writes=writes))
-            for some in willing.values()
-        ]
+        for server in by_server.keys() - willing.keys():
+            self._probe(server)
+        tasks = {
+            asyncio.create_task(self.call(name, {p: asked[p] for p in some}, writes=writes)): server
+            for server, some in willing.items()
+        }
         try:
             answers = await self._first_answers(tasks, problem)
         except asyncio.CancelledError:
@@ -229,16 +238,15 @@ class Servers:
         return {partition: answers[partition] for partition in asked if partition in answers}
 
     async def _first_answers(
-        self, tasks: list[asyncio.Task[dict[int, Any]]], problem: OutlastError | None
+        self, tasks: dict[asyncio.Task[dict[int, Any]], Server], problem: OutlastError | None
     ) -> dict[int, Any]:
         """Of those that answer soon after the first. Others go on: they notice when their server is back."""
         answers: dict[int, Any] = {}
-        pending, until_s = set(tasks), None
+        pending, until_s = set(tasks), 0.0
         while pending:
-            left_s = None if until_s is None else until_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            if answers and (time.monotonic() > until_s or all(tasks[task].silent for task in pending)):
                 break
-            done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            done, pending = await asyncio.wait(pending, timeout=SLICE_S, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 raised = task.exception()
                 if raised is None:
@@ -257,7 +265,25 @@ class Servers:
             raise problem or StoreUnavailable("no server of the cluster answers")
         return answers
 
-    def _is_over(self, late: asyncio.Task[dict[int, Any]]) -> None:
+    def _probe(self, server: Server) -> None:
+        """See in the background whether it is back, or another one has its place."""
+        if not server.probed:
+            server.probed = True
+            probing = asyncio.create_task(self._ask_whether_it_is_back(server), name="outlast probe")
+            self._late.add(probing)
+            probing.add_done_callback(self._is_over)
+
+    async def _ask_whether_it_is_back(self, server: Server) -> None:
+        try:
+            with suppress(OutlastError):
+                await self.learn()
+            with suppress(OutlastError):
+                await server.ask("PING")
+            await asyncio.sleep(PROBE_S)
+        finally:
+            server.probed = False
+
+    def _is_over(self, late: asyncio.Task[Any]) -> None:
         self._late.discard(late)
         if not late.cancelled():
             late.exception()  # whoever needs that server hears it from their own call
