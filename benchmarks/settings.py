@@ -18,6 +18,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     version: str
     quick: bool
     profile: bool
+    systems: frozenset[str] | None = None
+    """Only these beside Outlast and the yardstick; all, if None."""
     repeats: int
     seconds: float
     finished: int
@@ -25,6 +27,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     ready: int
     rounds: int
     """How many calls of each kind the scale scenario times."""
+
+    def wants(self, system: str) -> bool:
+        return self.systems is None or system in self.systems
 
 
 @contextmanager

@@ -1,10 +1,11 @@
-"""DBOS Transact on SQLite, as a process of its own: its arguments are a file, steps, concurrency and seconds.
+"""DBOS Transact on SQLite or PostgreSQL: see `driving`.
 
-Runs in `.cache/peers/dbos`; imports nothing of Outlast; prints its figures as JSON. The load is Outlast's: an
-`async def` workflow that awaits `async def` steps, called directly, so many at a time, as its documentation shows it.
-The file is durable in the same sense (`synchronous=FULL`, SQLite's default, which DBOS leaves alone) and is made a WAL
-file first. DBOS itself does not ask for that, and is two to three times as fast with it. (Measured too, and no better:
-`def` workflows in threads, and `start_workflow_async` with `get_result`, which polls.)
+Runs in `.cache/peers/dbos`; imports nothing of Outlast. The load is Outlast's: an `async def` workflow that awaits
+`async def` steps, called directly, so many at a time, as its documentation shows it. (Measured too, and no better:
+`def` workflows in threads, and `start_workflow_async` with `get_result`, which polls.) A backlog goes through a queue
+without limits, which DBOS polls once a second, as it comes; its client starts them from threads.
+
+On SQLite the file is durable in the same sense as ours (`synchronous=FULL`, SQLite's default, which DBOS leaves alone).
 """
 
 # pyright: basic, reportMissingImports=false
@@ -13,16 +14,20 @@ file first. DBOS itself does not ask for that, and is two to three times as fast
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import sqlite3
-import sys
+import random
+import signal
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 
-from dbos import DBOS, DBOSConfig
+from dbos import DBOS, DBOSClient, DBOSConfig
 
-from benchmarks.closed_loop import carry
+from benchmarks.peers.driving import VALUE, Execute, Load, drive, first, late, ready, run
 
-VALUE = {"payment": "p-184467", "state": "captured", "amount": 1250}
+LANE = "bench"
+THREADS = 16
 
 
 @DBOS.step()
@@ -30,28 +35,87 @@ async def charge(number: int) -> dict:
     return VALUE
 
 
-@DBOS.workflow()
+@DBOS.workflow(name="checkout")
 async def checkout(steps: int) -> int:
     for number in range(steps):
         await charge(number)
     return steps
 
 
-def main(path: str, steps: int, concurrency: int, seconds: float) -> None:
-    file = sqlite3.connect(path)
-    [journal_mode] = file.execute("PRAGMA journal_mode = WAL").fetchone()
-    [synchronous] = file.execute("PRAGMA synchronous").fetchone()
-    assert (journal_mode, synchronous) == ("wal", 2), "not as durable as it should be"
-    file.close()
-    config = DBOSConfig(name="bench", system_database_url=f"sqlite:///{path}", log_level="ERROR")
+@DBOS.workflow(name="drained")
+async def drained(number: int) -> int:
+    first()
+    return number
+
+
+@DBOS.workflow(name="ping")
+async def ping(sent: float) -> None:
+    late(sent)
+
+
+@DBOS.workflow(name="waits")
+async def waits() -> None:
+    late(await DBOS.recv_async("go", timeout_seconds=600))
+
+
+def launch(url: str) -> None:
+    # An id of its own: else each would take what the others run for work of its own past to be recovered.
+    config = DBOSConfig(name="bench", system_database_url=url, log_level="ERROR", executor_id=f"bench-{os.getpid()}")
     DBOS(config=config)
     DBOS.launch()
-    figures = asyncio.run(
-        carry(lambda: checkout(steps), steps=steps, concurrency=concurrency, seconds=seconds, warm_up_s=0.01)
-    )
-    print(json.dumps(figures), flush=True)
-    os._exit(0)  # its threads would take seconds to end
+
+
+def client_of(url: str) -> DBOSClient:
+    return DBOSClient(system_database_url=url, system_database_pool_size=THREADS, application_name="bench")
+
+
+class Dbos(Load):
+    async def prepare(self, url: str) -> None:
+        launch(url)
+        if url.startswith("postgresql"):
+            await DBOS.register_queue_async(LANE)
+
+    @asynccontextmanager
+    async def embedded(self, url: str, concurrency: int) -> AsyncIterator[Execute]:
+        launch(url)
+        yield checkout
+
+    async def enqueue(self, url: str, count: int) -> float:
+        client = client_of(url)
+        options = {"queue_name": LANE, "workflow_name": "drained"}
+        with ThreadPoolExecutor(THREADS) as threads:
+            began = time.perf_counter()
+            list(threads.map(lambda number: client.enqueue(options, number), range(count)))
+            return time.perf_counter() - began
+
+    def work(self, url: str, concurrency: int, number: int, workers: int) -> None:
+        async def serve() -> None:
+            launch(url)
+            stop = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+            ready()
+            await stop.wait()
+
+        run(serve())
+
+    async def starts(self, url: str, count: int, gap_s: float) -> None:
+        client = client_of(url)
+        for _ in range(count):
+            await asyncio.sleep(gap_s * random.uniform(0.5, 1.5))
+            await client.enqueue_async({"queue_name": LANE, "workflow_name": "ping"}, time.time())
+
+    async def wakes(self, url: str, count: int, gap_s: float) -> None:
+        client = client_of(url)
+        options = {"queue_name": LANE, "workflow_name": "waits"}
+        handles = [await client.enqueue_async(options) for _ in range(count)]
+        for handle in handles:
+            while (await handle.get_status()).status != "PENDING":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(1)
+        for handle in handles:
+            await asyncio.sleep(gap_s * random.uniform(0.5, 1.5))
+            await client.send_async(handle.get_workflow_id(), time.time(), "go")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    drive(Dbos())

@@ -39,13 +39,13 @@ def python_for(name: str) -> Path:
     return python
 
 
-def version_of(name: str) -> str:
-    """The pinned version of the peer itself."""
+def version_of(name: str, *, package: str | None = None) -> str:
+    """The pinned version of the peer itself; its package may have another name."""
     for line in Path(__file__).with_name(f"{name}.txt").read_text().splitlines():
-        package, _, version = line.partition("==")
-        if package == name:
+        pinned, _, version = line.partition("==")
+        if pinned == (package or name):
             return version
-    raise PeerMissing(f"{name}.txt does not pin {name}")
+    raise PeerMissing(f"{name}.txt does not pin {package or name}")
 
 
 def _run(*command: str) -> None:

@@ -2,15 +2,20 @@
 
 from outlast import sync
 from outlast.app import App
+from outlast.authoring.asking import query, update
 from outlast.authoring.compensation import compensate
 from outlast.authoring.continuing import continue_as_new
+from outlast.authoring.flow import Flow, FlowMember, Join, all_of, any_of, quorum
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
 from outlast.authoring.transaction import connection
 from outlast.authoring.waiting import Deferred, deferred, interrupted, race, receive, sleep, sleep_until
+from outlast.client.flow_handle import FlowHandle, SyncFlowHandle
+from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.client.handle import Handle, SyncHandle
 from outlast.client.info import AttemptInfo, CompletionInfo, FrameInfo, Info, JournalInfo, ProgressInfo
+from outlast.codec.templates import UpstreamFailure
 from outlast.codec.values import CodecHook
 from outlast.errors import (
     CodecError,
@@ -24,9 +29,15 @@ from outlast.errors import (
     ExecutionNotFound,
     ExecutionRefused,
     ExecutionSkipped,
+    FlowCancelled,
+    FlowConflict,
+    FlowFailed,
+    FlowNotFound,
+    FlowRefused,
     InvalidArguments,
     InvalidConfig,
     InvalidDuration,
+    InvalidFlow,
     InvalidInput,
     InvalidName,
     InvalidToken,
@@ -40,6 +51,8 @@ from outlast.errors import (
     TokenExpired,
     TransactionUnsupported,
     UnknownWorkflow,
+    UpdateRefused,
+    WrongConnection,
     WrongPlace,
 )
 from outlast.model.duration import Duration
@@ -53,6 +66,20 @@ __all__ = [
     "CodecHook",
     "Duration",
     "Retry",
+    # flows
+    "Flow",
+    "FlowCancel",
+    "FlowGraph",
+    "FlowHandle",
+    "FlowInfo",
+    "FlowMember",
+    "Join",
+    "MemberInfo",
+    "SyncFlowHandle",
+    "UpstreamFailure",
+    "all_of",
+    "any_of",
+    "quorum",
     # inside of workflows and steps
     "Current",
     "compensate",
@@ -69,11 +96,13 @@ __all__ = [
     "deferred",
     "interrupted",
     "patched",
+    "query",
     "race",
     "receive",
     "sleep",
     "sleep_until",
     "sync",
+    "update",
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
@@ -96,9 +125,15 @@ __all__ = [
     "ExecutionNotFound",
     "ExecutionRefused",
     "ExecutionSkipped",
+    "FlowCancelled",
+    "FlowConflict",
+    "FlowFailed",
+    "FlowNotFound",
+    "FlowRefused",
     "InvalidArguments",
     "InvalidConfig",
     "InvalidDuration",
+    "InvalidFlow",
     "InvalidInput",
     "InvalidName",
     "InvalidToken",
@@ -112,5 +147,7 @@ __all__ = [
     "TransactionUnsupported",
     "TokenExpired",
     "UnknownWorkflow",
+    "UpdateRefused",
+    "WrongConnection",
     "WrongPlace",
 ]

@@ -13,18 +13,17 @@ import asyncio
 import gc
 import logging
 import os
-import secrets
 import signal
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec import structs
 
 from outlast import limits
-from outlast.authoring.changed import warn_of_changed_code
+from outlast.authoring.builtin import gather_for
 from outlast.authoring.decorators import StepDecorator, TransactionDecorator, WorkflowDecorator
+from outlast.authoring.flow import Flow
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
 from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
@@ -38,30 +37,26 @@ from outlast.authoring.workflow import (
     workflow_options,
 )
 from outlast.client.client import Client
+from outlast.client.flow_handle import FlowHandle
 from outlast.client.handle import Handle
 from outlast.client.info import CompletionInfo, Info
 from outlast.client.portal import call_in, portal, refuse_on_loop
-from outlast.client.waiters import Waiters
 from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
-from outlast.errors import InvalidConfig, InvalidInput, StoreClosed, WrongPlace
-from outlast.machine.changes import lane_channel, partition_channel
-from outlast.model.duration import Duration
-from outlast.model.names import check_name
+from outlast.errors import InvalidConfig, InvalidInput, WrongPlace
+from outlast.model.duration import Duration, to_ms
+from outlast.model.names import check_id, check_name
 from outlast.model.status import Status
-from outlast.reconcilers import Reconcilers, rows_for
-from outlast.reconcilers.sharing import Sharing
+from outlast.opened import Opened
 from outlast.runtime.current import connection_var, inside
-from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy, SystemEntropy
-from outlast.runtime.fast_path import FastPath
-from outlast.runtime.parts import Parts
+from outlast.runtime.fastest_loop import fastest_loop
+from outlast.runtime.parts import WorkflowDefinition
 from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.runtime.timing import Timing
-from outlast.runtime.watchdog import Watchdog
-from outlast.runtime.worker import Worker, WorkerOptions
+from outlast.runtime.worker import Worker
 from outlast.runtime.workflow_loop import WorkflowLoop
-from outlast.store.port import RESCAN, Clock, Filter, Points, Query, Store, Subscription
+from outlast.store.port import Clock, Filter, Points, Query, Store
 from outlast.tokens import Tokens
 
 P = ParamSpec("P")
@@ -69,8 +64,6 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-
-RELISTEN_S = 1.0
 
 
 def store_for(url: str, *, clock: Clock | None = None, points: Points | None = None) -> Store:
@@ -101,15 +94,6 @@ def store_for(url: str, *, clock: Clock | None = None, points: Points | None = N
     )
 
 
-def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop for a worker process, where it is installed (`outlast[uvloop]`); None is asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
-
-
 class App:
     """The workflows and steps of a program, and the store that they live in."""
 
@@ -126,9 +110,11 @@ class App:
         **options: Any,
     ) -> None:
         self.config = Config.load(os.environ, url=url, namespace=namespace, lease_ttl=lease_ttl, **options)
-        self.registry = Registry()
         self.values = Values(codec, allow_pickle=self.config.allow_pickle)
         self.entropy: Entropy = entropy or SystemEntropy()
+        self.registry = Registry()
+        self.gather = gather_for(self)
+        self.registry.add_own(self.gather)
         self.timing: Timing | None = timing
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
@@ -190,6 +176,25 @@ class App:
             return workflow
 
         return decorate if fn is None else decorate(fn)
+
+    def definition_of(self, workflow: str, version: str) -> WorkflowDefinition:
+        """What the runtime must know of a workflow; `UnknownWorkflow` if it is not registered."""
+        return self.registry.get(workflow, version).definition
+
+    def flow(self, name: str, *, id: str | None = None, retention: Duration | None = None) -> Flow:
+        """A DAG of workflows, to be written down and then started: `flow.add("extract", extract_data, day)`."""
+        return Flow(
+            self,
+            name,
+            id=check_id(id) if id is not None else f"{name}-{self.entropy.new_id()}",
+            retention_ms=None if retention is None else to_ms(retention, what="retention"),
+            namespace=self.config.namespace,
+        )
+
+    def flow_handle(self, flow_id: str) -> FlowHandle:
+        """A handle on a flow that was started before."""
+        self.opened()
+        return FlowHandle(self, check_id(flow_id))
 
     # ---- opening --------------------------------------------------------------------------------------------------
 
@@ -408,172 +413,3 @@ class App:
             tags=tags or {},
             limit=limit,
         )
-
-
-class Opened:
-    """An app with its parts running in this event loop."""
-
-    def __init__(self, app: App, store: Store, settings: WorkerSettings | None, *, for_portal: bool = False) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._app = app
-        self._store = store
-        self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True)
-        self.waiters = Waiters(store, self._engine.timing)
-        self.worker: Worker | None = None
-        self.reconcilers: Reconcilers | None = None
-        self._subscription: Subscription | None = None
-        self._listening: asyncio.Task[None] | None = None
-        self._comparing: asyncio.Task[None] | None = None
-        self.parts: Parts | None = None
-        self._watchdog: Watchdog | None = None
-        self._pid = os.getpid()
-        self.for_portal = for_portal
-        fast_path: FastPath | None = None
-        if settings is not None:
-            self.worker = self._new_worker(settings)
-            fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
-        self.client = Client(
-            self._engine,
-            app.values,
-            self.waiters,
-            namespace=app.config.namespace,
-            owner=app,
-            started=self._kick,
-            fast_path=fast_path,
-        )
-
-    def _new_worker(self, settings: WorkerSettings) -> Worker:
-        app, config = self._app, self._app.config
-        self.parts = Parts(
-            self._engine,
-            app.values,
-            threads=settings.concurrency,
-            committed=self.waiters.committed,
-            resident_ms=config.resident_ms,
-            tokens=Tokens(config.token_keys),
-            token_ttl_ms=config.token_ttl_ms,
-        )
-        lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
-        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        options = WorkerOptions(
-            name=name,
-            namespace=config.namespace,
-            lanes=lanes,
-            capabilities=settings.capabilities,
-            concurrency=settings.concurrency,
-            lease_ttl_ms=config.lease_ttl_ms,
-            poll_ms=settings.poll_ms,
-            drain_ms=settings.drain_ms,
-        )
-        self._lanes = {lane_channel(config.namespace, lane) for lane in lanes}
-        if settings.reconcilers:
-            sharing = Sharing(self._store, name) if config.reconcile_shared else None
-            self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
-        return Worker(
-            self.parts,
-            options,
-            serves=app.registry.served,
-            definition=lambda workflow, version: app.registry.get(workflow, version).definition,
-        )
-
-    def begin(self) -> None:
-        if self._app.config.doorbell:
-            self._subscription = self._store.listen()
-            self._listening = asyncio.create_task(self._listen(self._subscription), name="outlast listen")
-        if self.worker is not None:
-            self._comparing = asyncio.create_task(self._compare_signatures(), name="outlast signatures")
-            self.worker.start()
-            self._watchdog = Watchdog(self.loop)
-            self._watchdog.start()
-        if self.reconcilers is not None:
-            self.reconcilers.start()
-
-    async def _compare_signatures(self) -> None:
-        """A warning is worth a look, and no more: work goes on without it."""
-        try:
-            await warn_of_changed_code(self._store, self._app.config.namespace, list(self._app.registry))
-        except Exception as error:
-            _log.warning("whether code was changed under open executions could not be found out: %s", error)
-
-    def _kick(self) -> None:
-        """The fast path: what was started here starts here at once, if there is room."""
-        if self.worker is not None and self._app.config.fast_path:
-            self.worker.kick()
-
-    async def _listen(self, subscription: Subscription) -> None:
-        """Nothing ends this but the app: without it all would still work, but slowly, and nobody would know why."""
-        while True:
-            try:
-                await self._hear_all(subscription)
-                return  # closed, and the app with it
-            except StoreClosed:
-                return
-            except Exception as error:
-                _log.warning("the doorbell is not heard, and hung anew; polling goes on meanwhile: %s", error)
-            await asyncio.sleep(RELISTEN_S)
-            try:
-                await subscription.close()
-                subscription = self._subscription = self._store.listen()  # it begins with a rescan: nothing is missed
-            except StoreClosed:
-                return
-            except Exception as error:
-                _log.warning("the doorbell could not be hung: %s", error)
-
-    async def _hear_all(self, subscription: Subscription) -> None:
-        homes = {partition_channel(n): n for n in range(self._store.partitions)}
-        async for heard in subscription:
-            try:
-                await self._heard(heard, homes)
-            except StoreClosed:
-                raise
-            except Exception as error:
-                _log.warning("what rang could not be looked at; polling looks again: %s", error)
-
-    async def _heard(self, heard: frozenset[str], homes: dict[str, int]) -> None:
-        partitions = [number for channel, number in homes.items() if channel in heard]
-        if self.worker is not None:
-            if RESCAN in heard or self._lanes & heard:
-                self.worker.kick()
-            if RESCAN in heard or partitions:
-                self.worker.heard()
-        if RESCAN in heard:
-            await self.waiters.rescan()
-        elif partitions:
-            await self.waiters.rescan(partitions)
-
-    async def abandon(self) -> None:
-        """Leave everything as a killed process would: nothing is finished, handed back or told."""
-        if self.worker is not None:
-            await self.worker.abandon()
-            self.worker = None
-        await self._engine.outbox.abandon()
-        await self.close()
-
-    async def close(self) -> None:
-        """Everything is let go of, whatever fails on the way; what failed is raised at the end."""
-        async with AsyncExitStack() as last:
-            if self._watchdog is not None:
-                last.callback(self._watchdog.stop)
-            if self.parts is not None:
-                last.push_async_callback(self.parts.close)
-            last.push_async_callback(self._store.close)
-            last.push_async_callback(self._engine.close)
-            last.push_async_callback(self.waiters.close)
-            last.push_async_callback(self._stop_listening)
-            if self.reconcilers is not None:
-                last.push_async_callback(self.reconcilers.stop)
-            if self.worker is not None:
-                last.push_async_callback(self.worker.drain)
-
-    async def _stop_listening(self) -> None:
-        if self._subscription is not None:
-            await self._subscription.close()
-        for task in (self._listening, self._comparing):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
-    @property
-    def here(self) -> bool:
-        """Whether this is the process that opened it: a fork has the object, but neither its threads nor its loop."""
-        return self._pid == os.getpid()

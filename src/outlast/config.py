@@ -25,6 +25,11 @@ RECONCILERS = (
     "outbox",
     "retention",
     "session_expiry",
+    "dependency",
+    "sibling_cancel",
+    "cancel_backlog",
+    "flow_summary",
+    "flow_retention",
     "index_check",
 )
 """The names of the reconcilers, as options and variables spell them."""

@@ -9,22 +9,30 @@
     │   ├── CodecError            a value that cannot be stored, or read back as its type
     │   │   └── CodecHookFailed   … because the app's own codec failed: it may work later
     │   ├── StatementRefused      SQL that a transaction may not do: Outlast's tables, COMMIT, PRAGMA, …
+    │   ├── WrongConnection       a start in a connection of an unknown kind, or to elsewhere, or in no transaction
+    │   ├── InvalidFlow           a flow with a cycle, an unknown or repeated name, a join that cannot be satisfied, …
     │   ├── UnknownWorkflow       no such workflow (or version) is registered in this app
     │   ├── DuplicateRegistration the name and version are taken by another function
     │   ├── InvalidConfig         an option or OUTLAST_… variable that cannot be used
     │   └── InvalidToken          not a token of ours, or not any more; it says nothing else
     │       └── TokenExpired      … authentic, and too old
-    ├── TransactionUnsupported    a transaction on a store, or in a colour, that has none
+    ├── TransactionUnsupported    a transaction on a store, or in a colour, that has none; or a start inside of one
     ├── WrongPlace                called where it cannot work: a step's workflow, a loop's thread, a closed app
     ├── ExecutionNotFound
     ├── ExecutionFailed           the execution failed with an error that cannot be raised here as itself
     ├── ExecutionCancelled        … was cancelled
     ├── ExecutionExpired          … ran out of time, or crashed too often
     ├── ExecutionSkipped          … never ran: what it depends on did not succeed
+    ├── FlowNotFound
+    ├── FlowFailed                a member failed, and no other made up for it
+    ├── FlowCancelled             the flow was cancelled
+    ├── FlowConflict              the id exists with other members
+    ├── FlowRefused               a legal call that this flow's state does not allow
     ├── DeferredRejected          what a workflow waited for was rejected from outside
     ├── NonDeterminism            a replay met another operation than the recorded one
     ├── ExecutionConflict         the id exists with other arguments
     ├── ExecutionRefused          a legal call that this execution's state does not allow
+    ├── UpdateRefused             the workflow's code did not accept an update; nothing was changed
     ├── LeaseLost                 the caller no longer holds the execution
     ├── CopyRefused               one store cannot be copied to the other as they are
     │   ├── CopyBusy              … because workers are alive
@@ -97,6 +105,14 @@ class StatementRefused(InvalidInput):
     """SQL in a transaction that it may not do."""
 
 
+class WrongConnection(InvalidInput):
+    """A connection that nothing can be started in, and why."""
+
+
+class InvalidFlow(InvalidInput):
+    """A flow that cannot be accepted, and why; nothing was written."""
+
+
 class UnknownWorkflow(InvalidInput):
     """No workflow of that name and version is registered in this app."""
 
@@ -106,7 +122,7 @@ class DuplicateRegistration(InvalidInput):
 
 
 class TransactionUnsupported(OutlastError):
-    """A transaction (`@app.transaction`) where the store has none; the message says which it has."""
+    """A transaction (`@app.transaction`, `start_in`) where the store has none; the message says what it has."""
 
 
 class InvalidToken(InvalidInput):
@@ -146,6 +162,48 @@ class ExecutionExpired(OutlastError):
 
 class ExecutionSkipped(OutlastError):
     """The execution never ran: its dependencies can no longer be satisfied."""
+
+
+class FlowNotFound(OutlastError, LookupError):
+    """No flow with that id in that namespace (never started, or purged)."""
+
+    def __init__(self, namespace: str, flow_id: str) -> None:
+        self.namespace, self.flow_id = namespace, flow_id
+        super().__init__(f"no flow {flow_id!r} in namespace {namespace!r}: never started, or purged")
+
+
+class FlowFailed(OutlastError):
+    """The flow ended without success; `members` says how those ended that did not succeed, by their names."""
+
+    def __init__(self, flow_id: str, members: dict[str, str]) -> None:
+        self.flow_id, self.members = flow_id, members
+        shown = ", ".join(f"{name} ({how})" for name, how in list(members.items())[:10])
+        more = f" and {len(members) - 10:,} more" if len(members) > 10 else ""
+        super().__init__(f"flow {flow_id!r} failed: {shown}{more}")
+
+
+class FlowCancelled(OutlastError):
+    """The flow was cancelled; `reason` is what was given then."""
+
+    def __init__(self, flow_id: str, reason: str) -> None:
+        self.flow_id, self.reason = flow_id, reason
+        super().__init__(f"flow {flow_id!r} was cancelled" + (f": {reason}" if reason else ""))
+
+
+class FlowConflict(OutlastError):
+    """The id is taken by a flow with other members, or by an execution."""
+
+    def __init__(self, flow_id: str, why: str) -> None:
+        self.flow_id = flow_id
+        super().__init__(f"flow {flow_id!r} {why}: take another id")
+
+
+class FlowRefused(OutlastError):
+    """The flow's state does not allow the call; `code` is the machine's word for why."""
+
+    def __init__(self, flow_id: str, code: str, message: str) -> None:
+        self.flow_id, self.code = flow_id, code
+        super().__init__(f"flow {flow_id!r} {message}")
 
 
 class DeferredRejected(OutlastError):
@@ -188,6 +246,14 @@ class ExecutionRefused(OutlastError):
     def __init__(self, execution_id: str, code: str, message: str) -> None:
         self.execution_id, self.code = execution_id, code
         super().__init__(f"execution {execution_id!r}: {message}")
+
+
+class UpdateRefused(OutlastError):
+    """The workflow's code did not accept an update, and is as it was. `__cause__` is what its validator raised."""
+
+    def __init__(self, execution_id: str, name: str, message: str) -> None:
+        self.execution_id, self.name = execution_id, name
+        super().__init__(f"execution {execution_id!r} refused update {name!r}: {message}")
 
 
 class LeaseLost(OutlastError):

@@ -35,6 +35,11 @@ UNWIND_FAILURES_MAX: Final = 5
 UNWIND_CRASHES_MAX: Final = 3
 FORK_MAX_ENTRIES: Final = 900  # a fork copies them, and a retry from a step deletes them, in one commit
 
+# Flows.
+FLOW_MEMBERS_MAX: Final = 100_000
+FLOW_EDGES_MAX: Final = 1_000_000
+FLOW_GROWTH_MAX: Final = 200  # members that a running one adds in one commit
+
 # Work per call of the store.
 BATCH_MAX_CHANGES: Final = 1_000
 CHANGES_MAX_WRITES: Final = 1_000

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from outlast import App, ExecutionNotFound, ExecutionSkipped, Retry
-from outlast import app as app_module
+from outlast import opened as opened_module
 from outlast.app import store_for
 from outlast.client import waiters
 from outlast.machine import facts
@@ -185,7 +185,7 @@ class BreakingDoorbell(Wrapped):
 async def test_a_doorbell_that_breaks_is_hung_anew_and_said(
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(app_module, "RELISTEN_S", 0.01)
+    monkeypatch.setattr(opened_module, "RELISTEN_S", 0.01)
     monkeypatch.setattr(waiters, "POLL_S", 3_600.0)
     store = BreakingDoorbell(store_for(place.url))
     subscriber, other = App(store=lambda: cast("Store", store)), place.app()

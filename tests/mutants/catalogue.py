@@ -634,8 +634,8 @@ _RUNTIME = (
         breaks="settlement 1",
         what="what was submitted last is committed first",
         file="runtime/group_commit.py",
-        old="batch, self._waiting = self._waiting[: self._batch_max], self._waiting[self._batch_max :]",
-        new="batch, self._waiting = self._waiting[-self._batch_max :], self._waiting[: -self._batch_max]",
+        old="batch, line.waiting = line.waiting[: self._batch_max], line.waiting[self._batch_max :]",
+        new="batch, line.waiting = line.waiting[-self._batch_max :], line.waiting[: -self._batch_max]",
         noticed_by=(f"{GROUP_COMMIT}batch_has_a_bound_and_order_is_kept_across_batches",),
     ),
     Mutant(
@@ -750,8 +750,8 @@ _RUNTIME = (
         breaks="rule 3",
         what="an event is received while an outcome is delivered that makes the code give the receive up",
         file="runtime/attempt.py",
-        old="        if not self._settling and self._waits.receives():",
-        new="        if self._waits.receives():",
+        old="        if not self._settling and (self.asked",
+        new="        if (self.asked",
         noticed_by=(f"{WAITING}an_event_is_not_taken_while_another_outcome_is_on_its_way",),
     ),
     Mutant(

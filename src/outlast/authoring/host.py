@@ -9,6 +9,7 @@ from outlast.codec.values import Values
 from outlast.runtime.entropy import Entropy
 
 if TYPE_CHECKING:
+    from outlast.authoring.workflow import Workflow
     from outlast.client.client import Client
 
 T = TypeVar("T")
@@ -17,6 +18,11 @@ T = TypeVar("T")
 class Host(Protocol):
     values: Values
     entropy: Entropy
+
+    @property
+    def gather(self) -> Workflow[Any, Any]:
+        """The workflow of the engine's own that joins the results of a map."""
+        ...
 
     def opened(self) -> Client:
         """The client of the open app; `WrongPlace` if it is not open."""

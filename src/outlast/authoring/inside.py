@@ -62,6 +62,7 @@ def random() -> Random:
     Each branch of the code (`asyncio.gather`, …) has its own. They are no secrets: make those in a step.
     """
     attempt, scope = workflow_code("random"), scope_var.get()
+    attempt.asked.refuse_change("random()")
     numbers = attempt.random.get(scope.path)
     if numbers is None:
         e = attempt.execution
@@ -117,6 +118,7 @@ def progress(fraction: float, text: str = "") -> None:
         most = limits.PROGRESS_TEXT_MAX_CHARS
         raise LimitExceeded("the text of a progress", actual=len(said), limit=most, unit="characters")
     attempt.parts.values.refuse_unstorable(said, "progress", "text")
+    attempt.asked.refuse_change("progress()")
     attempt.stream.show(Progress(float(given), said))
 
 
@@ -126,6 +128,7 @@ def emit(frame: Any) -> None:
     Workflow code emits each frame once, whatever crashes. A step that is performed again emits again.
     """
     attempt, operation = any_code("emit"), operation_var.get()
+    attempt.asked.refuse_change("emit()")
     attempt.stream.emit(frame, None if operation is None else operation.key)
 
 

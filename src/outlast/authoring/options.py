@@ -56,6 +56,13 @@ class StartOptions(Struct, frozen=True, kw_only=True):
         if self.detached or self.parent_close is not None:
             raise InvalidInput("detached and parent_close are for children, which are started inside a workflow")
 
+    def refuse_options_outside(self) -> None:
+        """In another's transaction: what would change an execution that is there would keep it locked meanwhile."""
+        if self.if_exists == "restart":
+            raise InvalidInput('if_exists="restart" is not possible inside of another\'s transaction: use .start(…)')
+        if self.sends:
+            raise InvalidInput("send is not possible inside of another's transaction: send after the commit")
+
 
 def parse_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of `StartOptions`; `InvalidInput` if one does not exist or cannot be used, before anything starts."""

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 class Registry:
     def __init__(self) -> None:
         self._workflows: dict[tuple[str, str], Workflow[Any, Any]] = {}
+        self._own: dict[tuple[str, str], Workflow[Any, Any]] = {}
+        """The engine's own: served, and not shown."""
+
+    def add_own(self, workflow: Workflow[Any, Any]) -> None:
+        self._own[workflow.name, workflow.version] = workflow
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
         key = (workflow.name, workflow.version)
@@ -27,6 +32,8 @@ class Registry:
         self._workflows[key] = workflow
 
     def get(self, name: str, version: str) -> Workflow[Any, Any]:
+        if (name, version) in self._own:
+            return self._own[name, version]
         try:
             return self._workflows[name, version]
         except KeyError:
@@ -40,7 +47,7 @@ class Registry:
         return found[-1]
 
     def served(self) -> frozenset[tuple[str, str]]:
-        return frozenset(self._workflows)
+        return frozenset((*self._workflows, *self._own))
 
     def __iter__(self) -> Iterator[Workflow[Any, Any]]:
         return iter(self._workflows.values())

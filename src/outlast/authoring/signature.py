@@ -21,8 +21,10 @@ import msgspec
 from outlast.codec.annotations import Unresolved, name_of
 from outlast.codec.arguments import Arguments
 
-NAMED_WAITS = frozenset({"receive", "deferred", "patched", "flow"})
+NAMED_WAITS = frozenset({"receive", "deferred", "patched", "flow", "update"})
 """Functions of `outlast` whose first argument is a name; of all others only `name=` is one."""
+NO_OPERATIONS = frozenset({"query"})
+"""Functions of `outlast` that leave nothing in a journal: a query may come and go."""
 
 _PROSE = frozenset({"title", "description", "default", "examples"})
 _MISSING = object()
@@ -136,6 +138,8 @@ def _operation(call: ast.Call, names: dict[str, Any], *, is_awaited: bool) -> st
         return f"{callee.OPERATION} {callee.name}"
     word = _last_word(call.func)
     if _is_ours(call.func, callee, names):
+        if word in NO_OPERATIONS:
+            return None
         given = _literal_name(call, word)
         return f"wait {word}{given}"
     if word == "step" and call.args:  # app.step(fx.get_rate, name="fx")

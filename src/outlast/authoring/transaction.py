@@ -60,7 +60,8 @@ def make_transaction(fn: object, options: StepOptions) -> AsyncTransaction[Any, 
 def connection() -> Any:
     """The connection of the transaction that is running: SQL on the store's own database, committed with the step.
 
-    On SQLite it has `execute(sql, values)` and `executemany(sql, many)`; rows come as tuples.
+    On SQLite it has `execute(sql, values)` and `executemany(sql, many)`; rows come as tuples. On PostgreSQL it has
+    `execute`, `executemany`, `fetch`, `fetchrow` and `fetchval`, to be awaited, with values as `$1`; and `savepoint()`.
     """
     found = connection_var.get()
     if found is None:

@@ -33,6 +33,7 @@ from outlast.runtime.operations.child import AwaitChild, StartChild, Started
 from outlast.runtime.parts import WorkflowDefinition
 
 if TYPE_CHECKING:
+    from outlast.client.client import Client
     from outlast.client.handle import Handle, SyncHandle
 
 P = ParamSpec("P")
@@ -152,6 +153,12 @@ class Workflow(Generic[P, R]):
             return await self.app.opened().start(Bound(self, args, kwargs))
         return self.held(await attempt.call(self.child(attempt, args, kwargs)))
 
+    async def start_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Start inside of the transaction that is under way on a connection of yours: accepted when that commits."""
+        if inside() is not None:
+            raise WrongPlace(f"workflow {self.name!r}: a workflow's own code has no connections; do it in a step")
+        return await self.app.opened().start_in(connection, Bound(self, args, kwargs))
+
     def execution(self, execution_id: str) -> Handle[R]:
         """A handle on an execution that was started before. In a workflow, telling it something is durable."""
         from outlast.client.handle import Handle
@@ -218,6 +225,9 @@ class Workflow(Generic[P, R]):
     def starts_at_once(self) -> bool:
         return not self._start_options.delay_ms
 
+    def refuse_options_outside(self) -> None:
+        self._start_options.refuse_options_outside()
+
     def refuse_child_options(self) -> None:
         self._start_options.refuse_child_options()
 
@@ -226,14 +236,43 @@ class Workflow(Generic[P, R]):
     ) -> facts.Start:
         """The start of one execution, by a worker that has room for it or for whoever claims it; complains about
         arguments before anything is written."""
+        data, digest = self.arguments.encode(self.app.values, args, kwargs)
+        given, own = self._start_options, self._options
+        execution_id = given.id if given.id is not None else self.app.entropy.new_id()
+        retention_ms = own.retention_ms if given.retention_ms is None else given.retention_ms
+        return self._start(namespace, execution_id, data, digest, worker=worker, retention_ms=retention_ms)
+
+    def member_fact(
+        self, data: bytes, digest: str, *, namespace: str, id: str, flow: str, after_dependencies: bool
+    ) -> facts.Start:
+        """The start of a member of a flow, which is purged with it."""
+        given = self._start_options
+        if given.id is not None or given.if_exists != "same" or given.retention_ms is not None:
+            raise InvalidInput("a member of a flow is named by it and kept with it: no id, if_exists or retention")
+        self.refuse_child_options()
+        return self._start(namespace, id, data, digest, flow=flow, after_dependencies=after_dependencies)
+
+    def _start(
+        self,
+        namespace: str,
+        execution_id: str,
+        data: bytes,
+        digest: str,
+        *,
+        worker: str | None = None,
+        retention_ms: int | None = None,
+        flow: str | None = None,
+        after_dependencies: bool = False,
+    ) -> facts.Start:
         values, entropy = self.app.values, self.app.entropy
-        data, digest = self.arguments.encode(values, args, kwargs)
         given, own = self._start_options, self._options
         requires = own.requires if given.requires is None else given.requires
         return facts.Start(
             change_id=entropy.new_id(),
             namespace=namespace,
-            id=given.id if given.id is not None else entropy.new_id(),
+            id=execution_id,
+            flow=flow,
+            after_dependencies=after_dependencies,
             workflow=self.name,
             version=self.version,
             signature=self.signature,
@@ -246,7 +285,7 @@ class Workflow(Generic[P, R]):
             deadline_ms=own.deadline_ms if given.deadline_ms is None else given.deadline_ms,
             timeout_ms=own.timeout_ms,
             retry=self._retry,
-            retention_ms=own.retention_ms if given.retention_ms is None else given.retention_ms,
+            retention_ms=retention_ms,
             tags=given.tags,
             if_exists=given.if_exists,
             first_epoch=int(entropy.random() * limits.FIRST_EPOCHS),
@@ -307,6 +346,20 @@ class SyncFace(Generic[P, R]):
             started = attempt.call_from_thread(workflow.child(attempt, args, kwargs))
             return SyncHandle(workflow.app, workflow.held(started))
         return SyncHandle(workflow.app, workflow.app.blocking(lambda: workflow.start(*args, **kwargs)))
+
+    def start_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
+        """Inside of the transaction that is under way on a connection of this thread."""
+        from outlast.client.handle import SyncHandle
+
+        workflow = self._workflow
+        if inside() is not None:
+            raise WrongPlace(f"workflow {workflow.name!r}: a workflow's own code has no connections; do it in a step")
+
+        async def client() -> Client:
+            return workflow.app.opened()
+
+        joined = workflow.app.blocking(client)
+        return SyncHandle(workflow.app, joined.start_in_blocking(connection, Bound(workflow, args, kwargs)))
 
     def execution(self, execution_id: str) -> SyncHandle[R]:
         from outlast.client.handle import SyncHandle

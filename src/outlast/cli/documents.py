@@ -9,9 +9,10 @@ import msgspec
 from outlast.cli.words import failure, plain
 from outlast.client.info import Info, moment, moment_or_none
 from outlast.model.attempt import Attempt
-from outlast.model.event import Event
+from outlast.model.event import UPDATE, Event
 from outlast.model.journal import JournalEntry
 from outlast.model.record import settled
+from outlast.runtime.asked import ACCEPTED, answer_in, question_in
 
 
 def execution_document(info: Info) -> dict[str, Any]:
@@ -58,7 +59,20 @@ def event_value(event: Event) -> Any:
     """The engine's own events carry plain text (a cancel's reason); a user's carry JSON."""
     if event.value is None or not event.name.startswith("outlast:"):
         return plain(event.value)
+    if event.name == UPDATE:
+        return update_document(event)
     return event.value.decode("utf-8", errors="replace")
+
+
+def update_document(event: Event) -> dict[str, Any]:
+    """What was asked; once it is taken, what was answered."""
+    answer = answer_in(event)
+    if answer is None:
+        asked = question_in(event)
+        return {"update": asked.name, "value": plain(asked.value)}
+    if answer.outcome == ACCEPTED:
+        return {"update": answer.name, "outcome": answer.outcome, "answer": plain(answer.value)}
+    return {"update": answer.name, "outcome": answer.outcome, "failure": failure_document(answer.value)}
 
 
 def failure_document(data: bytes | None) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from outlast.cli.ls import ls
 from outlast.cli.migrate import migrate
 from outlast.cli.output import Output
 from outlast.cli.purge import purge
+from outlast.cli.query import query
 from outlast.cli.release import release
 from outlast.cli.replay import replay
 from outlast.cli.resolve import resolve
@@ -33,6 +34,7 @@ from outlast.cli.send import send
 from outlast.cli.show import show
 from outlast.cli.start import start
 from outlast.cli.tokens import tokens
+from outlast.cli.update import update
 from outlast.cli.worker import worker
 from outlast.errors import InvalidInput, OutlastError
 
@@ -40,8 +42,8 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
-    "Look": (ls, show, doctor, replay),
-    "Act": (send, resolve, cancel, retry, fork, hold, release),
+    "Look": (ls, show, doctor, replay, query),
+    "Act": (send, update, resolve, cancel, retry, fork, hold, release),
     "Keep": (migrate, copy, purge, tokens),
 }
 """Every command, in the order and under the headings of `outlast --help`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -11,14 +10,14 @@ from msgspec import Struct, structs
 from rich.text import Text
 
 from outlast import limits
-from outlast.app import App, store_for
-from outlast.cli.context import Context, ContextArgument, execution_of, for_reading
+from outlast.app import App
+from outlast.cli.context import Context, ContextArgument, execution_of
 from outlast.cli.loading import Target, load
+from outlast.cli.reading import reading
 from outlast.cli.words import plural
 from outlast.errors import InvalidInput, UnknownWorkflow
 from outlast.model.execution import Execution
 from outlast.model.status import OPEN
-from outlast.runtime.engine import Engine
 from outlast.runtime.parts import Parts
 from outlast.runtime.rehearsal import Divergence, rehearse
 from outlast.store.port import Query, Store
@@ -58,7 +57,7 @@ async def replay(
     app = load(context, target)
     replayed = 0
     findings: list[Finding] = []
-    async with _reading(context, app) as parts:
+    async with reading(context, app) as parts:
         for one in [await execution_of(parts.engine.store, app.config.namespace, name) for name in execution]:
             replayed, findings = replayed + 1, findings + await _replayed(app, parts, one)
         if all_open:
@@ -66,19 +65,6 @@ async def replay(
                 replayed, findings = replayed + 1, findings + await _replayed(app, parts, one)
     _say(context, app, replayed, findings)
     return 1 if findings else 0
-
-
-@asynccontextmanager
-async def _reading(context: Context, app: App) -> AsyncGenerator[Parts]:
-    store = store_for(for_reading(app.config.url))
-    context.uses(store.url, app.config.namespace)
-    await store.open()
-    parts = Parts(Engine(store), app.values, threads=1, committed=lambda view, changes: None)
-    try:
-        yield parts
-    finally:
-        await parts.close()
-        await store.close()
 
 
 async def _open(store: Store, namespace: str) -> AsyncGenerator[Execution]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from outlast.cli.documents import event_value
+from outlast.cli.documents import event_value, update_document
 from outlast.cli.words import duration, failure_line, local, moment, shown
 from outlast.model import event as names
 from outlast.model.attempt import Attempt
@@ -138,8 +139,17 @@ def _heard(event: Event) -> _Moment:
     value = event_value(event)
     if asked is not None:
         return _Moment(_ms(event.sent_at), 1, asked, "", "", str(value or ""))
+    if event.name == names.UPDATE and event.value is not None:
+        told = update_document(event)
+        outcome = told.get("outcome", "waits to be accepted")
+        detail = told["failure"]["message"] if "failure" in told else shown(msgspec.json.encode(_said(told)))
+        return _Moment(_ms(event.sent_at), 1, f"update {told['update']}", outcome, "quiet", detail)
     outcome = "received" if event.consumed else "waits to be received"
     return _Moment(_ms(event.sent_at), 1, f"event {event.name}", outcome, "quiet", shown(event.value))
+
+
+def _said(told: dict[str, Any]) -> Any:
+    return told.get("answer", told.get("value"))
 
 
 def _ended(e: Execution) -> _Moment:

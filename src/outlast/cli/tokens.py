@@ -35,7 +35,7 @@ async def tokens(
         if context.out.json:
             context.out.document({"key": key})
         else:
-            context.out.show(key)
+            context.out.line(key)
         return
     deferred = check_user_name("deferred", name)
     async with context.looking() as store:
@@ -55,4 +55,4 @@ async def tokens(
             }
         )
     else:
-        context.out.show(token)
+        context.out.line(token)

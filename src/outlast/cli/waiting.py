@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from outlast.cli.words import duration, moment, plural, relative
 from outlast.client.offers import Offers, offers_in
+from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, parse_route
 from outlast.model.lane import Lane, lane_key
 from outlast.model.partition import partition_of
@@ -157,6 +158,8 @@ def _waiting(e: Execution, s: Situation) -> str:
                 f"The code of {e.workflow} version {e.version} no longer does what its journal recorded. Deploy code "
                 "that does (the worker's log names the line), or register the change as a new version."
             )
+        case "event" if name == UPDATE:
+            text = f"Waits for an update{until}: `outlast update {e.id} NAME VALUE`."
         case "event":
             text = f"Waits for event {name!r}{until}."
         case "deferred":

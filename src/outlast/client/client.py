@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import structs
 
 from outlast import limits
+from outlast.client.answers import Answers
 from outlast.client.cutting import cut
+from outlast.client.flows import FlowClient
 from outlast.client.handle import Handle
 from outlast.client.info import (
     AttemptInfo,
@@ -24,7 +26,7 @@ from outlast.client.info import (
     moment_or_none,
 )
 from outlast.client.offers import offers_in
-from outlast.client.saying import event_sent, interrupted, rejected, resolved
+from outlast.client.saying import event_sent, interrupted, rejected, resolved, updated
 from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
@@ -37,23 +39,27 @@ from outlast.errors import (
     ExecutionSkipped,
     InvalidInput,
     LimitExceeded,
+    TransactionUnsupported,
 )
 from outlast.machine import facts, superseding
-from outlast.machine.changes import Code
+from outlast.machine.changes import Changes, Code, Refusal
+from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import UNWIND, JournalEntry
+from outlast.model.names import check_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
+from outlast.runtime.inquiry import Inquiries
 from outlast.runtime.journal import journal_of
 from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
-from outlast.store.port import Filter, Query
+from outlast.store.port import Filter, Joined, Joining, Query
 from outlast.tokens import Claims, Tokens
 
 if TYPE_CHECKING:
@@ -78,14 +84,18 @@ class Client:
         namespace: str,
         owner: Host,
         started: Callable[[], None],
+        inquiries: Inquiries,
+        flows: FlowClient,
         fast_path: FastPath | None = None,
     ) -> None:
         self.namespace = namespace
+        self.flows = flows
         self._engine = engine
         self._values = values
         self.waiters = waiters
         self._owner = owner
         self._started = started
+        self._inquiries = inquiries
         self._fast_path = fast_path
 
     # ---- starting -------------------------------------------------------------------------------------------------
@@ -106,6 +116,41 @@ class Client:
             await self._settle(fact, await self._engine.begin(fact))
             self._started()
         return Handle(self._owner, fact.id, workflow.arguments.result)
+
+    async def start_in(self, connection: Any, one: Bound[R]) -> Handle[R]:
+        """Inside of the caller's transaction: accepted when that commits."""
+        store, fact, changes = self._joining(one)
+        self._settle_joined(fact, await store.join(connection, changes))
+        return Handle(self._owner, fact.id, one.workflow.arguments.result)
+
+    def start_in_blocking(self, connection: Any, one: Bound[R]) -> Handle[R]:
+        """In the caller's thread, to which the connection belongs."""
+        store, fact, changes = self._joining(one)
+        self._settle_joined(fact, store.join_blocking(connection, changes))
+        return Handle(self._owner, fact.id, one.workflow.arguments.result)
+
+    def _joining(self, one: Bound[R]) -> tuple[Joining, facts.Start, Changes]:
+        workflow, store = self._own(one), self._engine.store
+        workflow.refuse_options_outside()
+        if not store.capabilities.joins or not isinstance(store, Joining):
+            raise TransactionUnsupported(
+                f"nothing can be started inside of another's transaction on {store.url}: that takes a store on "
+                "PostgreSQL, with your tables in its database; use .start(…) after the commit"
+            )
+        fact = workflow.fact(one.args, one.kwargs, namespace=self.namespace)
+        answer = decide(self._engine.view(fact.namespace, fact.id, None), fact, self._engine.group.now)
+        assert isinstance(answer, Changes)
+        return store, fact, answer
+
+    def _settle_joined(self, fact: facts.Start, joined: Joined) -> None:
+        existing = joined.existing
+        if existing is None:
+            return
+        refusal = decide(self._engine.view(fact.namespace, fact.id, existing), fact, self._engine.group.now)
+        assert isinstance(refusal, Refusal), "options that change what exists are refused before"
+        if refusal.code is not Code.ALREADY:
+            was = self._shown(fact.input if joined.input is None else joined.input)
+            raise self._both(fact, existing, was)
 
     async def start_many(self, bound: Sequence[Bound[R]]) -> list[Handle[R]]:
         """All checked before any is started; those with an id that exists are the same execution."""
@@ -141,6 +186,9 @@ class Client:
         key = payload_key(existing.namespace, existing.id, existing.journal_generation, Role.INPUT)
         [stored] = await self._engine.store.load([key])
         was = self._shown(stored.value) if isinstance(stored, Payload) else "(purged since)"
+        return self._both(fact, existing, was)
+
+    def _both(self, fact: facts.Start, existing: Execution, was: str) -> ExecutionConflict:
         return ExecutionConflict(
             fact.id,
             existing=f"{existing.workflow} {was} ({existing.status})",
@@ -277,6 +325,12 @@ class Client:
                 await timing.beat(max(0.0, look_at_s - timing.time_s()))
             cursor = feed.cursor
 
+    async def query(self, execution_id: str, name: str, value: Any, annotation: Any) -> Any:
+        """From the code as it stands after all that is recorded; nothing is written."""
+        data = self._values.encode(value, f"query {check_name('query', name)!r}")
+        answer = await self._inquiries.ask(await self._look(execution_id), name, data)
+        return self._values.decode(answer, annotation, f"answer to query {name!r}")
+
     # ---- telling --------------------------------------------------------------------------------------------------
 
     async def cancel(self, execution_id: str, reason: str) -> None:
@@ -291,6 +345,14 @@ class Client:
     async def send(self, execution_id: str, name: str, value: Any, key: str | None) -> None:
         """An event with a key that was sent before is the same event."""
         await self._tell(execution_id, event_sent(self._values, name, value, key)(self._new_id()))
+
+    async def update(self, execution_id: str, name: str, value: Any, key: str | None, annotation: Any) -> Any:
+        """Its answer, once the workflow's code has accepted it; `UpdateRefused` if it did not."""
+        fact = updated(self._values, name, value, key)(self._new_id())
+        answers = Answers(self._engine, self._values, self.waiters, self.namespace, execution_id)
+        if key is None or not await answers.is_known(key):
+            await self._tell(execution_id, fact)
+        return await answers.to(fact.dedup or fact.change_id, name, annotation)
 
     async def resolve(self, execution_id: str, name: str, value: Any) -> None:
         await self._resolve(execution_id, resolved(self._values, name, value)(self._new_id()))

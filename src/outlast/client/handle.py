@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from outlast.client import saying
 from outlast.client.info import AttemptInfo, FrameInfo, Info, JournalInfo
-from outlast.errors import InvalidInput
+from outlast.errors import InvalidInput, WrongPlace
 from outlast.model.duration import Duration, to_ms
 from outlast.runtime.current import inside
 from outlast.runtime.operations import tell
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from outlast.client.client import Client
 
 R = TypeVar("R")
+T = TypeVar("T")
+
+
+def refuse_inside(what: str) -> None:
+    """Its answer would not be the same in a replay."""
+    if inside() is not None:
+        raise WrongPlace(f"{what} was called in a workflow's own code, which is replayed: do it in a step")
 
 
 class Handle(Generic[R]):
@@ -53,17 +61,26 @@ class Handle(Generic[R]):
         attempt = inside()
         if attempt is not None:
             return await attempt.call(self.awaited(timeout))
+        waiting = self._client.result(self.id, self._annotation)
+        return await self._in_time(waiting, timeout, f"execution {self.id!r} did not end", "; it goes on")
+
+    async def _in_time(self, waiting: Awaitable[T], timeout: Duration | None, what: str, then: str = "") -> T:
         if timeout is None:
-            return await self._client.result(self.id, self._annotation)
-        seconds = to_ms(timeout, what="timeout") / 1_000
-        limit = self._client.limit(seconds)
+            return await waiting
+        try:
+            seconds = to_ms(timeout, what="timeout") / 1_000
+            limit = self._client.limit(seconds)
+        except BaseException:
+            if inspect.iscoroutine(waiting):
+                waiting.close()
+            raise
         try:
             async with limit:
-                return await self._client.result(self.id, self._annotation)
+                return await waiting
         except TimeoutError as error:
             if not limit.expired():
                 raise  # it is what the workflow raised
-            raise TimeoutError(f"execution {self.id!r} did not end within {seconds:g} s; it goes on") from error
+            raise TimeoutError(f"{what} within {seconds:g} s{then}") from error
 
     def awaited(self, timeout: Duration | None) -> AwaitChild:
         limit = None if timeout is None else After(to_ms(timeout, what="timeout"))
@@ -97,6 +114,39 @@ class Handle(Generic[R]):
             await attempt.call(self.sending(name, value, key))
         else:
             await self._client.send(self.id, name, value, key)
+
+    @overload
+    async def update(
+        self, name: str, value: Any = ..., *, type: type[T], key: str | None = ..., timeout: Duration | None = ...
+    ) -> T: ...
+    @overload
+    async def update(
+        self, name: str, value: Any = ..., *, type: Any = ..., key: str | None = ..., timeout: Duration | None = ...
+    ) -> Any: ...
+    async def update(
+        self, name: str, value: Any = None, *, type: Any = Any, key: str | None = None, timeout: Duration | None = None
+    ) -> Any:
+        """Ask its code to change something (`@outlast.update(name)`); the answer, once that is accepted, durably.
+
+        `UpdateRefused` if the code refuses it. The same `key` again is the same update, and has the same answer: also
+        after a `TimeoutError`, which leaves it where it is.
+        """
+        refuse_inside("update")
+        asked = self._client.update(self.id, name, value, key, type)
+        return await self._in_time(asked, timeout, f"update {name!r} was not accepted")
+
+    @overload
+    async def query(self, name: str, value: Any = ..., *, type: type[T]) -> T: ...
+    @overload
+    async def query(self, name: str, value: Any = ..., *, type: Any = ...) -> Any: ...
+    async def query(self, name: str, value: Any = None, *, type: Any = Any) -> Any:
+        """What its code shows (`@outlast.query(name)`) as it stands after all that is recorded; also when it has ended.
+
+        Nothing is written. Its journal is replayed here, unless it is at rest in this process: so this program needs
+        its workflow and version.
+        """
+        refuse_inside("query")
+        return await self._client.query(self.id, name, value, type)
 
     async def resolve(self, name: str, value: Any = None) -> None:
         """Resolve its deferred. The first resolution stands: the same again is accepted, another one refused."""
@@ -216,6 +266,28 @@ class SyncHandle(Generic[R]):
             attempt.call_from_thread(self._handle.sending(name, value, key))
         else:
             self._app.blocking(lambda: self._handle.send(name, value, key=key))
+
+    @overload
+    def update(
+        self, name: str, value: Any = ..., *, type: type[T], key: str | None = ..., timeout: Duration | None = ...
+    ) -> T: ...
+    @overload
+    def update(
+        self, name: str, value: Any = ..., *, type: Any = ..., key: str | None = ..., timeout: Duration | None = ...
+    ) -> Any: ...
+    def update(
+        self, name: str, value: Any = None, *, type: Any = Any, key: str | None = None, timeout: Duration | None = None
+    ) -> Any:
+        refuse_inside("update")
+        return self._app.blocking(lambda: self._handle.update(name, value, type=type, key=key, timeout=timeout))
+
+    @overload
+    def query(self, name: str, value: Any = ..., *, type: type[T]) -> T: ...
+    @overload
+    def query(self, name: str, value: Any = ..., *, type: Any = ...) -> Any: ...
+    def query(self, name: str, value: Any = None, *, type: Any = Any) -> Any:
+        refuse_inside("query")
+        return self._app.blocking(lambda: self._handle.query(name, value, type=type))
 
     def resolve(self, name: str, value: Any = None) -> None:
         attempt = inside()

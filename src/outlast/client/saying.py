@@ -10,7 +10,9 @@ from outlast.codec.values import Values
 from outlast.errors import DeferredRejected
 from outlast.machine import facts
 from outlast.model.deferred import Resolution
+from outlast.model.event import UPDATE
 from outlast.model.names import INTERRUPT, check_user_name
+from outlast.runtime.asked import question
 
 EventOf: TypeAlias = Callable[[str], facts.EventSent]
 ResolutionOf: TypeAlias = Callable[[str], facts.DeferredResolved]
@@ -19,8 +21,13 @@ CancelOf: TypeAlias = Callable[[str], facts.CancelRequested]
 
 
 def event_sent(values: Values, name: str, value: Any, key: str | None) -> EventOf:
-    data = values.encode(value, f"event {name!r}")
+    data = values.encode(value, f"event {check_user_name('event', name)!r}")
     return lambda change_id: facts.EventSent(change_id=change_id, name=name, value=data, dedup=key)
+
+
+def updated(values: Values, name: str, value: Any, key: str | None) -> EventOf:
+    data = question(values, check_user_name("update", name), value)
+    return lambda change_id: facts.EventSent(change_id=change_id, name=UPDATE, value=data, dedup=key)
 
 
 def resolved(values: Values, name: str, value: Any) -> ResolutionOf:

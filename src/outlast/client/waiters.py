@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import TypeVar
 
 from msgspec import Struct
 
 from outlast.errors import CorruptState, StoreClosed
-from outlast.machine.changes import Changes, Insert, View
+from outlast.machine.changes import Changes, Insert, Patch, View
 from outlast.model.completion import Completion
+from outlast.model.event import UPDATE, Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -26,6 +28,7 @@ from outlast.store.port import Sharded, Store
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Name = tuple[str, str]
 POLL_S = 1.0
 FRESH_S = 0.1
@@ -33,6 +36,8 @@ FRESH_S = 0.1
 FRESH_MAX = 10_000
 DISTANCE = 20
 """A look that found nothing is not repeated before it was idle for so many times as long as it took."""
+FOUND_DISTANCE_S = 0.02
+"""… nor is one for something that will be there soon, but no longer than this."""
 
 
 HAVE_VALUES = frozenset({Status.SUCCEEDED, Status.FAILED})
@@ -120,11 +125,48 @@ class Waiters:
                 if end is not None:
                     return end
             finally:
-                waiting = self._waiting.get(name)
-                if waiting is not None:
-                    waiting.discard(future)
-                    if not waiting:
-                        del self._waiting[name]
+                self._leave(name, future)
+
+    async def found(self, namespace: str, execution_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
+        """What a look finds, once it does: it looks again whenever something may have happened."""
+        name, loop = (namespace, execution_id), asyncio.get_running_loop()
+        while True:
+            ended: asyncio.Future[End | None] = loop.create_future()
+            bell = self._bell
+            self._waiting.setdefault(name, set()).add(ended)
+            self._keep_polling()
+            if self.on_wait is not None:
+                self.on_wait()
+            rung = asyncio.ensure_future(bell.wait())
+            try:
+                began_s = self._timing.time_s()
+                result = await look()
+                if result is not None:
+                    return result
+                distance_s = min((self._timing.time_s() - began_s) * DISTANCE, FOUND_DISTANCE_S)
+                await asyncio.wait((ended, rung), return_when=asyncio.FIRST_COMPLETED)
+                if not ended.done() and distance_s > 0:
+                    # A busy store rings all the time, mostly for others; this process's own answers do not wait.
+                    await self._until(ended, distance_s)
+                if ended.done():
+                    ended.result()  # raises if it is in vain
+            finally:
+                rung.cancel()
+                self._leave(name, ended)
+
+    async def _until(self, future: asyncio.Future[End | None], delay_s: float) -> None:
+        pause = asyncio.ensure_future(self._timing.sleep(delay_s))
+        try:
+            await asyncio.wait((future, pause), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+
+    def _leave(self, name: Name, future: asyncio.Future[End | None]) -> None:
+        waiting = self._waiting.get(name)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._waiting[name]
 
     async def _ends_of(self, executions: list[Execution]) -> list[End | None]:
         """How they ended; None for one whose value is not there any more, because it was purged meanwhile."""
@@ -143,7 +185,9 @@ class Waiters:
         completion: Completion | None = None
         value: bytes | None = None
         for write in changes.writes:
-            if isinstance(write, Insert):
+            if type(write) is Patch and write.key.kind == Event.KIND and write.key.values[2] == UPDATE:
+                self._wake((str(write.key.values[0]), str(write.key.values[1])), None)
+            elif isinstance(write, Insert):
                 if isinstance(write.record, Completion):
                     completion = write.record
                 elif isinstance(write.record, Payload):
@@ -159,6 +203,8 @@ class Waiters:
         self._looked += 1
         self._ring()
         for _ in range(4):  # an end of this process rings before it is heard here: it need not be looked up
+            if not self._waiting:
+                return
             await asyncio.sleep(0)
         wanted = None if partitions is None else set(partitions)
         names = [

@@ -57,12 +57,12 @@ class Arguments:
 
     def encode(self, values: Values, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, str]:
         """(bytes, digest); `InvalidArguments` if they do not fit the signature or its types."""
-        given = self._bound(args, kwargs)
-        raw = {name: msgspec.Raw(self._encode_one(values, name, value)) for name, value in given.items()}
+        given = self.bound(args, kwargs)
+        raw = {name: msgspec.Raw(self.encode_one(values, name, value)) for name, value in given.items()}
         data = msgspec.json.encode(raw)
         return values.seal(data, f"input of {self._what}"), values.digest(given, data)
 
-    def _encode_one(self, values: Values, name: str, value: Any) -> bytes:
+    def encode_one(self, values: Values, name: str, value: Any) -> bytes:
         try:
             return values.keep(value, self.annotation(name), self._what, name)[0]
         except CodecError as error:
@@ -85,7 +85,8 @@ class Arguments:
                 bound.arguments[name] = values.read(raw[name], self.annotation(name), self._what, name)
         return bound.args, bound.kwargs
 
-    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The given values by the names of their parameters."""
         if self._plain is not None and not kwargs and len(args) == len(self._plain):
             return dict(zip(self._plain, args, strict=True))
         try:

@@ -55,7 +55,7 @@ class Values:
         self._canonical = msgspec.json.Encoder(enc_hook=to_builtins, order="deterministic")
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
-    def encode(self, value: object, what: str) -> bytes:
+    def encode(self, value: object, what: object) -> bytes:
         """The bytes of a value whose reader is not known yet; `CodecError` names the path of what cannot be stored."""
         try:
             data = self.plain(value, what)
@@ -64,16 +64,16 @@ class Values:
             data = self._pickled(value, Any, error)
         return self.seal(data, what)
 
-    def decode(self, data: bytes, annotation: Any, what: str) -> Any:
+    def decode(self, data: bytes, annotation: Any, what: object) -> Any:
         """The value of stored bytes, by its annotation."""
         return self.read(self.unseal(data, what), annotation, what)
 
-    def settle(self, value: object, annotation: Any, what: str) -> tuple[bytes, Any]:
+    def settle(self, value: object, annotation: Any, what: object) -> tuple[bytes, Any]:
         """The bytes of a value, and the value as a replay would see it, which is equal."""
         data, settled = self.keep(value, annotation, what)
         return self.seal(data, what), settled
 
-    def keep(self, value: object, annotation: Any, what: str, path: str = "value") -> tuple[bytes, Any]:
+    def keep(self, value: object, annotation: Any, what: object, path: str = "value") -> tuple[bytes, Any]:
         """As `settle`, before the hook. `path` is what to call the value."""
         try:
             data = self.plain(value, what, path)
@@ -86,7 +86,7 @@ class Values:
             data = self._pickled(value, annotation, error)
             return data, self.read(data, annotation, what, path)
 
-    def check(self, value: object, data: bytes, annotation: Any, what: str, path: str = "value") -> Any:
+    def check(self, value: object, data: bytes, annotation: Any, what: object, path: str = "value") -> Any:
         """The value as a replay would see it; `CodecError` if that is not equal. `path` is what to call the value."""
         kind = type(value)
         if kind is annotation and (kind is str or kind is bool or (type(value) is int and abs(value) < _LARGE)):
@@ -97,13 +97,13 @@ class Values:
             raise CodecError(f"{what}: {_explained(change, annotation)}")
         return settled
 
-    def refuse_unstorable(self, value: object, what: str, path: str = "value") -> None:
+    def refuse_unstorable(self, value: object, what: object, path: str = "value") -> None:
         """What JSON would write as something else without complaint."""
         found = unstorable_in(value, path)
         if found is not None:
             raise CodecError(f"{what}: {found}")
 
-    def plain(self, value: object, what: str, path: str = "value") -> bytes:
+    def plain(self, value: object, what: object, path: str = "value") -> bytes:
         """JSON, before the hook."""
         try:
             data = self._encoder.encode(value)
@@ -113,7 +113,7 @@ class Values:
             raise CodecError(f"{what}: {path} looks like a pickled value, and cannot be stored")
         return data
 
-    def read(self, data: bytes | msgspec.Raw, annotation: Any, what: str, path: str = "value") -> Any:
+    def read(self, data: bytes | msgspec.Raw, annotation: Any, what: object, path: str = "value") -> Any:
         """The value of JSON, by its annotation."""
         if is_pickled(data):
             return self._unpickled(data, what, path)
@@ -141,7 +141,7 @@ class Values:
             return True
         return False
 
-    def _unpickled(self, data: bytes | msgspec.Raw, what: str, path: str) -> Any:
+    def _unpickled(self, data: bytes | msgspec.Raw, what: object, path: str) -> Any:
         if not self._allow_pickle:
             raise CodecError(f"{what}: {path} was pickled, and is read only with App(allow_pickle=True)")
         try:
@@ -161,14 +161,14 @@ class Values:
                 canonical = data
         return sha256(canonical).hexdigest()
 
-    def seal(self, data: bytes, what: str = "value") -> bytes:
+    def seal(self, data: bytes, what: object = "value") -> bytes:
         """The bytes to store, within the limit."""
         sealed = data if self._hook is None else self._hooked(self._hook.encode, data, f"{what} could not be encoded")
         if len(sealed) > limits.PAYLOAD_MAX_BYTES:
-            raise LimitExceeded(what, actual=len(sealed), limit=limits.PAYLOAD_MAX_BYTES, unit="bytes")
+            raise LimitExceeded(str(what), actual=len(sealed), limit=limits.PAYLOAD_MAX_BYTES, unit="bytes")
         return sealed
 
-    def unseal(self, data: bytes, what: str = "value") -> bytes:
+    def unseal(self, data: bytes, what: object = "value") -> bytes:
         return data if self._hook is None else self._hooked(self._hook.decode, data, f"{what} could not be decoded")
 
     def _hooked(self, turn: Any, data: bytes, trouble: str) -> bytes:

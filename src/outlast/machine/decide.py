@@ -72,6 +72,8 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
     match fact:
         case facts.Claim():
             return decide_holder.claim(view, execution, fact)
+        case facts.Answered():
+            return decide_holder.answered(view, execution, fact)
         case facts.Progressed():
             return decide_holder.progressed(view, execution, fact)
         case facts.Suspend():

@@ -42,7 +42,7 @@ from outlast.machine.parts import (
     superseded,
 )
 from outlast.model.attempt import Attempt, Outcome, attempt_key
-from outlast.model.event import CHILD, Event, event_key
+from outlast.model.event import CHILD, UPDATE, Event, event_key
 from outlast.model.execution import UNWINDING, Execution, ParentClose, execution_key, suspect_route
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import quota_key
@@ -221,6 +221,14 @@ def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> C
         owed(view, execution, fact, errand.change_id, execution.id, facts.encode_fact(errand)),
     ]
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
+
+
+def answered(view: View, execution: Execution, fact: facts.Answered) -> Changes:
+    """The answer takes the place of the question. Whoever waits for it may be anywhere: the partition rings."""
+    asked = event_key(execution.namespace, execution.id, UPDATE, fact.dedup)
+    guards: list[Guard] = [held_by(execution), Matches(asked, {"name": UPDATE})]
+    writes: list[Write] = [Patch(asked, {"consumed": True, "value": fact.answer})]
+    return changes(view, execution, fact, guards, writes, HOME)
 
 
 def progressed(view: View, execution: Execution, fact: facts.Progressed) -> Changes:

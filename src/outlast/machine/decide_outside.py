@@ -81,9 +81,12 @@ def release(view: View, execution: Execution, fact: facts.Release) -> Changes | 
 
 def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes | Refusal:
     """A new generation on the same journal: what was recorded is not run again, but for the failure that escaped."""
+    if execution.flow is not None and not fact.with_flow:
+        return Refusal(Code.NOT_ALLOWED, f"is a member of flow {execution.flow!r}, and is retried with it")
     if fact.seen_epoch not in (None, execution.epoch):
         return Refusal(Code.CONFLICT, "has run again since it was looked at")
-    waits = Reason.DEPENDENCIES if execution.status is Status.SKIPPED else ""
+    never_ran = execution.status is Status.SKIPPED or (fact.waits_again and not execution.unwinds)
+    waits = Reason.DEPENDENCIES if never_ran else ""
     fields: Fields = {
         **runnable(execution, waits=waits),
         **REOPENED,
@@ -119,7 +122,11 @@ def change_priority(view: View, execution: Execution, fact: facts.ChangePriority
     return changes(view, execution, fact, [as_seen(execution)], writes)
 
 
-def event_sent(view: View, execution: Execution, fact: facts.EventSent) -> Changes:
+def event_sent(view: View, execution: Execution, fact: facts.EventSent) -> Changes | Refusal:
+    """An update that nobody would take is refused: code that sleeps without listening has no answer to it."""
+    listens = {Reason.event(event.UPDATE), Reason.VERSION}.intersection(execution.waits_for)
+    if fact.name == event.UPDATE and execution.status is Status.SUSPENDED and not listens:
+        return Refusal(Code.NOT_ALLOWED, "takes no updates where it waits now")
     writes = inbox_record(execution, fact, fact.name, fact.value, fact.dedup)
     return _message(view, execution, fact, Reason.event(fact.name), writes)
 

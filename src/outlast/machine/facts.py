@@ -14,6 +14,7 @@ from msgspec import Struct
 from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded
 from outlast.model.deferred import Resolution
+from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, ParentClose
 from outlast.model.journal import JournalEntry
 from outlast.model.names import check_id, check_name, check_recurring_name, check_user_name, check_word
@@ -160,6 +161,10 @@ class Retry(Fact, frozen=True, kw_only=True):
 
     supersedes: tuple[tuple[str, str, int], ...] = ()
     seen_epoch: int | None = None
+    with_flow: bool = False
+    """Said of a member when its whole flow is retried; by itself it is not, because others have its answer."""
+    waits_again: bool = False
+    """… and it has not run yet: it waits for its dependencies."""
 
 
 class Supersede(Fact, frozen=True, kw_only=True):
@@ -180,14 +185,16 @@ class ChangePriority(Fact, frozen=True, kw_only=True):
 
 
 class EventSent(Fact, frozen=True, kw_only=True):
-    """`dedup` makes the same event, sent again, the same; without one every send is its own."""
+    """`dedup` makes the same event, sent again, the same; without one every send is its own. An update is an event of
+    a reserved name, which the code's holder answers (`Answered`)."""
 
     name: str
     value: bytes
     dedup: str | None = None
 
     def __post_init__(self) -> None:
-        check_user_name("event", self.name)
+        if self.name != UPDATE:
+            check_user_name("event", self.name)
         check_payload("event", self.value)
         if self.dedup is not None:
             check_name("event key", self.dedup)
@@ -272,6 +279,16 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
             _at_most("scope", len(self.scope), limits.SCOPE_MAX_CHARS, "characters")
         if self.value is not None and len(self.value) > limits.PAYLOAD_MAX_BYTES:
             check_payload("step result", self.value)
+
+
+class Answered(HolderFact, frozen=True, kw_only=True):
+    """What became of the update with that key: kept where whoever asked finds it."""
+
+    dedup: str
+    answer: bytes
+
+    def __post_init__(self) -> None:
+        check_payload("answer", self.answer)
 
 
 class Progressed(HolderFact, frozen=True, kw_only=True):
@@ -387,6 +404,7 @@ AnyFact: TypeAlias = (
     | Fork
     | Claim
     | StepRecorded
+    | Answered
     | Progressed
     | Suspend
     | Wake
@@ -428,7 +446,18 @@ class Forget(Fact, frozen=True, kw_only=True):
     before: int
 
 
-Errand: TypeAlias = CloseChildren | Forget
+class MemberEnded(Fact, frozen=True, kw_only=True):
+    """A member of a flow has ended: its edges are owed an answer, and its flow is."""
+
+    status: Status
+    generation: int
+
+
+class ReopenMembers(Fact, frozen=True, kw_only=True):
+    """A flow is retried: the members that did not succeed are opened again, a part at a time."""
+
+
+Errand: TypeAlias = CloseChildren | Forget | MemberEnded | ReopenMembers
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)

@@ -209,7 +209,7 @@ def ended(
     value: bytes | None = None,
 ) -> list[Write]:
     """All that belongs to an end, in one commit: status, completion, output or failure, attempt, the word to the
-    parent, and what is owed to the children."""
+    parent, and what is owed to the children and to the flow."""
     fields: Fields = {
         **LEASE_GONE,
         **(counted or {}),
@@ -246,6 +246,12 @@ def ended(
         writes.append(payload(execution, fact, Role.OUTPUT if status is Status.SUCCEEDED else Role.FAILURE, value))
     writes += permit_back(view, execution)
     writes += word_to_parent(view, execution, fact, status, value, cause)
+    if execution.flow is not None:
+        ended_member = facts.MemberEnded(
+            change_id=f"{fact.change_id}/{execution.id}/flow", status=status, generation=execution.generation
+        )
+        debt = owed(view, execution, fact, ended_member.change_id, execution.id, facts.encode_fact(ended_member))
+        writes.append(debt)
     if execution.has_children:
         errand = facts.CloseChildren(change_id=f"{fact.change_id}/{execution.id}/children", reason=cause or status)
         writes.append(owed(view, execution, fact, errand.change_id, execution.id, facts.encode_fact(errand)))

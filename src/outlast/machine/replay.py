@@ -17,7 +17,17 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from outlast.model.journal import CANCEL, PATCH, RETRY, UNDO_SCOPE, UNWIND, WAIT, JournalEntry, OperationKey
+from outlast.model.journal import (
+    CANCEL,
+    PATCH,
+    RETRY,
+    UNDO_SCOPE,
+    UNWIND,
+    UPDATE,
+    WAIT,
+    JournalEntry,
+    OperationKey,
+)
 
 BESIDE = "~"
 """What belongs to a call (its failed tries, how long it may wait) stands beside it: under its scope with this mark and
@@ -25,6 +35,9 @@ the number of the call. A named timer stands under the mark alone: it is one for
 GIVEN_UP = "!"
 """That the code gave a call up is noted under its scope with this mark. If the call has an outcome too, that came too
 late: the code never saw it."""
+
+UNBIDDEN = frozenset({CANCEL, UPDATE})
+"""What comes to the code by itself when it is its turn: no operation is called for it."""
 
 
 class Replay:
@@ -83,7 +96,7 @@ class Replay:
                 self.given_up.add((entry.scope.removesuffix(GIVEN_UP), entry.name, entry.occurrence))
             else:
                 self.append(entry)
-                if entry.op != CANCEL:
+                if entry.op not in UNBIDDEN:
                     self.recorded[key_of(entry)] = entry
         if not retried:
             self._left = deque(entry for entry in self._left if key_of(entry) not in self.given_up)
@@ -105,12 +118,12 @@ class Replay:
         """Take the entry whose turn it is; None if the code has not called its operation yet."""
         while self._called:
             entry = self._loose_left.pop(heappop(self._called)[1], None)
-            if entry is not None and (entry.op == CANCEL or key_of(entry) in called):
+            if entry is not None and (entry.op in UNBIDDEN or key_of(entry) in called):
                 return entry
         while self._left:
             entry = self._left[0]
             passed = key_of(entry) in self._passed
-            if not passed and entry.op != CANCEL and key_of(entry) not in called:
+            if not passed and entry.op not in UNBIDDEN and key_of(entry) not in called:
                 return None
             self._left.popleft()
             if not passed:
@@ -126,7 +139,9 @@ class Replay:
         self.loose = True
         self._loose_left = {key_of(entry): entry for entry in self._left}
         self._called = [
-            (entry.position, key) for key, entry in self._loose_left.items() if entry.op == CANCEL or key in set(called)
+            (entry.position, key)
+            for key, entry in self._loose_left.items()
+            if entry.op in UNBIDDEN or key in set(called)
         ]
         heapify(self._called)
         self._left.clear()

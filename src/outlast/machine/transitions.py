@@ -43,6 +43,7 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Fork: {None: frozenset({READY})},
     facts.Claim: _moves(ready={ACTIVE}),
     facts.StepRecorded: _stays(ACTIVE),
+    facts.Answered: _stays(ACTIVE),
     facts.Progressed: _stays(ACTIVE),
     facts.Suspend: _moves(active={SUSPENDED}),
     facts.Wake: _moves(blocked={READY, BLOCKED}, suspended={READY, BLOCKED}),
@@ -61,7 +62,10 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     ),
     facts.Hold: {**_stays(BLOCKED, ACTIVE, SUSPENDED), READY: frozenset({BLOCKED})},
     facts.Release: {**_stays(ACTIVE, SUSPENDED), BLOCKED: frozenset({BLOCKED, READY})},
-    facts.Retry: _moves(failed={READY}, cancelled={READY}, expired={READY}, skipped={BLOCKED}),
+    # blocked: a member of a flow that waits for its dependencies once more
+    facts.Retry: _moves(
+        failed={READY, BLOCKED}, cancelled={READY, BLOCKED}, expired={READY, BLOCKED}, skipped={BLOCKED}
+    ),
     facts.Supersede: _stays(ACTIVE, FAILED, CANCELLED),
     facts.ChangePriority: _stays(BLOCKED, READY, ACTIVE, SUSPENDED),
     # What has something to undo runs once more, and expires then.

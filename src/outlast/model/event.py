@@ -20,6 +20,8 @@ RETRY = f"{RESERVED_PREFIX}retry"
 RESTART = f"{RESERVED_PREFIX}restart"
 CHILD = f"{RESERVED_PREFIX}child"
 """An open child (`dedup` is its id), and what becomes of it when this execution ends. Gone when the child has ended."""
+UPDATE = f"{RESERVED_PREFIX}update"
+"""Updates, all of them in one order; `dedup` is the key. One that was taken has its answer for a value."""
 UNDELIVERED = f"{RESERVED_PREFIX}undelivered"
 """A word of this execution's code to another one that was refused there; the value says why."""
 

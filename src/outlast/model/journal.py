@@ -15,10 +15,13 @@ SUCCEEDED, FAILED, CANCELLED, BEGAN = "succeeded", "failed", "cancelled", "began
 """What became of an operation. `cancelled`: the code gave it up. `began`: it waits, at most until its value."""
 
 STEP, RETRY, CANCEL, WAIT, PATCH, UNWIND = "step", "retry", "cancel", "wait", "patch", "unwind"
+UPDATE = "update"
 """What an entry is about: an operation (each kind has its word, `step` is one), a failed try of a step, the cancel that
-the code observed, how long a wait may last, which patches (`patched(name)`) the execution has, or that the code has
-ended and its undos run."""
+the code observed, how long a wait may last, which patches (`patched(name)`) the execution has, that the code has
+ended and its undos run, or an update that was accepted."""
 
+UPDATE_SCOPE = "update."
+"""Where accepted updates stand: no branch of the code calls them."""
 UNDO_SCOPE = "undo."
 """Where the undos stand that were run: beside all branches of the code."""
 

@@ -7,7 +7,7 @@ from outlast.model.completion import Completion
 from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, Flow
+from outlast.model.flow import Dependency, Edge, Flow, Member, Summary
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import Lane, Quota
 from outlast.model.outbox import Delivery
@@ -31,10 +31,24 @@ KINDS: dict[str, type[Record]] = {
         Lane,
         Quota,
         Flow,
+        Summary,
+        Member,
+        Dependency,
         Edge,
         Tag,
     )
 }
 
-OF_EXECUTION: tuple[type[Record], ...] = (Payload, Attempt, JournalEntry, Event, Deferred, Completion, Edge, Tag)
+OF_EXECUTION: tuple[type[Record], ...] = (
+    Payload,
+    Attempt,
+    JournalEntry,
+    Event,
+    Deferred,
+    Completion,
+    Member,
+    Dependency,
+    Edge,
+    Tag,
+)
 """The kinds that belong to one execution and are purged with it: (namespace, execution) begins their key."""

@@ -14,6 +14,8 @@ class Role(StrEnum):
     OUTPUT = "output"
     FAILURE = "failure"
     PROGRESS = "progress"
+    TEMPLATE = "template"
+    """The input of a member before its upstreams gave theirs."""
 
 
 class Payload(Record, frozen=True, kw_only=True):

@@ -159,10 +159,9 @@ class Reconcilers:
         return settled
 
     async def _repair(self, row: Row, record: Record) -> bool | None:
-        assert row.repair is not None
         backoffs = self._backoffs[row.name]
         try:
-            done = await row.repair(self._engine, record)
+            done = await self._repaired(row, record)
         except Exception:
             known = backoffs.get(record.key)
             failures = known.failures + 1 if known else 1
@@ -174,6 +173,12 @@ class Reconcilers:
         backoffs.pop(record.key, None)
         return done
 
+    async def _repaired(self, row: Row, record: Record) -> bool:
+        if row.repair_within is not None:
+            return await row.repair_within(self._engine, record, row.filter)
+        assert row.repair is not None
+        return await row.repair(self._engine, record)
+
     def _backs_off(self, row: Row, item: DueItem) -> bool:
         backoff = self._backoffs[row.name].get(item.record.key)
         return backoff is not None and self.metrics[row.name].cycles < backoff.until_cycle
@@ -182,4 +187,5 @@ class Reconcilers:
         if self._sharing is None:
             return True
         overdue_ms = now - item.due_at
-        return await self._sharing.owns(self._engine.partition_of(item.record), now, overdue_ms, row.interval_ms)
+        steal_after_ms = row.steal_after * row.interval_ms
+        return await self._sharing.owns(self._engine.partition_of(item.record), now, overdue_ms, steal_after_ms)

@@ -8,11 +8,15 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from outlast.model.record import Record
+from outlast.reconcilers.sharing import STEAL_AFTER_INTERVALS
 from outlast.runtime.engine import Engine
 from outlast.store.port import EVERYTHING, Due, DueKind, Filter
 
 Repair: TypeAlias = Callable[[Engine, Record], Awaitable[bool]]
 """Repairs one item, and says whether there was something to do: that it was done meanwhile is no error."""
+
+RepairWithin: TypeAlias = Callable[[Engine, Record, Filter], Awaitable[bool]]
+"""The same for an item that stands for many: the filter says which of them are this reconciler's to repair."""
 
 Look: TypeAlias = Callable[[Engine, int, Filter], Awaitable[Due]]
 """What is due, for a row that has no due index of its own."""
@@ -30,8 +34,11 @@ class Row(Struct, frozen=True, kw_only=True):
     interval_ms: int
     batch: int
     repair: Repair | None = None
+    repair_within: RepairWithin | None = None
     sweep: Sweep | None = None
     due: DueKind | None = None
     look: Look | None = None
+    steal_after: int = STEAL_AFTER_INTERVALS
+    """When an item is overdue by so many intervals, every process takes it, whoever's it is."""
     enabled: bool = True
     filter: Filter = EVERYTHING

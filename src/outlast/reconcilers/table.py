@@ -18,6 +18,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.record import Record
 from outlast.model.session import Session
 from outlast.model.status import Reason, Status
+from outlast.reconcilers import flows
 from outlast.reconcilers.index_check import look_at_next, repair_indexes
 from outlast.reconcilers.outbox import deliver
 from outlast.reconcilers.row import Repair, Row
@@ -86,6 +87,8 @@ ROWS: tuple[Row, ...] = (
         what="an active execution whose worker's session lapsed: the attempt is interrupted, another may claim it",
         due=DueKind.LEASE,
         interval_ms=1_000,
+        # Where one worker died others may have: the owner is then one whose own session has not lapsed yet.
+        steal_after=1,
         batch=200,
         repair=tells(_lease_lost),
     ),
@@ -136,6 +139,46 @@ ROWS: tuple[Row, ...] = (
         interval_ms=30_000,
         batch=200,
         repair=_end_session,
+    ),
+    Row(
+        name="dependency",
+        what="an edge of a flow whose upstream has ended, and that nobody answered: the net of all nets",
+        due=DueKind.DEPENDENCY,
+        interval_ms=5_000,
+        batch=50,
+        repair=flows.resolve_dependencies,
+    ),
+    Row(
+        name="sibling_cancel",
+        what="upstreams that a satisfied join no longer needs, if whoever settled it did not cancel them",
+        due=DueKind.SIBLING,
+        interval_ms=1_000,
+        batch=50,
+        repair=flows.spare_siblings,
+    ),
+    Row(
+        name="cancel_backlog",
+        what="the cancels that a stopped flow owes its members, once the grace of whoever stopped it is over",
+        due=DueKind.CANCEL,
+        interval_ms=1_000,
+        batch=50,
+        repair_within=flows.finish_cancels,
+    ),
+    Row(
+        name="flow_summary",
+        what="ends of members that their flow has not counted, and the end of a flow that nobody wrote",
+        due=DueKind.SUMMARY,
+        interval_ms=5_000,
+        batch=50,
+        repair=flows.summarize,
+    ),
+    Row(
+        name="flow_retention",
+        what="a flow that was staged and never opened, or has ended and is past its retention: purged",
+        due=DueKind.FLOW,
+        interval_ms=60_000,
+        batch=50,
+        repair=flows.purge,
     ),
     Row(
         name="index_check",

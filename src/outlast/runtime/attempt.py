@@ -28,11 +28,11 @@ from typing import Any
 from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
-from outlast.machine.replay import Replay, key_of
+from outlast.machine.replay import UNBIDDEN, Replay, key_of
 from outlast.model.execution import Execution
 from outlast.model.journal import CANCEL, SUCCEEDED, JournalEntry, OperationKey
 from outlast.model.record import settled
-from outlast.model.status import Reason
+from outlast.runtime.asked import Asked
 from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
@@ -49,6 +49,7 @@ from outlast.runtime.patches import Patches
 from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
 from outlast.runtime.stream import Stream
+from outlast.runtime.suspending import Suspending
 from outlast.runtime.timing import Timer as Alarm
 from outlast.runtime.unwinding import Unwinding
 from outlast.runtime.waits import Waits
@@ -69,8 +70,8 @@ class LiveAttempt:
         self.workflow = workflow
         self._real = asyncio.get_running_loop()
         self.patches = Patches(self)
-        self._performing = Performing(self)
-        self._waits = Waits(self)
+        self.performing = Performing(self)
+        self.waits = Waits(self)
         self._outstanding: dict[OperationKey, Operation] = {}
         self._held: list[Operation] = []
         self._arrivals: deque[tuple[Operation, Outcome, JournalEntry | None] | JournalEntry] = deque()
@@ -81,11 +82,11 @@ class LiveAttempt:
         """What the code has seen last."""
         self._struck: OperationKey | None = None
         """The timer that made the code give something up last."""
-        self._heard_inbox = claimed.execution.inbox
+        self.heard_inbox = claimed.execution.inbox
         """How far everything that came from outside was looked at."""
         self._looking = False
-        self._suspending = False
-        self._warned = False
+        self.suspending = Suspending(self)
+        self.asked = Asked(self)
         self._signal: type[Signal] | None = None
         self._ended: asyncio.Future[Ending] = self._real.create_future()
         self._code: Code
@@ -145,6 +146,7 @@ class LiveAttempt:
                 alarm.cancel()
         if not isinstance(ending, Gone | Asleep):
             await self.stream.flushed()
+            await self.asked.settled()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
@@ -154,7 +156,8 @@ class LiveAttempt:
 
     def _let_go(self) -> None:
         """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
-        for part in (self.lease, self.patches, self._performing, self._waits, self.unwinding):
+        parts = (self.lease, self.patches, self.performing, self.waits, self.unwinding, self.suspending, self.asked)
+        for part in parts:
             part.let_go()
         self._outstanding.clear()
         self._delivered = None
@@ -170,9 +173,9 @@ class LiveAttempt:
 
     def hear(self, inbox: int) -> None:
         """Something came from outside; `inbox` is the newest number. It counts as known once it was looked at."""
-        if inbox > self._heard_inbox and not self._looking and not self._ended.done():
+        if inbox > self.heard_inbox and not self._looking and not self._ended.done():
             self._looking = True
-            self.errand(self._look_outside())
+            self.errand(self.look_outside())
 
     # ---- called by user code --------------------------------------------------------------------------------------
 
@@ -222,7 +225,7 @@ class LiveAttempt:
             return
         if code.takes_cancel(operation.future):
             return
-        if not self.replay and any(isinstance(arrival, JournalEntry) for arrival in self._arrivals):
+        if not self.replay and any(isinstance(one, JournalEntry) and one.op == CANCEL for one in self._arrivals):
             self._outstanding[operation.key] = operation  # a cancel came while it was busy: this is where it hears
         else:
             self._call(operation)
@@ -239,6 +242,7 @@ class LiveAttempt:
     def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
         if self._signal is not None:
             raise self._signal
+        self.asked.refuse_operation(f"{kind.OP} {kind.name!r}")
         return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place())
 
     def _call(self, operation: Operation) -> None:
@@ -255,12 +259,12 @@ class LiveAttempt:
             self.begin_or_hold(operation)
 
     def begin_or_hold(self, operation: Operation) -> None:
-        if self._suspending:
+        if self.suspending.under_way:
             self._held.append(operation)
         elif isinstance(operation.kind, Wait):
-            self._waits.begin(operation)
+            self.waits.begin(operation)
         else:
-            self._performing.begin(operation)
+            self.performing.begin(operation)
 
     # ---- replay and delivery --------------------------------------------------------------------------------------
 
@@ -277,14 +281,13 @@ class LiveAttempt:
                     continue
                 return self._stuck_replay(self.replay.head)
             self._show_time(settled(entry.recorded_at) or 0)
-            if entry.op == CANCEL:
-                self._cancel_code()
-                return True
+            if entry.op in UNBIDDEN:
+                return self._deliver_unbidden(entry)
             return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
         if self.replay.unwound is not None:
             return self._stuck_replay(self.replay.unwound)  # the code has ended before; it must not go on now
         self.stream.replayed()
-        if self._held and not self._suspending:
+        if self._held and not self.suspending.under_way:
             held, self._held = self._held, []
             for operation in held:
                 if not operation.future.done():
@@ -292,10 +295,10 @@ class LiveAttempt:
         if self._arrivals:
             self._deliver_arrival()
             return True
-        if not self._settling and self._waits.receives():
+        if not self._settling and (self.asked.takes(can_move=self._code.can_move) or self.waits.receives()):
             return False
-        if not self._performing.live and not self._code.can_move:
-            self._nothing_runs()
+        if not self.performing.live and not self._code.can_move:
+            self.nothing_runs()
         return False
 
     def _stuck_replay(self, entry: JournalEntry) -> bool:
@@ -308,6 +311,18 @@ class LiveAttempt:
                 actual.line if actual else ", ".join(self._code.lines()) or "at its end",
             )
         return False
+
+    def _deliver_unbidden(self, entry: JournalEntry) -> bool:
+        """A cancel, or an update: the code did not ask for it."""
+        if entry.op == CANCEL:
+            self._cancel_code()
+            return True
+        call, actual = self.asked.call_of(entry)
+        if call is None:
+            self._diverge(entry, actual, ", ".join(self._code.lines()) or "at its end")
+            return False
+        self._code.interject(call)
+        return True
 
     def _deliver_recorded(self, operation: Operation, entry: JournalEntry) -> bool:
         try:
@@ -327,7 +342,7 @@ class LiveAttempt:
         arrival = self._arrivals.popleft()
         if isinstance(arrival, JournalEntry):
             self._show_time(settled(arrival.recorded_at) or 0)
-            self._cancel_code()
+            self._deliver_unbidden(arrival)
             return
         operation, outcome, entry = arrival
         if entry is not None and not operation.future.done():  # what the code gave up, a replay does not show it
@@ -406,8 +421,8 @@ class LiveAttempt:
             self._struck = self._delivered.key
         if operation in self._held:
             self._held.remove(operation)
-        self._waits.drop(operation)
-        task = self._performing.drop(operation)
+        self.waits.drop(operation)
+        task = self.performing.drop(operation)
         if task is not None and operation not in self._settling:
             task.cancel()
         key = operation.key
@@ -422,56 +437,6 @@ class LiveAttempt:
         unseen = operation.key not in self.replay.recorded
         effects = operation.kind.given_up(self.parts, self.execution) if unseen else NO_EFFECTS
         await self.lease.note_given_up(operation.key, operation.kind.OP, effects)
-
-    # ---- suspension -----------------------------------------------------------------------------------------------
-
-    def _nothing_runs(self) -> None:
-        if self._errands or self._settling or self._suspending:
-            return
-        pending, next_try_at = self._waits.pending(), self._performing.next_try_at
-        times = [time for time in (pending.wake_at, next_try_at) if time is not None]
-        if times and min(times) - self.parts.engine.group.now <= self.parts.resident_ms:
-            return  # it would be woken before it had slept
-        if times or pending.waits:
-            self._suspending = True
-            named = [wait for wait in pending.waits if wait != Reason.TIMER]
-            reason = named[0] if named else Reason.TIMER if pending.wake_at is not None else Reason.RETRY
-            self.errand(self.suspend(reason, tuple(named), min(times, default=None)))
-        elif not self._outstanding and not self._warned:
-            self._warned = True
-            _log.warning(
-                "execution %s awaits something that no durable operation can end, at %s",
-                self.execution.id,
-                ", ".join(self._code.lines()) or "an unknown line",
-            )
-
-    async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
-        try:
-            await self._waits.write_down()
-            verdict = await self.lease.tell(
-                facts.Suspend(
-                    change_id=self.lease.new_id(),
-                    epoch=self.execution.epoch,
-                    inbox=self._heard_inbox,
-                    reason=reason,
-                    waits=waits,
-                    wake_at=wake_at,
-                )
-            )
-        except LeaseLost as lost:
-            self.lose(str(lost))
-            return
-        except LimitExceeded as error:
-            if not self._warned:
-                self._warned = True
-                _log.warning("execution %s stays in memory while it waits: %s", self.execution.id, error)
-            return  # `_suspending` stays: asking again would change nothing
-        if verdict is not None and verdict.applied:
-            self._end(Asleep(), Suspended)
-            return
-        self._suspending = False
-        await self._look_outside()
-        self.nudge()
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -499,6 +464,7 @@ class LiveAttempt:
             self._end(ending, Stopped)
 
     async def _end_after_children(self, ending: Ending) -> None:
+        await self.asked.settled()
         waits = await suspended_for_children(self.parts.engine, self.lease)
         self._end(Asleep() if waits else ending, Suspended if waits else Stopped)
 
@@ -507,8 +473,8 @@ class LiveAttempt:
             return
         self._signal = signal
         self._ended.set_result(ending)
-        self._performing.close()
-        self._waits.close()
+        self.performing.close()
+        self.waits.close()
         self.unwinding.close()
         # Not from within the code's own callbacks.
         if self._begun:
@@ -532,7 +498,7 @@ class LiveAttempt:
     async def _record_cancel(self) -> JournalEntry:
         return await self.lease.record(("", "outlast:cancel", 1), CANCEL, SUCCEEDED)
 
-    async def _look_outside(self) -> None:
+    async def look_outside(self) -> None:
         """A cancel first; then what the code waits for."""
         try:
             while True:
@@ -541,9 +507,10 @@ class LiveAttempt:
                 if fresh.cancel_requested and not self.replay.cancelled:
                     self.replay.cancelled = True
                     self._arrivals.append(await self._record_cancel())
-                await self._waits.look()
-                self._heard_inbox = max(self._heard_inbox, fresh.inbox)
-                if self.execution.inbox <= self._heard_inbox:
+                await self.waits.look()
+                self.asked.heard()
+                self.heard_inbox = max(self.heard_inbox, fresh.inbox)
+                if self.execution.inbox <= self.heard_inbox:
                     return
         except LeaseLost as lost:
             self.lose(str(lost))
@@ -556,13 +523,14 @@ class LiveAttempt:
         """The attempt's timeout also stops code on a worker that is alive and well."""
         return set_alarm(self)
 
-    def errand(self, coro: Coroutine[Any, Any, Any]) -> None:
-        self.accompany(self._real.create_task(coro))
+    def errand(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return self.accompany(self._real.create_task(coro))
 
-    def accompany(self, task: asyncio.Task[Any]) -> None:
+    def accompany(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
         """The attempt waits for it before it waits for anything else; if it fails, the attempt is lost."""
         self._errands.add(task)
         task.add_done_callback(self._errand_done)
+        return task
 
     def _errand_done(self, task: asyncio.Task[Any]) -> None:
         self._errands.discard(task)
@@ -573,7 +541,7 @@ class LiveAttempt:
         self.nudge()
 
     async def _settle_errands(self) -> None:
-        pending = [task for task in (*self._errands, *self._performing.live.values()) if not task.done()]
+        pending = [task for task in (*self._errands, *self.performing.live.values()) if not task.done()]
         if pending:
             await asyncio.gather(*pending, return_exceptions=True)
 
@@ -581,12 +549,35 @@ class LiveAttempt:
         if not self._ended.done():
             self._code.nudge()
 
+    @property
+    def busy(self) -> bool:
+        """Whether commits are awaited."""
+        return bool(self._errands or self._settling)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether all that is recorded was delivered, and the code has nothing to run."""
+        live = self._begun and not self._ended.done() and self._signal is None
+        return live and not self.replay and not self._arrivals and not self._code.can_move
+
+    def nothing_runs(self) -> None:
+        """The code is idle, and nothing is performed for it."""
+        self.suspending.consider(outstanding=bool(self._outstanding), lines=self._code.lines)
+
+    def arrives(self, entry: JournalEntry) -> None:
+        """What the code did not call for has come, and is recorded."""
+        self._arrivals.append(entry)
+        self.nudge()
+
+    def fall_asleep(self) -> None:
+        self._end(Asleep(), Suspended)
+
     # ---- for tests ------------------------------------------------------------------------------------------------
 
     @property
     def under_way(self) -> list[asyncio.Task[Any]]:
         """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
-        tasks = (*self._performing.live.values(), *self._errands, *self.unwinding.under_way)
+        tasks = (*self.performing.live.values(), *self._errands, *self.unwinding.under_way)
         return [task for task in tasks if not task.done()]
 
     @property

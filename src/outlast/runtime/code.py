@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from outlast.runtime.signals import Signal
-from outlast.runtime.workflow_loop import Scope, WorkflowLoop, scope_var
+from outlast.runtime.workflow_loop import Scope, WorkflowLoop, scope_var, without_loop
 
 
 class Code(Protocol):
@@ -30,6 +30,10 @@ class Code(Protocol):
         ...
 
     def cancel(self) -> None: ...
+
+    def interject(self, call: Callable[[], None]) -> None:
+        """Call this in the code's place, while it is idle."""
+        ...
 
     def close(self) -> None: ...
 
@@ -69,8 +73,11 @@ class AsyncCode:
         self._main: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        fn, args, kwargs = self._call
         self._context.run(scope_var.set, Scope())
+        self.loop.begin(self._make)
+
+    def _make(self) -> None:
+        fn, args, kwargs = self._call
         self._main = asyncio.Task(fn(*args, **kwargs), loop=self.loop, context=self._context)
         self.loop.tasks.add(self._main)
         self._main.add_done_callback(self._done)
@@ -95,6 +102,9 @@ class AsyncCode:
     def cancel(self) -> None:
         if self._main is not None and not self._main.done():
             self._main.cancel()
+
+    def interject(self, call: Callable[[], None]) -> None:
+        self.loop.call_soon(call)
 
     def close(self) -> None:
         """Let go of the code at once. Its `finally` bodies run; durable operations in them raise and write nothing."""
@@ -195,6 +205,11 @@ class ThreadCode:
             future.set_exception(asyncio.CancelledError())
         else:
             self._cancel_asked = True
+
+    def interject(self, call: Callable[[], None]) -> None:
+        """The thread is blocked meanwhile: the two never run together."""
+        without_loop(call)
+        self.nudge()
 
     def close(self) -> None:
         """The thread leaves the code at its operation, or at the next one."""

@@ -31,8 +31,10 @@ from outlast.model.partition import partition_of
 from outlast.model.record import Key, Now, Plain, Record
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.family import with_children
+from outlast.runtime.flows import Flows
 from outlast.runtime.group_commit import GroupCommit, Pause
-from outlast.runtime.outbox import Outbox, settling
+from outlast.runtime.outbox import Outbox
+from outlast.runtime.settling import settling
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
@@ -81,6 +83,7 @@ class Engine:
         """Where walks over all records stand, by name."""
         self.group = GroupCommit(store, batch_max=batch_max, patience_s=patience_s, pause=pause or self.timing.sleep)
 
+        self.flows = Flows(self)
         self.outbox = Outbox(self)
         self._carries = carries
         """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
@@ -140,7 +143,7 @@ class Engine:
             if isinstance(answer, Refusal):
                 return Told(execution, refusal=answer)
             if isinstance(fact, CancelRequested) and execution is not None and looks < LOOKS_TOGETHER:
-                answer = await self._cascade(view, execution, fact, answer, now)
+                answer = await self.cascade(view, execution, fact, answer, now)
             if settles is not None:
                 answer = settling(answer, settles)
             verdict = await self.commit(answer)
@@ -155,9 +158,10 @@ class Engine:
             execution = await self.look(namespace, execution_id)
         raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")
 
-    async def _cascade(
+    async def cascade(
         self, view: View, execution: Execution, fact: CancelRequested, answer: Changes, now: int
     ) -> Changes:
+        """A cancel that ends a parent at once takes its children along."""
         after = outline_after(view, answer)
         if not execution.has_children or after is None or not after.status.terminal:
             return answer

@@ -12,7 +12,7 @@ from outlast.machine import facts
 from outlast.machine.changes import Changes, Delete
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred
-from outlast.model.event import Event, ended_name
+from outlast.model.event import UPDATE, Event, ended_name
 from outlast.model.execution import execution_key
 from outlast.model.journal import JournalEntry
 from outlast.model.outbox import delivery_key
@@ -76,8 +76,8 @@ async def _may_go(engine: Engine, event: Event, now: int, home: int) -> bool:
         child = event.name.removeprefix(ended_name(""))
         [known] = await engine.store.load([execution_key(event.namespace, child)])
         return age_ms > KEY_KEPT_MS or (known is not None and event.dedup.isdigit())
-    if not event.consumed:
-        return False
+    if not event.consumed or (event.name == UPDATE and event.value is None):
+        return False  # not received, or not answered yet
     if event.dedup != event.change_id:
         return age_ms > KEY_KEPT_MS
     debt, by_outbox, _ = event.change_id.partition(SENT_BY_OUTBOX)

@@ -315,6 +315,9 @@ class Lease:
             await self.look()
             if isinstance(fact, facts.Suspend):
                 return verdict, committed_at  # what came from outside may be what the code waits for
+            refused_by = verdict.refused_by
+            if isinstance(fact, facts.Answered) and refused_by is not None and refused_by.key.kind == Event.KIND:
+                return verdict, committed_at  # nobody waits for the answer any more
             if verdict.refused_by is None or verdict.refused_by.key.kind != Execution.KIND:
                 raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
 

@@ -48,7 +48,7 @@ class Kind:
         """Its name in the journal."""
         raise NotImplementedError
 
-    def decode(self, values: Values, data: bytes, what: str) -> Any:
+    def decode(self, values: Values, data: bytes, what: object) -> Any:
         """What a recorded success comes to, the same live and replayed."""
         raise NotImplementedError
 
@@ -104,11 +104,23 @@ class Operation:
         return described(self.kind.OP, self.key)
 
 
+class ResultOf:
+    """What to call its result in an error: a text only if there is one."""
+
+    __slots__ = ("_operation",)
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+
+    def __str__(self) -> str:
+        return f"result of {self._operation}"
+
+
 def recorded_outcome(values: Values, execution_id: str, operation: Operation, entry: JournalEntry) -> Outcome:
     """What a recorded operation comes to, decoded as it was the first time."""
     data = entry.value or b"null"
     if entry.outcome == SUCCEEDED:
-        return Outcome(data, value=operation.kind.decode(values, data, f"result of {operation}"))
+        return Outcome(data, value=operation.kind.decode(values, data, ResultOf(operation)))
     failure = decode_failure(values.unseal(data))
     error = raised_again(failure, execution_id=execution_id, what=str(operation))
     return Outcome(data, error=marked(error, operation.key))

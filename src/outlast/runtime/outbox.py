@@ -5,8 +5,8 @@ commit. Elsewhere the fact itself is idempotent: its records carry its own chang
 off. A word that its target refuses for good (it has ended, or is gone) is struck off too, and the execution that sent
 it keeps a record of that.
 
-Some debts are errands: bounded work over many records (closing children, forgetting old generations), a part at a time,
-struck off with the last one.
+Some debts are errands: bounded work over many records (closing children, forgetting old generations, answering edges of
+a flow), a part at a time, struck off with the last one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from outlast.errors import OutlastError
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Code, Delete, Guard, Insert, Matches, Refusal, Write
+from outlast.machine.changes import Changes, Code, Delete, Insert, Matches, Refusal
 from outlast.machine.decide import decide
 from outlast.model.deferred import Deferred
 from outlast.model.event import UNDELIVERED, Event, answer_id
@@ -30,6 +30,7 @@ from outlast.model.record import Now
 from outlast.model.status import Status
 from outlast.runtime.family import close_children
 from outlast.runtime.forgetting import forget
+from outlast.runtime.reopening import reopen_members
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine, Told
@@ -99,6 +100,14 @@ class Outbox:
             case facts.Forget():
                 await forget(engine, delivery.namespace, delivery.target, fact)
                 await self.strike(delivery)
+                return None
+            case facts.MemberEnded():
+                if not await engine.flows.member_ended(delivery, fact):
+                    await self.strike(delivery)
+                return None
+            case facts.ReopenMembers():
+                if not await reopen_members(engine, delivery):
+                    await self.strike(delivery)
                 return None
             case _:
                 return await self._tell(delivery, fact)
@@ -187,20 +196,6 @@ class Outbox:
                 writes=(Delete(delivery.key),),
             )
         )
-
-
-def settling(changes: Changes, delivery: Delivery) -> Changes:
-    """The same change, and the debt that it settles, if both live in one partition: neither without the other."""
-    if changes.partition != delivery.partition:
-        return changes
-    owed: Guard = Matches(delivery.key, {"change_id": delivery.change_id})
-    struck: Write = Delete(delivery.key)
-    return msgspec.structs.replace(
-        changes,
-        anchors=(*changes.anchors, delivery.key),
-        guards=(owed, *changes.guards),
-        writes=(*changes.writes, struck),
-    )
 
 
 def _conflict(fact: facts.Fact, told: Told) -> Refusal | None:

@@ -15,6 +15,7 @@ from outlast.errors import NonDeterminism
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
+from outlast.runtime.asked import Asked
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.endings import CodeEnding, Completed, Diverged, Ending, Gone, Raised
@@ -47,20 +48,26 @@ class Rehearsed(Struct, frozen=True, kw_only=True):
 
 async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinition) -> Rehearsed:
     """Reads the input and the journal from the store of `parts`, and writes nothing."""
-    key = payload_key(execution.namespace, execution.id, execution.journal_generation, Role.INPUT)
-    [stored] = await parts.engine.store.load([key])
-    data = stored.value if isinstance(stored, Payload) else b""
-    # A cancel that the code has not observed is not in the journal, and a first claim would not look for one.
-    shown = structs.replace(execution, cancel_requested=False, resumed=True)
-    attempt = _Rehearsal(parts, ClaimedExecution(shown, data), workflow)
+    attempt = Rehearsal(parts, await as_claimed(parts, execution), workflow)
     ending: Ending = Gone("it took too long")
     with suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):
             ending = await attempt.run()
-    return Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow))
+    found = Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow))
+    attempt.lose("it took too long")  # code that has not ended by now must not go on
+    return found
 
 
-def _divergence(attempt: _Rehearsal, ending: Ending, workflow: WorkflowDefinition) -> Divergence | None:
+async def as_claimed(parts: Parts, execution: Execution) -> ClaimedExecution:
+    """The execution and its input, as a worker would have them."""
+    key = payload_key(execution.namespace, execution.id, execution.journal_generation, Role.INPUT)
+    [stored] = await parts.engine.store.load([key])
+    data = stored.value if isinstance(stored, Payload) else b""
+    # A cancel that the code has not observed is not in the journal, and a first claim would not look for one.
+    return ClaimedExecution(structs.replace(execution, cancel_requested=False, resumed=True), data)
+
+
+def _divergence(attempt: Rehearsal, ending: Ending, workflow: WorkflowDefinition) -> Divergence | None:
     match ending:
         case Diverged(error):
             return _of(error, workflow)
@@ -85,11 +92,12 @@ def place_of(workflow: WorkflowDefinition) -> str:
     return "an unknown file" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
-class _Rehearsal(LiveAttempt):
+class Rehearsal(LiveAttempt):
     def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
         super().__init__(parts, claimed, workflow)
         self.lease = _NothingWritten(parts, claimed.execution, heard=self.hear)
         self.stream = _Silence(self)
+        self.asked = _NobodyAnswered(self)
         self.unwinding = _NothingUndone(self)
         self.reached_end = False
 
@@ -120,6 +128,14 @@ class _Rehearsal(LiveAttempt):
         return None
 
     async def _commit(self, ending: Ending) -> None:
+        return None
+
+
+class _NobodyAnswered(Asked):
+    def takes(self, *, can_move: bool) -> bool:
+        return False
+
+    async def settled(self) -> None:
         return None
 
 

@@ -30,9 +30,9 @@ class Alarm:
 
     __slots__ = ("fire", "wake_at")
 
-    def __init__(self, wake_at: int, fire: Callable[[], None]) -> None:
+    def __init__(self, wake_at: int, fire: Callable[[], object]) -> None:
         self.wake_at = wake_at
-        self.fire: Callable[[], None] | None = fire
+        self.fire: Callable[[], object] | None = fire
 
     def cancel(self) -> None:
         self.fire = None
@@ -49,7 +49,7 @@ class Timers:
         self._asking: asyncio.Task[None] | None = None
         self._closed = False
 
-    def at(self, wake_at: int, fire: Callable[[], None], *, now: int) -> Alarm:
+    def at(self, wake_at: int, fire: Callable[[], object], *, now: int) -> Alarm:
         """Call `fire` when the store's clock has reached `wake_at`; `now` is its time as last heard."""
         alarm = Alarm(wake_at, fire)
         heappush(self._heap, (wake_at, next(self._numbers), alarm))

@@ -206,7 +206,7 @@ class Unwinding:
         """A long one holds nobody: the execution is suspended until then."""
         attempt, parts = self._attempt, self._attempt.parts
         while not attempt.over and wake_at - parts.engine.group.now > parts.resident_ms:
-            await attempt.suspend(Reason.RETRY, (), wake_at)
+            await attempt.suspending.suspend(Reason.RETRY, (), wake_at)
         if not attempt.over and wake_at > parts.engine.group.now:
             woken: asyncio.Future[None] = self._real.create_future()
 

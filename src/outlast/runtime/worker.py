@@ -90,6 +90,10 @@ class Worker:
         """What it runs."""
         return list(self._attempts.values())
 
+    def resident(self, namespace: str, execution_id: str) -> LiveAttempt | None:
+        """What it runs of an execution, if it does."""
+        return self._attempts.get((namespace, execution_id))
+
     @property
     def busy(self) -> int:
         return len(self._running)

@@ -103,8 +103,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     # ---- running --------------------------------------------------------------------------------------------------
 
+    def begin(self, make: Callable[[], None]) -> None:
+        """Let the first task be made, and run it at once: no turn of the real loop is waited for."""
+        self._pump_due = True
+        make()
+        self.pump()
+
     def pump(self) -> None:
-        """Run until idle, or for a slice. Called from a plain callback of the real loop, never from a task of it."""
+        """Run until idle, or for a slice."""
         self._pump_due = False
         if self._pumping or self._closed:
             return
@@ -267,6 +273,16 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             f"{what} cannot be used in a workflow's own code, which is replayed after a crash: "
             "move it into a step (@app.step), where it runs once and is recorded"
         )
+
+
+def without_loop(call: Callable[[], T]) -> T:
+    """Call what may not begin anything that goes on by itself: a plain function in the thread of a loop."""
+    outer = events._get_running_loop()
+    events._set_running_loop(None)
+    try:
+        return call()
+    finally:
+        events._set_running_loop(outer)
 
 
 class InOrder(set[T]):

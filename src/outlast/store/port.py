@@ -49,6 +49,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Claims are ordered across the whole store, not only within a partition."""
     transactions: Literal["def", "async def"] | None = None
     """Which functions can run inside of a commit (`Transacting`); None if a store has no such commits."""
+    joins: bool = False
+    """Whether an execution can be started inside of a transaction of the caller's (`Joining`)."""
 
 
 # ---- commit -------------------------------------------------------------------------------------------------------
@@ -138,6 +140,11 @@ class DueKind(StrEnum):
     OUTBOX = "outbox"
     RETENTION = "retention"
     SESSION = "session"
+    FLOW = "flow"
+    CANCEL = "cancel"
+    SUMMARY = "summary"
+    DEPENDENCY = "dependency"
+    SIBLING = "sibling"
 
 
 class Filter(Struct, frozen=True, kw_only=True):
@@ -148,6 +155,15 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 
 EVERYTHING = Filter()
+_OF_FLOWS = frozenset({DueKind.FLOW, DueKind.CANCEL, DueKind.SUMMARY, DueKind.DEPENDENCY})
+
+
+def filter_of(kind: DueKind, filter: Filter) -> Filter:
+    """What of a filter applies to a kind of due: a session belongs to a worker and no namespace; a flow has no tags of
+    its own, and its members are asked one by one."""
+    if kind is DueKind.SESSION:
+        return EVERYTHING
+    return Filter(namespace=filter.namespace) if kind in _OF_FLOWS else filter
 
 
 class DueItem(Struct, frozen=True):
@@ -336,6 +352,31 @@ class Transacting(Protocol):
         what it did before is rolled back then. It may not touch Outlast's tables, nor commit or roll back, and is
         stopped after `limit_ms`. Its connection is of no use afterwards.
         """
+        ...
+
+
+class Joined(Struct, frozen=True):
+    """What is there instead, in the eyes of the transaction: None if the change was made. `input` is its input, if it
+    is another than the one given."""
+
+    existing: Execution | None = None
+    input: bytes | None = None
+
+
+@runtime_checkable
+class Joining(Protocol):
+    """A store that can write inside of a transaction of the caller's; `Capabilities.joins` says so."""
+
+    async def join(self, connection: Any, changes: Changes) -> Joined:
+        """Insert an execution as `changes` say, on the caller's connection: it is there when the caller commits.
+
+        `WrongConnection` if the store does not know connections of that kind, if it is one to another database, or if
+        no transaction is under way; nothing is written then. What the connection itself raises is the caller's.
+        """
+        ...
+
+    def join_blocking(self, connection: Any, changes: Changes) -> Joined:
+        """The same, for connections that block. In the caller's thread."""
         ...
 
 

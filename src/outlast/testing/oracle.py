@@ -32,7 +32,7 @@ from outlast.machine.changes import (
 from outlast.machine.decide import decide
 from outlast.machine.facts import Claim
 from outlast.model.execution import Execution, execution_key, parse_route
-from outlast.model.flow import Flow, FlowState, flow_key
+from outlast.model.flow import Flow, FlowState, Member, Summary, flow_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.lane import Lane, Quota, lane_key, quota_key
@@ -43,7 +43,7 @@ from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session, session_key
 from outlast.model.status import Status
 from outlast.model.tag import Tag, tag_key
-from outlast.store.port import Appended, ClaimRequest, DueItem, DueKind, Filter, Query, Verdict
+from outlast.store.port import Appended, ClaimRequest, DueItem, DueKind, Filter, Query, Verdict, filter_of
 
 R = TypeVar("R", bound=Record)
 Stream = tuple[str, str]
@@ -91,6 +91,7 @@ class Oracle:
         created_at = settled(e.created_at) or 0
         return (
             e.namespace == query.namespace
+            and self._listed(e)
             and (not query.status or e.status in query.status)
             and query.reason in (None, e.reason)
             and query.workflow in (None, e.workflow)
@@ -100,6 +101,11 @@ class Oracle:
             and (query.created_from is None or created_at >= query.created_from)
             and (query.created_before is None or created_at < query.created_before)
         )
+
+    def _listed(self, e: Execution) -> bool:
+        """Members of a flow that is still being staged are not there yet."""
+        flow = None if e.flow is None else self.get(flow_key(e.namespace, e.flow), Flow)
+        return flow is None or flow.staged_at is None
 
     def passes(self, filter: Filter, namespace: str, execution_id: str) -> bool:
         if filter.namespace not in (None, namespace):
@@ -226,7 +232,7 @@ class Oracle:
         quota = None if e.quota is None else self.get(quota_key(partition, e.namespace, e.quota), Quota)
         return (
             (lane is None or not lane.paused)
-            and (flow is None or flow.state is FlowState.OPEN)
+            and (flow is None or flow.state is FlowState.OPEN or e.cancel_requested)
             and (e.quota is None or (quota is not None and quota.free > 0))
         )
 
@@ -261,7 +267,9 @@ class Oracle:
 
     def due(self, kind: DueKind, now: int, filter: Filter) -> list[DueItem]:
         """All that is due, oldest first; those of one millisecond in any order."""
-        items = [DueItem(time, record) for time, record in self._times(kind, filter) if _reached(time, now)]
+        items = [
+            DueItem(time, record) for time, record in self._times(kind, filter_of(kind, filter)) if _reached(time, now)
+        ]
         return sorted(items, key=lambda item: item.due_at)
 
     def _times(self, kind: DueKind, filter: Filter) -> list[tuple[Any, Record]]:
@@ -280,8 +288,17 @@ class Oracle:
             case DueKind.OUTBOX:
                 return [(d.due_at, d) for d in self.all(Delivery) if self.passes(filter, d.namespace, d.target)]
             case DueKind.SESSION:
-                # A session belongs to a worker, not to a namespace: no filter applies.
                 return [(s.expires_at, s) for s in self.all(Session) if not self._hold_on(s)]
+            case DueKind.FLOW:
+                return [(f.purge_at, f) for f in self.all(Flow) if self.passes(filter, f.namespace, f.id)]
+            case DueKind.CANCEL:
+                return [(f.cancel_at, f) for f in self.all(Flow) if self.passes(filter, f.namespace, f.id)]
+            case DueKind.SUMMARY:
+                return [(s.check_at, s) for s in self.all(Summary) if self.passes(filter, s.namespace, s.id)]
+            case DueKind.DEPENDENCY:
+                return [(s.depend_at, s) for s in self.all(Summary) if self.passes(filter, s.namespace, s.id)]
+            case DueKind.SIBLING:
+                return [(m.siblings_at, m) for m in self.all(Member) if self.passes(filter, m.namespace, m.execution)]
             case _:
                 assert_never(kind)
 

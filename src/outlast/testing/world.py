@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from outlast.app import App, Opened, WorkerKeywords, WorkerSettings
+from outlast.app import App
 from outlast.client.waiters import Waiters
 from outlast.errors import ExecutionNotFound, OutlastError
 from outlast.machine.replay import BESIDE
@@ -26,14 +26,17 @@ from outlast.model.outbox import Delivery
 from outlast.model.record import Record, settled
 from outlast.model.session import Session
 from outlast.model.status import OPEN, Status
+from outlast.opened import Opened
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy
 from outlast.runtime.parts import Parts
 from outlast.runtime.rehearsal import Divergence, rehearse
+from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.store.port import Query, Store
 from outlast.testing.points import CrashPoints
 from outlast.testing.virtual import VirtualClock, VirtualTiming
 from outlast.testing.watched import Traffic, WatchedStore
+from outlast.tokens import Tokens
 
 _log = logging.getLogger(__name__)
 
@@ -370,10 +373,17 @@ class World:
         found = await engine.look(self.namespace, execution_id)
         if found is None:
             raise ExecutionNotFound(self.namespace, execution_id)
-        parts = Parts(engine, app.values, threads=1, committed=lambda view, changes: None)
+        config = app.config
+        parts = Parts(
+            engine,
+            app.values,
+            threads=1,
+            committed=lambda view, changes: None,
+            tokens=Tokens(config.token_keys),
+            token_ttl_ms=config.token_ttl_ms,
+        )
         try:
-            definition = app.registry.get(found.workflow, found.version).definition
-            return (await rehearse(parts, found, definition)).divergence
+            return (await rehearse(parts, found, app.definition_of(found.workflow, found.version))).divergence
         finally:
             await parts.close()
 

@@ -62,6 +62,7 @@ def execution(status: Status, **fields: Any) -> Execution:
         (Status.BLOCKED, {"reason": "dependencies"}, ALIVE, "that it depends on"),
         (Status.SUSPENDED, {"reason": "timer", "wake_at": NOW + 1}, ALIVE, "Sleeps until"),
         (Status.SUSPENDED, {"reason": "event:plan"}, ALIVE, "Waits for event 'plan'"),
+        (Status.SUSPENDED, {"reason": "event:outlast:update"}, ALIVE, "Waits for an update: `outlast update order-42"),
         (Status.SUSPENDED, {"reason": "deferred:ok", "held": True}, ALIVE, "It is also held"),
         (Status.SUSPENDED, {"reason": "child:order-42/ship"}, ALIVE, "`outlast show order-42/ship`"),
         (Status.SUSPENDED, {"reason": "version"}, ALIVE, "no longer does what its journal recorded"),

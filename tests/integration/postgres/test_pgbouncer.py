@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import asyncpg
 import pytest
 
+import outlast
 from outlast.app import App
 from outlast.store.postgres import PostgresStore
 from outlast.testing.conformance import actors
@@ -100,3 +102,34 @@ async def test_refusals_and_repetitions_answer_the_same_through_it(bouncer: Path
     assert (await actors.commit_one(store, zombie)).applied
     assert not (await actors.commit_one(store, actors.decided(store, held, actors.steps(held, "late")))).applied
     await store.close()
+
+
+async def test_transactions_and_starts_inside_of_them_work_through_it(bouncer: Path):
+    url = await postgres.empty()
+    admin = await asyncpg.connect(url)
+    await admin.execute("DROP TABLE IF EXISTS public.tally; CREATE TABLE public.tally (n int)")
+    app = App(through(bouncer), lease_ttl="2s")
+
+    @app.workflow
+    async def child(number: int) -> int:
+        return number
+
+    @app.transaction
+    async def count(number: int) -> None:
+        await outlast.connection().execute("INSERT INTO public.tally VALUES ($1)", number)
+        await child.options(id=f"child-{number}").start_in(outlast.connection(), number)
+
+    @app.workflow
+    async def counting(number: int) -> int:
+        await count(number)
+        return number
+
+    async with app:
+        async with asyncio.timeout(60):
+            handles = await app.start_many(counting.options(id=f"c{n}").bind(n) for n in range(20))
+            assert [await handle.result() for handle in handles] == list(range(20))
+            assert [await app.execution(f"child-{n}").result() for n in range(20)] == list(range(20))
+    assert await admin.fetchval("SELECT count(DISTINCT n) FROM public.tally") == 20
+    assert await admin.fetchval("SELECT count(*) FROM public.tally") == 20
+    await admin.execute("DROP TABLE public.tally")
+    await admin.close()

@@ -26,7 +26,13 @@ from outlast.testing.conformance import actors
 from outlast.testing.conformance.samples import ended_execution, ready_execution
 from outlast.testing.postgres_server import PostgresServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240), pytest.mark.asyncio(loop_scope="module")]
+# One process for all of them: the tables take half a minute to fill.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.xdist_group("postgres plans"),
+]
 
 FINISHED, READY = 1_000_000, 100_000
 EXPLAIN = {

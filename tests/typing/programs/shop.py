@@ -173,6 +173,7 @@ async def workflows() -> None:
     reveal_type(app.execution("a"))  # reveals: Handle[Any]
     reveal_type(checkout.sync.start(order))  # reveals: SyncHandle[Receipt]
     reveal_type(checkout.sync.start(order).result())  # reveals: Receipt
+    reveal_type(checkout.sync.start_in(object(), order).result())  # reveals: Receipt
     reveal_type(checkout.sync(order))  # reveals: Receipt
     reveal_type(import_file.sync.start("x").result("3s"))  # reveals: int
     reveal_type(checkout.sync.execution("a").result())  # reveals: Receipt
@@ -204,6 +205,7 @@ async def workflows() -> None:
     await checkout(3)  # error: reportArgumentType
     checkout.bind(3)  # error: reportArgumentType
     checkout.sync.start(3)  # error: reportArgumentType
+    checkout.sync.start_in(object(), 3)  # error: reportArgumentType
     import_file(3)  # error: reportArgumentType
     await import_file.aio(3)  # error: reportArgumentType
     await import_file("x")  # error: reportGeneralTypeIssues

@@ -60,6 +60,7 @@ USUAL: dict[type[facts.Fact], dict[str, Any]] = {
         "outcome": "ok",
         "value": b"paid",
     },
+    facts.Answered: {"dedup": "click-1", "answer": b"done"},
     facts.Progressed: {"value": b"half"},
     facts.Suspend: {"reason": "event:plan", "waits": ("event:plan",)},
     facts.Wake: {"cause": "timer"},

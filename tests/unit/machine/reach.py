@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Refusal, View, execution_after
+from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, ParentClose
 from outlast.model.retry import RetryPolicy
 from outlast.model.status import Status
@@ -35,6 +36,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.StepRecorded, {"consumes": ("plan", "1")}),
     (facts.StepRecorded, {"entries": 50_000}),
     (facts.StepRecorded, {"adopts": ("order-42/ship", ParentClose.CANCEL)}),
+    (facts.Answered, {}),
     (facts.Progressed, {}),
     *((facts.Suspend, {"waits": (wait,), "reason": wait}) for wait in ("event:plan", "deferred:approval")),
     (facts.Suspend, {"waits": ("child:order-42/ship",), "reason": "child:order-42/ship"}),
@@ -57,6 +59,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Retry, {}),
     (facts.Retry, {"supersedes": (("", "charge", 0),)}),
     (facts.Retry, {"seen_epoch": 99}),
+    (facts.Retry, {"with_flow": True, "waits_again": True}),
     (facts.Supersede, {}),
     (facts.Supersede, {"epoch": 99}),
     (facts.ChangePriority, {"priority": 0}),
@@ -64,6 +67,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.DeadlinePassed, {}),
     (facts.EventSent, {}),
     (facts.EventSent, {"name": "other", "dedup": "1"}),
+    (facts.EventSent, {"name": UPDATE}),
     (facts.DeferredResolved, {}),
     (facts.ChildCompleted, {}),
     (facts.ChildCompleted, {"status": Status.EXPIRED, "value": None}),

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from outlast.errors import InvalidName
 from outlast.machine import facts
-from outlast.machine.changes import Add, Code
+from outlast.machine.changes import HOME, Add, Code, Matches, Patch
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
-from outlast.model.event import Event, event_key
+from outlast.model.event import UPDATE, Event, event_key
 from outlast.model.record import Now
 from outlast.model.status import TERMINAL, Status
 from tests.unit.machine.build import (
@@ -174,3 +175,43 @@ def test_the_word_of_a_childs_end_is_understood_by_its_parent():
     again = facts.decode_fact(facts.encode_fact(told))
     assert again == told
     assert after(parent, facts.ChildCompleted, child="cart-1/pay", status=Status.FAILED).status is Status.READY
+
+
+# ---- updates --------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_wakes_what_listens_and_is_kept_by_what_does_not_sleep():
+    listening = waiting_for(f"event:{UPDATE}")
+    assert patch_of(changes_of(listening, facts.EventSent, name=UPDATE))["status"] is Status.READY
+    for execution in (active(), ready(), delayed(), backing_off(), held(active())):
+        assert insert_of(changes_of(execution, facts.EventSent, name=UPDATE), Event).name == UPDATE
+
+
+def test_an_update_that_nobody_would_take_is_refused_and_nothing_is_written():
+    refusal = refusal_of(waiting_for("event:plan"), facts.EventSent, name=UPDATE)
+    assert refusal.code is Code.NOT_ALLOWED
+    assert "takes no updates" in refusal.message
+    assert refusal_of(failed(), facts.EventSent, name=UPDATE).code is Code.TERMINAL
+
+
+def test_what_waits_for_its_version_keeps_an_update_for_later():
+    changes = changes_of(waiting_for("version"), facts.EventSent, name=UPDATE)
+    assert insert_of(changes, Event).consumed is False
+
+
+def test_an_answer_takes_the_place_of_the_update_and_rings():
+    before = active()
+    changes = changes_of(before, facts.Answered, dedup="click-1", answer=b"done")
+    asked = event_key(before.namespace, before.id, UPDATE, "click-1")
+    assert changes.writes == (Patch(asked, {"consumed": True, "value": b"done"}),)
+    assert changes.guards == (
+        Matches(before.key, {"status": Status.ACTIVE, "epoch": before.epoch}),
+        Matches(asked, {"name": UPDATE}),
+    )
+    assert changes.rings == (HOME,)
+    assert refusal_of(before, facts.Answered, epoch=99).code is Code.NOT_HOLDER
+
+
+def test_other_reserved_names_are_no_events():
+    with pytest.raises(InvalidName, match="reserved"):
+        facts.EventSent(change_id="1", name="outlast:cancel", value=b"")

@@ -16,6 +16,8 @@ from outlast.model.journal import (
     SUCCEEDED,
     UNDO_SCOPE,
     UNWIND,
+    UPDATE,
+    UPDATE_SCOPE,
     WAIT,
     JournalEntry,
 )
@@ -198,3 +200,29 @@ def test_what_is_undone_is_known_and_no_code_waits_for_it():
     assert cursor.unwound == unwind
     assert (UNDO_SCOPE, "refund", 1) in cursor.recorded
     assert [taken(cursor, A), bool(cursor)] == ["a", False]
+
+
+def updated(name: str, position: int) -> JournalEntry:
+    return entry(name, position, op=UPDATE, scope=UPDATE_SCOPE, value=b"1")
+
+
+def test_an_update_comes_where_it_was_accepted_and_no_operation_is_called_for_it():
+    cursor = replay(entry("a", 0), updated("add", 1), entry("b", 2))
+    assert taken(cursor) is None, "what was recorded before it comes first"
+    assert [taken(cursor, A), taken(cursor, A), taken(cursor, A)] == ["a", "add", None]
+    assert (UPDATE_SCOPE, "add", 1) not in cursor.recorded
+
+
+def test_code_that_ends_before_an_update_that_it_had_takes_another_way():
+    cursor = replay(entry("a", 0), updated("add", 1))
+    assert taken(cursor, A) == "a"
+    cursor.code_ended(())
+    assert cursor
+    assert cursor.head.name == "add"
+
+
+def test_updates_come_at_once_where_a_retried_execution_does_not_get_on():
+    cursor = replay(entry("b", 1), updated("add", 2), retried=True)
+    assert taken(cursor) is None
+    assert cursor.loosens([A], can_move=False)
+    assert taken(cursor) == "add"

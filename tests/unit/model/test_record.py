@@ -10,7 +10,7 @@ from outlast.model.completion import completion_key
 from outlast.model.deferred import deferred_key
 from outlast.model.event import event_key
 from outlast.model.execution import execution_key
-from outlast.model.flow import edge_key, flow_key
+from outlast.model.flow import dependency_key, edge_key, flow_key, member_key, summary_key
 from outlast.model.journal import journal_key
 from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.lane import lane_key, quota_key
@@ -49,6 +49,9 @@ def test_what_belongs_to_an_execution_is_found_under_its_key(kind: type[Record])
         lane_key(0, "n", "gpu"),
         quota_key(0, "n", "stripe"),
         flow_key("n", "f"),
+        summary_key("n", "f"),
+        member_key("n", "e"),
+        dependency_key("n", "e", "d"),
         edge_key("n", "e", "u"),
         tag_key("n", "e", "tier"),
     ],
@@ -59,7 +62,7 @@ def test_a_key_has_a_value_for_each_of_its_fields(key):
 
 
 def test_every_kind_of_key_was_tried():
-    assert len(KINDS) == 14, "a new kind wants its row above"
+    assert len(KINDS) == 17, "a new kind wants its row above"
 
 
 def test_what_a_store_reads_back_is_typed_again():

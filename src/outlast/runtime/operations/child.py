@@ -109,7 +109,7 @@ class StartChild(Performed):
                 )
         return Effects(tells=(facts.Tell(fact.change_id, fact.id, facts.encode_fact(fact)),), adopts=adopts)
 
-    def decode(self, values: Values, data: bytes, what: str) -> Started:
+    def decode(self, values: Values, data: bytes, what: object) -> Started:
         started = values.decode(data, Started, what)
         return started if started.by in ("", self.parent) else structs.replace(started, start=None)
 
@@ -195,7 +195,7 @@ class AwaitChild(Wait):
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return timed_out(parts, operation, execution_id, f"execution {self.child!r} did not end in time; it goes on")
 
-    def decode(self, values: Values, data: bytes, what: str) -> Any:
+    def decode(self, values: Values, data: bytes, what: object) -> Any:
         return values.decode(data, self.annotation, what)
 
     def given_up(self, parts: Parts, execution: Execution) -> Effects:

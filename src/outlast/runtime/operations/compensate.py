@@ -27,7 +27,7 @@ class Compensate(Performed):
     def name(self) -> str:
         return self.step
 
-    def decode(self, values: Values, data: bytes, what: str) -> None:
+    def decode(self, values: Values, data: bytes, what: object) -> None:
         return None
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome:

@@ -54,5 +54,5 @@ class AwaitDeferred(Wait):
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return timed_out(parts, operation, execution_id, f"deferred {self.deferred!r} was not resolved in time")
 
-    def decode(self, values: Values, data: bytes, what: str) -> Any:
+    def decode(self, values: Values, data: bytes, what: object) -> Any:
         return values.decode(data, self.annotation, what)

@@ -57,5 +57,5 @@ class Receive(Wait):
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return timed_out(parts, operation, execution_id, f"no event {self.event!r} came in time")
 
-    def decode(self, values: Values, data: bytes, what: str) -> Any:
+    def decode(self, values: Values, data: bytes, what: object) -> Any:
         return values.decode(data, self.annotation, what)

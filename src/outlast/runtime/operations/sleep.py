@@ -34,5 +34,5 @@ class Sleep(Wait):
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return Outcome(b"null")
 
-    def decode(self, values: Values, data: bytes, what: str) -> None:
+    def decode(self, values: Values, data: bytes, what: object) -> None:
         return None

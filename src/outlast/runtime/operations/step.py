@@ -17,7 +17,7 @@ from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
 from outlast.runtime.current import operation_var, step_var
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operation import Operation, Outcome, ResultOf
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.parts import Parts
 
@@ -53,7 +53,7 @@ class StepCall(Performed):
     def name(self) -> str:
         return self.step.name
 
-    def decode(self, values: Values, data: bytes, what: str) -> Any:
+    def decode(self, values: Values, data: bytes, what: object) -> Any:
         return values.decode(data, self.step.result, what)
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
@@ -66,7 +66,7 @@ class StepCall(Performed):
                 result = await (step.fn(*self.args, **self.kwargs) if here else self._invoke(parts, operation))
                 if operation.dropped:
                     raise asyncio.CancelledError  # its own code caught the one that it was sent
-                data, value = parts.values.settle(result, step.result, f"result of {operation}")
+                data, value = parts.values.settle(result, step.result, ResultOf(operation))
                 return Outcome(data, value=value, tries=tries)
             except CodecHookFailed:
                 raise  # no outcome can be written: the step runs again when the codec is back

@@ -38,7 +38,7 @@ class Tell(Performed):
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
         return Outcome(b"null", effects=owing(parts, execution, self.target, self.fact_of))
 
-    def decode(self, values: Values, data: bytes, what: str) -> None:
+    def decode(self, values: Values, data: bytes, what: object) -> None:
         return None
 
 

@@ -35,5 +35,5 @@ class Timer(Wait):
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return Outcome(None)
 
-    def decode(self, values: Values, data: bytes, what: str) -> None:
+    def decode(self, values: Values, data: bytes, what: object) -> None:
         return None

@@ -34,5 +34,5 @@ class IssueToken(Performed):
         expires_at = await parts.engine.store.now() + self.lasts_ms
         return Outcome(msgspec.json.encode(expires_at), value=expires_at)
 
-    def decode(self, values: Values, data: bytes, what: str) -> Any:
+    def decode(self, values: Values, data: bytes, what: object) -> Any:
         return msgspec.json.decode(data, type=int)

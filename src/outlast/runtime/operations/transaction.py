@@ -10,7 +10,7 @@ from outlast import limits
 from outlast.errors import CodecHookFailed, TransactionUnsupported
 from outlast.model.execution import Execution
 from outlast.runtime.current import attempt_var, connection_var
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operation import Operation, Outcome, ResultOf
 from outlast.runtime.operations.performed import BackOff
 from outlast.runtime.operations.step import StepCall, own_error, stood_in
 from outlast.runtime.parts import Parts
@@ -44,7 +44,7 @@ class TransactionCall(StepCall):
             )
             if isinstance(done, tuple):
                 entry, data = done
-                value = self.decode(parts.values, data, f"result of {operation}")
+                value = self.decode(parts.values, data, ResultOf(operation))
                 return Outcome(data, value=value, tries=tries, entry=entry)
             if isinstance(done, CodecHookFailed):
                 raise done
@@ -64,7 +64,7 @@ class TransactionCall(StepCall):
 
     def _bytes(self, parts: Parts, operation: Operation) -> bytes:
         result = self.step.fn(*self.args, **self.kwargs)
-        return parts.values.settle(result, self.step.result, f"result of {operation}")[0]
+        return parts.values.settle(result, self.step.result, ResultOf(operation))[0]
 
     async def _awaited_bytes(self, parts: Parts, operation: Operation, connection: Any) -> bytes:
         token = connection_var.set(connection)
@@ -72,7 +72,7 @@ class TransactionCall(StepCall):
             result = await self.step.fn(*self.args, **self.kwargs)
         finally:
             connection_var.reset(token)
-        return parts.values.settle(result, self.step.result, f"result of {operation}")[0]
+        return parts.values.settle(result, self.step.result, ResultOf(operation))[0]
 
 
 def transacting(store: Store, name: str, *, is_async: bool) -> Transacting:

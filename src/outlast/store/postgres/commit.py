@@ -355,6 +355,15 @@ class Call:
         values |= time.values()
         return (await session.rows(CALLS["commit"], values))[0]
 
+    def document(self) -> dict[str, Any]:
+        """The same arguments, for who calls by a document: of one change that inserts, and locks nothing loose."""
+        assert not self._locks
+        return {
+            "anchors": self._anchors,
+            "operations": " ".join(self._operations),
+            "docs": {str(slot): rows for slot, rows in self._rows.items()},
+        }
+
     def inboxes_of(self, inboxes: str | None) -> dict[int, int | None]:
         """By change: the inbox of the execution that it is anchored at, before it."""
         if not self._anchors:
@@ -392,16 +401,14 @@ async def _explained(pool: Pool, time: StoreTime, partitions: int, changes: Chan
         call = Call()
         call.add(0, changes)
         now = (await call.locked(session, time))["now_ms"]
-        keys = _seen_by(changes)
+        keys = seen_by(changes)
         records = dict(zip(keys, await load(session, partitions, keys, checked=False), strict=True))
         anchor = _anchored(changes)
         execution = records.get(anchor) if anchor else None
         inbox = execution.inbox if isinstance(execution, Execution) else None
-        failed = _failed(changes, records, now)
+        failed = failed_guard(changes.guards, changes.writes, records, now)
         if failed is not None:
-            if _applied_before(changes, records):
-                return Verdict(True, inbox, again=True), now
-            return Verdict(False, inbox, refused_by=failed, current=records[failed.key]), now
+            return explanation(changes, records, failed), now
         made = await call.made(session, time, careful=True)
         if made["refused_list"]:
             raise StoreUnavailable(f"the change {changes.id!r} met others at every turn")
@@ -412,7 +419,7 @@ async def _explained(pool: Pool, time: StoreTime, partitions: int, changes: Chan
     return verdict, now
 
 
-def _seen_by(changes: Changes) -> list[Key]:
+def seen_by(changes: Changes) -> list[Key]:
     """All that its guards read, that its inserts would meet, and that may carry its id."""
     keys: dict[Key, None] = dict.fromkeys(anchor for anchor in changes.anchors if anchor.kind == _EXECUTION)
     keys |= dict.fromkeys(guard.key for guard in changes.guards)
@@ -422,12 +429,24 @@ def _seen_by(changes: Changes) -> list[Key]:
     return list(keys)
 
 
-def _failed(changes: Changes, records: dict[Key, Record | None], now: int) -> Guard | None:
+def explanation(changes: Changes, records: dict[Key, Record | None], failed: Guard) -> Verdict:
+    """What became of a change of which that guard does not hold."""
+    anchor = _anchored(changes)
+    execution = records.get(anchor) if anchor else None
+    inbox = execution.inbox if isinstance(execution, Execution) else None
+    if applied_before(changes, records):
+        return Verdict(True, inbox, again=True)
+    return Verdict(False, inbox, refused_by=failed, current=records[failed.key])
+
+
+def failed_guard(
+    guards: Sequence[Guard], writes: Sequence[Write], records: dict[Key, Record | None], now: int
+) -> Guard | None:
     """The first guard that does not hold; an insert is guarded by its own key."""
-    for guard in changes.guards:
+    for guard in guards:
         if not _holds(guard, records[guard.key], now):
             return guard
-    for write in changes.writes:
+    for write in writes:
         if isinstance(write, Insert):
             key = _key_of(write)
             if records[key] is not None:
@@ -454,7 +473,7 @@ def _holds(guard: Guard, record: Record | None, now: int) -> bool:
             assert_never(guard)
 
 
-def _applied_before(changes: Changes, records: dict[Key, Record | None]) -> bool:
+def applied_before(changes: Changes, records: dict[Key, Record | None]) -> bool:
     """Refused by one's own record means: applied before, and the reply was lost."""
     for write in changes.writes:
         if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):

@@ -23,7 +23,7 @@ import asyncpg
 
 from outlast.errors import ReplyLost, StoreClosed
 from outlast.store.port import Points
-from outlast.store.postgres.errors import TAKEN, KeyTaken, is_away, sqlstate, translated, was_undone
+from outlast.store.postgres.errors import REFUSED, TAKEN, KeyTaken, is_away, sqlstate, translated, was_undone
 from outlast.store.postgres.statements import bound
 from outlast.store.postgres.url import Address
 
@@ -42,6 +42,9 @@ SETTINGS = {
     "search_path": "outlast",
     "application_name": "outlast",
 }
+
+PLAIN = {"application_name": SETTINGS["application_name"]}
+"""For statements that are not ours: all else as the role has it."""
 
 
 class Session:
@@ -63,6 +66,9 @@ class Session:
         self.point("statement done")
         return rows
 
+    def is_closed(self) -> bool:
+        return bool(self.connection.is_closed())
+
     async def script(self, sql: str) -> None:
         """Any number of statements, without values."""
         self.point("statement")
@@ -76,8 +82,16 @@ Operation = Callable[[Session], Awaitable[T]]
 class Pool:
     """At most `size` connections, the one used last first. Operations that find none free wait in line."""
 
-    def __init__(self, address: Address, *, points: Points | None, on_crash: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        points: Points | None,
+        on_crash: Callable[[BaseException], None],
+        settings: Mapping[str, str] = SETTINGS,
+    ) -> None:
         self._address = address
+        self._settings = settings
         self._points = points
         self._on_crash = on_crash
         self._pid = os.getpid()
@@ -90,8 +104,12 @@ class Pool:
 
     # ---- operations -----------------------------------------------------------------------------------------------
 
-    async def call(self, name: str, operation: Operation[T], *, transaction: bool = False, writes: bool = True) -> T:
-        """The operation's answer: once it is durable, if it writes."""
+    async def call(
+        self, name: str, operation: Operation[T], *, transaction: bool | None = False, writes: bool = True
+    ) -> T:
+        """The operation's answer: once it is durable, if it writes.
+
+        With `transaction` it is one, without it a single statement; None: it begins and ends one itself."""
         if self._closed or self._pid != os.getpid():
             raise StoreClosed(f"the store {self._address.shown} is closed, or was opened in another process")
         points = self._points if writes else None
@@ -118,15 +136,18 @@ class Pool:
             self._on_crash(crash)
             raise
 
-    async def _until_answered(self, name: str, operation: Operation[T], transaction: bool, points: Points | None) -> T:
+    async def _until_answered(
+        self, name: str, operation: Operation[T], transaction: bool | None, points: Points | None
+    ) -> T:
         began, pause_s = time.monotonic(), PAUSE_MIN_S
+        whole = transaction is not None and (transaction or self._address.pgbouncer)
         while True:
             try:
-                return await self._once(name, operation, transaction or self._address.pgbouncer, points)
-            except ReplyLost:
+                return await self._once(name, operation, whole, points)
+            except (ReplyLost, KeyTaken):
                 raise
             except Exception as error:
-                if sqlstate(error) == TAKEN:
+                if sqlstate(error) in (TAKEN, REFUSED):
                     raise KeyTaken from error
                 again = was_undone(error) or is_away(error)
                 if not again or self._closed or time.monotonic() - began > self._address.patience_s:
@@ -145,7 +166,7 @@ class Pool:
             try:
                 session = Session(connection, points, name)
                 if transaction:
-                    await connection.execute(self._begin())
+                    await connection.execute(self.begin())
                 answer = await operation(session)
                 if transaction:
                     session.point("commit")
@@ -169,11 +190,11 @@ class Pool:
                 else:
                     connection.terminate()
 
-    def _begin(self) -> str:
+    def begin(self) -> str:
         if not self._address.pgbouncer:
             return "BEGIN"
         # Another's server connection from one transaction to the next: settings go with the transaction.
-        return "BEGIN; " + "; ".join(f"SET LOCAL {name} = {value}" for name, value in SETTINGS.items())
+        return "; ".join(("BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())))
 
     # ---- connections ----------------------------------------------------------------------------------------------
 
@@ -182,7 +203,7 @@ class Pool:
             connection = self._free.pop()
             if not connection.is_closed():
                 return connection
-        return await connect(self._address)
+        return await connect(self._address, self._settings)
 
     async def close(self) -> None:
         """Let what was begun finish, then end the connections."""
@@ -206,12 +227,11 @@ class Pool:
         self._free.clear()
 
 
-async def connect(address: Address) -> Any:
-    settings = {} if address.pgbouncer else SETTINGS
+async def connect(address: Address, settings: Mapping[str, str] = SETTINGS) -> Any:
     return await asyncpg.connect(
         address.dsn,
         timeout=CONNECT_TIMEOUT_S,
-        server_settings=settings,
+        server_settings={} if address.pgbouncer else dict(settings),
         statement_cache_size=0 if address.pgbouncer else 200,
         max_cached_statement_lifetime=0,
     )

@@ -19,10 +19,12 @@ from outlast.errors import (
 
 TAKEN = "OL001"
 """Our own: an insert met a record, and nothing was written."""
+REFUSED = "OL003"
+"""Our own: a guard of the change that ends a transaction does not hold."""
 
 
 class KeyTaken(Exception):
-    """`TAKEN`, inside of the store: the commit is asked again, carefully."""
+    """`TAKEN` or `REFUSED`, inside of the store: what stands there is looked at first, then it is asked again."""
 
 
 _UNDONE = {"40001", "40P01"}

@@ -7,12 +7,21 @@ database while a deploy rolls. `migrate` creates those that are missing.
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Final
 
+import msgspec
+
+from outlast import limits
+from outlast.machine import Changes, View, decide, facts
+from outlast.machine.changes import Insert
 from outlast.model.execution import Execution
 from outlast.model.kinds import OF_EXECUTION
-from outlast.store.postgres.statements import TABLES, Table, statement
+from outlast.model.payload import Payload
+from outlast.model.retry import RetryPolicy
+from outlast.model.tag import Tag
+from outlast.store.postgres.statements import RELATIVE, TABLES, Table, statement
 
-LOOSE = ("flow", "lane", "outbox", "quota", "session")
+LOOSE = ("flow", "lane", "outbox", "quota", "session", "summary")
 """Kinds whose records no execution's row covers: locked by themselves, in this order, after the executions."""
 OPERATIONS = ("guard", "delete", "insert", "put", "patch", "add")
 
@@ -96,6 +105,44 @@ def _purge() -> str:
     return statement("purge:function").format(name="{name}", tagged=statement("purge:tagged"), each=each)
 
 
+def _sample(delay_ms: int) -> str:
+    """What the machine answers to a start, with marks where the names go: what `outlast.start` makes its rows from."""
+    marked = facts.Start(
+        change_id="",
+        namespace="%1$s",
+        id="id",
+        workflow="%1$s",
+        version="%2$s",
+        requires=("%3$s",),
+        lane="%2$s",
+        input=b"",
+        input_digest="",
+        delay_ms=delay_ms,
+    )
+    answer = decide(View(0, None), marked, 0)
+    assert isinstance(answer, Changes)
+    rows = {write.record.KIND: _row(write) for write in answer.writes if isinstance(write, Insert)}
+    assert rows.keys() == {Execution.KIND, Payload.KIND}, "a start writes more than outlast.start knows of"
+    return msgspec.json.encode({**rows, "heard": heard_by_all(answer.rings)}).decode()
+
+
+def _row(write: Insert) -> dict[str, object]:
+    return TABLES[write.record.KIND].row(write.record, 0, 0)
+
+
+def heard_by_all(channels: tuple[str, ...]) -> str | None:
+    """What NOTIFY says to every process: nobody listens under this sender's name."""
+    return "\n".join(("sql", *channels)) if channels else None
+
+
+def _filled(text: str, **more: object) -> str:
+    """For texts with braces of their own."""
+    numbers = {name: value for name, value in vars(limits).items() if name.isupper()}
+    for name, value in {**numbers, **more}.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
+
+
 def _named(what: str, text: str) -> tuple[str, str]:
     name = f"{what}_{sha256(text.encode()).hexdigest()[:8]}"
     return name, text.replace("{name}", name)
@@ -117,3 +164,42 @@ for _what, _text in _TEXTS.items():
     _name, _made = _named(_what, _text)
     FUNCTIONS[_name] = _made
     CALLS[_what] = statement(f"{_what}:call").format(name=_name)
+
+
+_COMMIT = next(name for name in FUNCTIONS if name.startswith("commit_"))
+
+
+def _settling() -> None:
+    """Adds the function of `transact.sql`."""
+    text = _filled(statement("transact:function"), commit=_COMMIT, slots=len(SLOTS))
+    name, text = _named("settle", text)
+    FUNCTIONS[name] = text
+    CALLS["transact"] = statement("transact:call").replace("{name}", name)
+
+
+def _starting() -> str:
+    """Adds the functions of `start.sql`; the text of the one whose name never changes."""
+    canonical, text = _named("canonical", statement("start:canonical").replace("{canonical}", "{name}"))
+    FUNCTIONS[canonical] = text
+    text = _filled(statement("start:function"), commit=_COMMIT, slots=len(SLOTS)).replace("{start}", "{name}")
+    face = _filled(
+        statement("start:face"),
+        canonical=canonical,
+        ready=_sample(0),
+        delayed=_sample(1),
+        retry=msgspec.json.encode(RetryPolicy(max_attempts=3)).decode(),
+        RELATIVE=RELATIVE,
+        slot_execution=SLOTS["insert", Execution.KIND],
+        slot_payload=SLOTS["insert", Payload.KIND],
+        slot_tag=SLOTS["put", Tag.KIND],
+    )
+    start = f"start_{sha256((text + face).encode()).hexdigest()[:8]}"
+    FUNCTIONS[start] = text.replace("{name}", start)
+    for part in ("join", "call"):
+        CALLS[f"start:{part}"] = statement(f"start:{part}").replace("{start}", start)
+    return face.replace("{start}", start)
+
+
+_settling()
+FACE: Final = _starting()
+"""`outlast.start`, for everybody: made anew by the release that creates the newest functions behind it."""

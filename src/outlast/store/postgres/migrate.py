@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from typing import NamedTuple
 
 from outlast.errors import InvalidConfig, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreCorrupt
 from outlast.store.postgres.connection import Session
-from outlast.store.postgres.functions import FUNCTIONS
+from outlast.store.postgres.functions import FACE, FUNCTIONS
 from outlast.store.postgres.statements import statement
 from outlast.store.postgres.url import PARTITIONS_DEFAULT
 
@@ -26,32 +27,54 @@ def migrations() -> dict[int, str]:
 
 
 SCHEMA = max(migrations())
+OLDEST = 1
+"""Code of this schema or a later one works on `SCHEMA`. Migrations add (tables, columns with a default); one that takes
+something away raises this number, one release after the last that used it: while a deploy rolls, both are at work."""
 
 
-async def schema_of(session: Session) -> tuple[int, int]:
-    """The schema's number in this database, and its partitions; (0, 0) if there is none."""
+class Meta(NamedTuple):
+    """What a store knows of itself; the schema is 0 if there is none."""
+
+    schema: int = 0
+    partitions: int = 0
+    identity: str = ""
+    """No other database has the same."""
+    oldest: int = 0
+    """The oldest code that can work with it."""
+
+    def is_too_new(self) -> bool:
+        return self.schema > SCHEMA and not 0 < self.oldest <= SCHEMA
+
+
+async def schema_of(session: Session) -> Meta:
     if (await session.rows(statement("migrate:has_schema")))[0]["n"] == 0:
-        return 0, 0
-    meta = {row["name"]: row["value"] for row in await session.rows(statement("migrate:read"))}
+        return Meta()
+    rows = await session.rows(statement("migrate:read"))
+    if not rows:
+        return Meta()
+    meta = {row["name"]: row["value"] for row in rows}
     number, partitions = meta.get("schema", "0"), meta.get("partitions", "0")
     if not (number.isdecimal() and partitions.isdecimal()):
         raise StoreCorrupt(f"outlast.meta says schema {number!r} and partitions {partitions!r}: restore a backup")
-    return int(number), int(partitions)
+    oldest = meta.get("oldest", number)
+    identity = " ".join((meta.get("identity", ""), rows[0]["database"]))
+    return Meta(int(number), int(partitions), identity, int(oldest) if oldest.isdecimal() else 0)
 
 
-async def check_schema(session: Session) -> int:
-    """The number of partitions, if this code can work with what is there."""
-    found, partitions = await schema_of(session)
+async def check_schema(session: Session) -> Meta:
+    """What is there, if this code can work with it."""
+    meta = await schema_of(session)
+    found = meta.schema
     if found == 0:
         raise SchemaMissing("there is no Outlast schema in this database yet: run migrate() first")
     if found < SCHEMA:
         raise SchemaOutdated(f"the database has schema {found}, this version of Outlast needs {SCHEMA}: run migrate()")
-    if found > SCHEMA:
+    if meta.is_too_new():
         raise SchemaTooNew(found, SCHEMA)
     missing = await _missing(session)
     if missing:
         raise SchemaOutdated(f"functions of this version are missing in the database ({missing[0]}): run migrate()")
-    return partitions
+    return meta
 
 
 async def _missing(session: Session) -> list[str]:
@@ -62,24 +85,34 @@ async def _missing(session: Session) -> list[str]:
 
 async def is_current(session: Session, partitions: int | None) -> bool:
     """Whether there is nothing to do: then a role that may not change the schema can call migrate too."""
-    found, stored = await schema_of(session)
-    if found > SCHEMA:
+    meta = await schema_of(session)
+    found, stored = meta.schema, meta.partitions
+    if meta.is_too_new():
         raise SchemaTooNew(found, SCHEMA)
     if found and partitions not in (None, stored):
         raise InvalidConfig(f"this store was created with {stored} partitions; ?partitions={partitions} comes too late")
-    return found == SCHEMA and not await _missing(session)
+    return found >= SCHEMA and not await _missing(session)
 
 
 async def migrate(session: Session, partitions: int | None) -> int:
     """Apply what is missing, inside the caller's transaction."""
     await session.rows(statement("migrate:lock"))
-    found, _ = await schema_of(session)
-    if found > SCHEMA:
+    meta = await schema_of(session)
+    found = meta.schema
+    if meta.is_too_new():
         raise SchemaTooNew(found, SCHEMA)
     texts = [text for number, text in migrations().items() if number > found]
-    texts += [FUNCTIONS[name] for name in (await _missing(session) if found else FUNCTIONS)]
+    missing = await _missing(session) if found else list(FUNCTIONS)
+    texts += [FUNCTIONS[name] for name in missing]
+    if any(name in FACE for name in missing) and found <= SCHEMA:
+        texts.append(FACE)
     if texts:
-        stored = {"schema": str(SCHEMA), "partitions": str(partitions or PARTITIONS_DEFAULT)}
         await session.script(";\n".join(texts))
+    if texts and found <= SCHEMA:
+        stored = {
+            "schema": str(SCHEMA),
+            "partitions": str(partitions or PARTITIONS_DEFAULT),
+            "oldest": str(OLDEST),
+        }
         await session.rows(statement("migrate:write"), stored)
     return SCHEMA

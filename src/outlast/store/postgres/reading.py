@@ -8,17 +8,18 @@ from typing import Any
 
 import msgspec
 
-from outlast import limits
-from outlast.errors import InvalidInput, LimitExceeded
+from outlast.errors import InvalidInput
 from outlast.machine.invariants import check
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
 from outlast.model.session import Session as WorkerSession
-from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query
+from outlast.store.conditions import conditions_of, cursor_number
+from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
 from outlast.store.postgres.connection import Session
 from outlast.store.postgres.statements import TABLES, Table, statement
 from outlast.store.postgres.time import StoreTime
@@ -144,17 +145,23 @@ async def _found(session: Session, query: Query) -> list[Execution]:
         merged = [execution for one in each for execution in await _found(session, one)]
         merged.sort(key=lambda execution: (execution.created_at, execution.id), reverse=True)
         return merged[: query.limit]
-    conditions, values = _conditions(query)
+    conditions, values = conditions_of(query, statement, list)
     source, more = await _source(session, query, few=FEW)
-    sql = statement("find:select").format(columns=_EXECUTION.select, source=source, conditions=f"{more} {conditions}")
+    sql = statement("find:select").format(
+        columns=_EXECUTION.select,
+        source=source,
+        conditions=f"{more} {conditions}",
+        listed=statement("find:listed"),
+    )
     rows = await session.rows(sql, {**values, "limit": query.limit})
     return [check(record) for row in rows if isinstance(record := _EXECUTION.record(row), Execution)]
 
 
 async def count(session: Session, query: Query) -> int:
-    conditions, values = _conditions(query)
+    conditions, values = conditions_of(query, statement, list)
     source, more = await _source(session, query, few=None)
-    sql = statement("find:count").format(source=source, conditions=f"{more} {conditions}")
+    listed = statement("find:listed")
+    sql = statement("find:count").format(source=source, conditions=f"{more} {conditions}", listed=listed)
     return (await session.rows(sql, values))[0]["n"]
 
 
@@ -167,72 +174,25 @@ async def _source(session: Session, query: Query, *, few: int | None) -> tuple[s
     return statement("find:in_order"), ""
 
 
-def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
-    parts: list[str] = []
-    values: dict[str, Any] = {"namespace": query.namespace}
-
-    def add(part: str, **more: Any) -> None:
-        parts.append(statement(f"find:{part}"))
-        values.update(more)
-
-    if len(query.status) == 1:
-        add("status_one", status=next(iter(query.status)))
-    elif query.status:
-        add("status_any", status=sorted(query.status))
-    if query.workflow is not None:
-        add("workflow", workflow=query.workflow)
-    if query.lane is not None:
-        add("lane", lane=query.lane)
-    if query.reason is not None:
-        add("reason", reason=query.reason)
-    if len(query.tags) > limits.TAGS_MAX:
-        raise LimitExceeded("tags", actual=len(query.tags), limit=limits.TAGS_MAX, unit="tags")
-    for number, (tag, value) in enumerate(query.tags.items()):
-        parts.append(statement("find:tag").format(n=number))
-        values |= {f"tag_{number}": tag, f"value_{number}": value}
-    if query.id_prefix:
-        add("id_prefix", id_prefix=query.id_prefix, id_prefix_end=_behind(query.id_prefix))
-    if query.created_from is not None:
-        add("created_from", created_from=query.created_from)
-    if query.created_before is not None:
-        add("created_before", created_before=query.created_before)
-    if query.after is not None:
-        created_at, colon, execution_id = query.after.partition(":")
-        if not colon:
-            raise InvalidInput(f"{query.after!r} is not a cursor of find")
-        add("after", after_created_at=_number(created_at, "find"), after_id=execution_id)
-    return " ".join(parts), values
-
-
-def _behind(prefix: str) -> str:
-    """The next string that does not begin with the prefix: its last character, plus one."""
-    kept = prefix.rstrip("\U0010ffff")
-    if not kept:
-        return prefix * (limits.ID_MAX_CHARS + 1)  # no character is higher, and no id is as long
-    code = ord(kept[-1]) + 1
-    return kept[:-1] + chr(0xE000 if code == 0xD800 else code)  # half characters are no text
-
-
-def _number(text: str, what: str) -> int:
-    """The number in a cursor."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise InvalidInput(f"{text!r} is not from a cursor of {what}")
-    return int(text)
-
-
 # ---- due ----------------------------------------------------------------------------------------------------------
 
-_DUE_TABLE = {DueKind.OUTBOX: TABLES[Delivery.KIND], DueKind.SESSION: TABLES[WorkerSession.KIND]}
+_DUE_TABLE = {
+    DueKind.OUTBOX: TABLES[Delivery.KIND],
+    DueKind.SESSION: TABLES[WorkerSession.KIND],
+    DueKind.FLOW: TABLES[Flow.KIND],
+    DueKind.CANCEL: TABLES[Flow.KIND],
+    DueKind.SUMMARY: TABLES[Summary.KIND],
+    DueKind.DEPENDENCY: TABLES[Summary.KIND],
+    DueKind.SIBLING: TABLES[Member.KIND],
+}
+_FILTERED_BY = {DueKind.OUTBOX: ("target", "tag_elsewhere"), DueKind.SIBLING: ("execution", "tag")}
 
 
 async def due(session: Session, time: StoreTime, kind: DueKind, limit: int, filter: Filter) -> Due:
     at = await now(session, time)
     table = _DUE_TABLE.get(kind, _EXECUTION)
     # What is owed is kept where it was caused: its target may live in another partition.
-    text, values = filtered(filter, "target", "tag_elsewhere") if kind is DueKind.OUTBOX else filtered(filter, "id")
-    if kind is DueKind.SESSION:
-        # A session belongs to a worker, not to a namespace: no filter applies.
-        text, values = "", {}
+    text, values = filtered(filter_of(kind, filter), *_FILTERED_BY.get(kind, ("id", "tag")))
     part = statement(f"due:{kind}").format(columns=table.select, filter=text)
     rows = await session.rows(part, {"now": at, "limit": limit, **values})
     items = [DueItem(row[0], table.record(row[1:])) for row in rows]
@@ -280,7 +240,7 @@ async def completions(session: Session, after: str | None, limit: int, filter: F
     """Up to the oldest transaction under way: everything above the cursor is still to come."""
     table = TABLES[Completion.KIND]
     tx, _, seq = (after or "0:0").partition(":")
-    start = {"after_tx": str(_number(tx, "completions")), "after_seq": _number(seq, "completions")}
+    start = {"after_tx": str(cursor_number(tx, "completions")), "after_seq": cursor_number(seq, "completions")}
     text, values = filtered(filter, "execution")
     sql = statement("completions:page").format(columns=table.select, filter=text)
     before = after or "0:0"

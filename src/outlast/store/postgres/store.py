@@ -8,6 +8,7 @@ step of a lone execution is one round trip. Durable as the server is: with its d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from outlast import limits
 from outlast.errors import StoreClosed
@@ -18,6 +19,7 @@ from outlast.store.checks import check_batch, check_claim, check_frames, check_l
 from outlast.store.port import (
     EVERYTHING,
     Appended,
+    Body,
     Capabilities,
     Claimed,
     ClaimRequest,
@@ -28,13 +30,16 @@ from outlast.store.port import (
     Feed,
     Filter,
     Health,
+    Joined,
     Page,
     Points,
     Query,
     Renewed,
+    Transacted,
+    Verdict,
 )
-from outlast.store.postgres import claim, commit, health, reading, writing
-from outlast.store.postgres.connection import Pool
+from outlast.store.postgres import claim, commit, health, joining, reading, transacting, writing
+from outlast.store.postgres.connection import PLAIN, Pool
 from outlast.store.postgres.doorbell import Doorbell, Listener
 from outlast.store.postgres.migrate import SCHEMA, check_schema, is_current, migrate
 from outlast.store.postgres.time import StoreTime
@@ -49,7 +54,9 @@ class PostgresStore:
         self._time = StoreTime(clock)
         self._points = points
         self._partitions = self._address.partitions or PARTITIONS_DEFAULT
+        self._identity = ""
         self._parts: tuple[Pool, Doorbell] | None = None
+        self._transactions: Pool | None = None
 
     @property
     def url(self) -> str:
@@ -61,7 +68,9 @@ class PostgresStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(native_doorbell=self._address.doorbell, exact_order=True)
+        return Capabilities(
+            native_doorbell=self._address.doorbell, exact_order=True, transactions="async def", joins=True
+        )
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -70,10 +79,11 @@ class PostgresStore:
             return
         pool = self._new_pool()
         try:
-            self._partitions = await pool.call("open", check_schema, writes=False)
+            meta = await pool.call("open", check_schema, writes=False)
         except BaseException:
             pool.terminate()
             raise
+        self._partitions, self._identity = meta.partitions, meta.identity
         if self._parts is None:
             self._parts = pool, Doorbell(self._address, pool)
         else:
@@ -91,6 +101,9 @@ class PostgresStore:
 
     async def close(self) -> None:
         parts, self._parts = self._parts, None
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            await transactions.close()
         if parts is not None:
             pool, bell = parts
             await bell.close()
@@ -102,6 +115,9 @@ class PostgresStore:
     def _crashed(self, crash: BaseException) -> None:
         """A test's crash point: from here on this store is a dead process."""
         parts, self._parts = self._parts, None
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            transactions.terminate()
         if parts is not None:
             pool, bell = parts
             bell.let_go()
@@ -120,14 +136,27 @@ class PostgresStore:
         if not batch:
             return Committed(await self.now(), [])
         committed = await commit.commit(pool, self._time, self._partitions, batch)
-        rings = {
-            partition_channel(changes.partition) if ring == HOME else ring
-            for changes, verdict in zip(batch, committed.verdicts, strict=True)
-            if verdict.applied and not verdict.again
-            for ring in changes.rings
-        }
-        bell.ring(rings)
+        bell.ring(_rings(batch, committed.verdicts))
         return committed
+
+    async def transact(self, check: Changes, body: Body, *, limit_ms: int) -> Transacted:
+        check_batch([check])
+        pool, bell = self._opened()
+        if self._transactions is None:
+            self._transactions = Pool(self._address, points=self._points, on_crash=self._crashed, settings=PLAIN)
+        own = self._transactions
+        done = await transacting.transact(pool, own, self._time, self._partitions, check, body, limit_ms)
+        if done.verdict is not None and done.verdict.applied:
+            bell.ring(_rings([check], [done.verdict]))
+        return done
+
+    async def join(self, connection: Any, changes: Changes) -> Joined:
+        check_batch([changes])
+        return await joining.carried(joining.starting(self._identity, self._time, changes), connection)
+
+    def join_blocking(self, connection: Any, changes: Changes) -> Joined:
+        check_batch([changes])
+        return joining.carried_blocking(joining.starting(self._identity, self._time, changes), connection)
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         check_claim(request)
@@ -210,3 +239,13 @@ class PostgresStore:
 
     def listen(self) -> Listener:
         return self._opened()[1].listen()
+
+
+def _rings(batch: Sequence[Changes], verdicts: Sequence[Verdict]) -> set[str]:
+    """Whom to tell of what was written just now."""
+    return {
+        partition_channel(changes.partition) if ring == HOME else ring
+        for changes, verdict in zip(batch, verdicts, strict=True)
+        if verdict.applied and not verdict.again
+        for ring in changes.rings
+    }

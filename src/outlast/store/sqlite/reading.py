@@ -7,16 +7,17 @@ from typing import Any
 
 import msgspec
 
-from outlast import limits
-from outlast.errors import InvalidInput, LimitExceeded
+from outlast.errors import InvalidInput
 from outlast.machine.invariants import check
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
 from outlast.model.record import Key, Record
 from outlast.model.session import Session
-from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query
+from outlast.store.conditions import conditions_of, cursor_number
+from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
 from outlast.store.sqlite.connection import Transaction
 from outlast.store.sqlite.statements import TABLES, Table, statement
 
@@ -86,17 +87,20 @@ def _found(tx: Transaction, query: Query) -> list[Execution]:
         merged = [execution for one in each for execution in _found(tx, one)]
         merged.sort(key=lambda execution: (execution.created_at, execution.id), reverse=True)
         return merged[: query.limit]
-    conditions, values = _conditions(query)
+    conditions, values = conditions_of(query, statement, _listed)
     source = _source(tx, query, few=FEW)
-    sql = statement("find:select").format(columns=_EXECUTION.columns_of_x, source=source, conditions=conditions)
+    sql = statement("find:select").format(
+        columns=_EXECUTION.columns_of_x, source=source, conditions=conditions, listed=statement("find:listed")
+    )
     rows = tx.rows(sql, {**values, "limit": query.limit})
     return [check(record) for row in rows if isinstance(record := _EXECUTION.record(row), Execution)]
 
 
 def count(tx: Transaction, query: Query) -> int:
-    conditions, values = _conditions(query)
+    conditions, values = conditions_of(query, statement, _listed)
     source = _source(tx, query, few=None)
-    return tx.rows(statement("find:count").format(source=source, conditions=conditions), values)[0][0]
+    sql = statement("find:count").format(source=source, conditions=conditions, listed=statement("find:listed"))
+    return tx.rows(sql, values)[0][0]
 
 
 def _source(tx: Transaction, query: Query, *, few: int | None) -> str:
@@ -108,71 +112,27 @@ def _source(tx: Transaction, query: Query, *, few: int | None) -> str:
     return statement("find:in_order")
 
 
-def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
-    parts: list[str] = []
-    values: dict[str, Any] = {"namespace": query.namespace}
-
-    def add(part: str, **more: Any) -> None:
-        parts.append(statement(f"find:{part}"))
-        values.update(more)
-
-    if len(query.status) == 1:
-        add("status_one", status=next(iter(query.status)))
-    elif query.status:
-        add("status_any", status=msgspec.json.encode(sorted(query.status)).decode())
-    if query.reason is not None:
-        add("reason", reason=query.reason)
-    if query.workflow is not None:
-        add("workflow", workflow=query.workflow)
-    if query.lane is not None:
-        add("lane", lane=query.lane)
-    if len(query.tags) > limits.TAGS_MAX:
-        raise LimitExceeded("tags", actual=len(query.tags), limit=limits.TAGS_MAX, unit="tags")
-    for number, (tag, value) in enumerate(query.tags.items()):
-        parts.append(statement("find:tag").format(n=number))
-        values |= {f"tag_{number}": tag, f"value_{number}": value}
-    if query.id_prefix:
-        add("id_prefix", id_prefix=query.id_prefix, id_prefix_end=_behind(query.id_prefix))
-    if query.created_from is not None:
-        add("created_from", created_from=query.created_from)
-    if query.created_before is not None:
-        add("created_before", created_before=query.created_before)
-    if query.after is not None:
-        created_at, colon, execution_id = query.after.partition(":")
-        if not colon:
-            raise InvalidInput(f"{query.after!r} is not a cursor of find")
-        add("after", after_created_at=_number(created_at, "find"), after_id=execution_id)
-    return " ".join(parts), values
-
-
-def _behind(prefix: str) -> str:
-    """The next string that does not begin with the prefix: its last character, plus one."""
-    kept = prefix.rstrip("\U0010ffff")
-    if not kept:
-        return prefix * (limits.ID_MAX_CHARS + 1)  # no character is higher, and no id is as long
-    code = ord(kept[-1]) + 1
-    return kept[:-1] + chr(0xE000 if code == 0xD800 else code)  # half characters are no text
-
-
-def _number(text: str, what: str) -> int:
-    """The number in a cursor."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise InvalidInput(f"{text!r} is not from a cursor of {what}")
-    return int(text)
+def _listed(values: list[str]) -> str:
+    return msgspec.json.encode(values).decode()
 
 
 # ---- due ----------------------------------------------------------------------------------------------------------
 
-_DUE_TABLE = {DueKind.OUTBOX: TABLES[Delivery.KIND], DueKind.SESSION: TABLES[Session.KIND]}
-_EXECUTION_ID = {DueKind.OUTBOX: "target"}
+_DUE_TABLE = {
+    DueKind.OUTBOX: TABLES[Delivery.KIND],
+    DueKind.SESSION: TABLES[Session.KIND],
+    DueKind.FLOW: TABLES[Flow.KIND],
+    DueKind.CANCEL: TABLES[Flow.KIND],
+    DueKind.SUMMARY: TABLES[Summary.KIND],
+    DueKind.DEPENDENCY: TABLES[Summary.KIND],
+    DueKind.SIBLING: TABLES[Member.KIND],
+}
+_EXECUTION_ID = {DueKind.OUTBOX: "target", DueKind.SIBLING: "execution"}
 
 
 def due(tx: Transaction, kind: DueKind, limit: int, filter: Filter) -> Due:
     table = _DUE_TABLE.get(kind, _EXECUTION)
-    text, values = filtered(filter, _EXECUTION_ID.get(kind, "id"))
-    if kind is DueKind.SESSION:
-        # A session belongs to a worker, not to a namespace: no filter applies.
-        text, values = "", {}
+    text, values = filtered(filter_of(kind, filter), _EXECUTION_ID.get(kind, "id"))
     part = statement(f"due:{kind}").format(columns=table.columns_of_x, filter=text)
     rows = tx.rows(part, {"now": tx.now, "limit": limit, **values})
     items = [DueItem(row[0], table.record(row[1:])) for row in rows]
@@ -211,7 +171,7 @@ def completions(tx: Transaction, after: str | None, limit: int, filter: Filter) 
     table = TABLES[Completion.KIND]
     text, values = filtered(filter, "execution")
     sql = statement("completions").format(columns=table.columns_of_x, filter=text)
-    start = 0 if after is None else _number(after, "completions")
+    start = 0 if after is None else cursor_number(after, "completions")
     rows = tx.rows(sql, {"after": start, "limit": limit, **values})
     found = [record for row in rows if isinstance(record := table.record(row), Completion)]
     if len(found) == limit:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from outlast.errors import InvalidInput
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, Member, Summary
 from outlast.model.kinds import KINDS
 from outlast.model.outbox import Delivery
 from outlast.model.record import Now, Plain, Record
@@ -207,6 +208,12 @@ INDEXES = (
     Index(name="workflow", kind=_E, group=("namespace", "workflow"), member=_NEWEST),
     _time("delivery", Delivery.KIND, "due_at"),
     _time("session_end", Session.KIND, "expires_at"),
+    _time("flow_retention", Flow.KIND, "purge_at"),
+    _time("flow_cancel", Flow.KIND, "cancel_at"),
+    Index(name="staging", kind=Flow.KIND, where="staged_at", group=("namespace",), score="staged_at"),
+    _time("summary_check", Summary.KIND, "check_at"),
+    _time("summary_depend", Summary.KIND, "depend_at"),
+    _time("member_siblings", Member.KIND, "siblings_at"),
     Index(name="tagged", kind=Tag.KIND, group=("namespace", "tag", "value"), member=(Part("execution"),)),
     *(
         Index(name=f"order_{name}", kind=name, where="seq", score="seq")
@@ -223,10 +230,15 @@ DUE: dict[DueKind, tuple[str, str, str]] = {
     DueKind.RETENTION: (_E, "retention", "purge_at"),
     DueKind.OUTBOX: (Delivery.KIND, "delivery", "due_at"),
     DueKind.SESSION: (Session.KIND, "session_end", "expires_at"),
+    DueKind.FLOW: (Flow.KIND, "flow_retention", "purge_at"),
+    DueKind.CANCEL: (Flow.KIND, "flow_cancel", "cancel_at"),
+    DueKind.SUMMARY: (Summary.KIND, "summary_check", "check_at"),
+    DueKind.DEPENDENCY: (Summary.KIND, "summary_depend", "depend_at"),
+    DueKind.SIBLING: (Member.KIND, "member_siblings", "siblings_at"),
 }
 """The kind of record, the index and the time of each kind of due."""
 
-EXECUTION_ID = {_E: "id", Delivery.KIND: "target", Completion.KIND: "execution"}
+EXECUTION_ID = {_E: "id", Delivery.KIND: "target", Completion.KIND: "execution", Member.KIND: "execution"}
 """Which field names the execution that a record is about."""
 
 

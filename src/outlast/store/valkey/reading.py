@@ -16,7 +16,7 @@ from outlast.model.execution import Execution
 from outlast.model.frame import Frame
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
-from outlast.store.port import EVERYTHING, Due, DueItem, DueKind, Feed, Filter, Page, Query
+from outlast.store.port import EVERYTHING, Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
 from outlast.store.valkey.claim import Call
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import OWNED, encoded, home, owner, place, text, whole
@@ -285,7 +285,7 @@ async def due(call: Call, kind: DueKind, limit: int, filter: Filter, partitions:
                 now or False,
                 what,
                 limit,
-                filtered(filter),
+                filtered(filter_of(kind, filter)),
                 whole(p) if kind is DueKind.LEASE else layout.number,
                 index,
                 namespace,

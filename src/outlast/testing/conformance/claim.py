@@ -53,6 +53,7 @@ from outlast.testing.conformance.actors import (
     start_changes,
     start_fact,
     start_many,
+    steps,
     suspended,
     suspends,
     tell,
@@ -312,6 +313,17 @@ class ClaimGateConformance(Conformance):
         assert await claimed_ids(store) == ["alone"]
         await put(store, partition(store, "nightly"), msgspec.structs.replace(nightly, state=FlowState.OPEN))
         assert await claimed_ids(store) == ["nightly/extract"]
+
+    async def test_a_cancelled_member_of_a_closed_flow_is_taken_to_undo_what_it_did(self, store: Store) -> None:
+        held = await running(store, "nightly/extract", flow="nightly")
+        await tell(store, held.id, steps(held, unwinds=True))
+        await tell(store, held.id, suspends(held, waits=("event:plan",)))
+        stopped = Flow(namespace=NAMESPACE, id="nightly", state=FlowState.STOPPED, created_at=0, change_id="f")
+        await put(store, partition(store, "nightly"), stopped)
+        await tell(store, held.id, sends(name="plan"))
+        assert await claimed_ids(store) == []
+        await tell(store, held.id, cancels())
+        assert await claimed_ids(store) == [held.id]
 
     async def test_a_hundred_members_of_a_closed_flow_do_not_hide_a_match(self, store: Store) -> None:
         flow = Flow(namespace=NAMESPACE, id=ROOT, state=FlowState.STOPPED, created_at=0, change_id="f")

@@ -12,6 +12,7 @@ from outlast.errors import InvalidInput
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Delete, Insert
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, FlowState, Member, Summary
 from outlast.model.outbox import Delivery
 from outlast.model.record import Now, Record
 from outlast.model.session import Session, session_key
@@ -85,6 +86,30 @@ async def _session(store: Store, name: str, options: dict[str, Any]) -> None:
     await store.renew(f"worker of {name}", lease_ttl_ms=DUE_MS)
 
 
+def _record(made: Callable[[str, str], Record]) -> Arrange:
+    async def arrange(store: Store, name: str, options: dict[str, Any]) -> None:
+        await start(store, name, **options)
+        record = made(options.get("namespace", NAMESPACE), name)
+        home = partition(store, name, options.get("namespace", NAMESPACE))
+        changes = Changes(id=new_id(), partition=home, anchors=(record.key,), writes=(Insert(record),))
+        assert (await commit_one(store, changes)).applied
+
+    return arrange
+
+
+def _flow(namespace: str, name: str, **times: Any) -> Flow:
+    return Flow(namespace=namespace, id=name, state=FlowState.OPEN, created_at=Now(), change_id=new_id(), **times)
+
+
+def _summary(namespace: str, name: str, **times: Any) -> Summary:
+    return Summary(namespace=namespace, id=name, change_id=new_id(), **times)
+
+
+def _member(namespace: str, name: str) -> Member:
+    siblings_at = Now(DUE_MS)
+    return Member(namespace=namespace, execution=name, flow="f", name=name, siblings_at=siblings_at, change_id=new_id())
+
+
 ARRANGE: dict[DueKind, Arrange] = {
     DueKind.LEASE: _lease,
     DueKind.TIMEOUT: _timeout,
@@ -93,8 +118,15 @@ ARRANGE: dict[DueKind, Arrange] = {
     DueKind.OUTBOX: _outbox,
     DueKind.RETENTION: _retention,
     DueKind.SESSION: _session,
+    DueKind.FLOW: _record(lambda namespace, name: _flow(namespace, name, purge_at=Now(DUE_MS))),
+    DueKind.CANCEL: _record(lambda namespace, name: _flow(namespace, name, cancel_at=Now(DUE_MS))),
+    DueKind.SUMMARY: _record(lambda namespace, name: _summary(namespace, name, check_at=Now(DUE_MS))),
+    DueKind.DEPENDENCY: _record(lambda namespace, name: _summary(namespace, name, depend_at=Now(DUE_MS))),
+    DueKind.SIBLING: _record(_member),
 }
-OF_EXECUTIONS = [kind for kind in DueKind if kind is not DueKind.SESSION]
+OF_NAMESPACES = [kind for kind in DueKind if kind is not DueKind.SESSION]
+OF_FLOWS = [DueKind.FLOW, DueKind.CANCEL, DueKind.SUMMARY, DueKind.DEPENDENCY]
+OF_EXECUTIONS = [kind for kind in OF_NAMESPACES if kind not in OF_FLOWS]
 
 
 def owner(record: Record) -> str:
@@ -105,6 +137,10 @@ def owner(record: Record) -> str:
             return record.target
         case Session():
             return record.worker.removeprefix("worker of ")
+        case Flow() | Summary():
+            return record.id
+        case Member():
+            return record.execution
         case _:
             raise AssertionError(record)
 
@@ -155,7 +191,7 @@ class DueConformance(Conformance):
         assert page.items == whole.items[:2]
         assert page.depth == whole.depth
 
-    @pytest.mark.parametrize("kind", OF_EXECUTIONS)
+    @pytest.mark.parametrize("kind", OF_NAMESPACES)
     async def test_filtered_by_namespace(self, world: World, store: Store, kind: DueKind) -> None:
         for namespace, name in [("one", "a"), ("two", "b")]:
             await ARRANGE[kind](store, name, {"namespace": namespace})
@@ -172,6 +208,16 @@ class DueConformance(Conformance):
         assert await due_names(store, kind, filter=Filter(tag=("site", "paris"))) == ["a"]
         assert await due_names(store, kind, filter=Filter(namespace="nowhere", tag=("site", "paris"))) == []
         assert await due_names(store, kind, filter=Filter(namespace=NAMESPACE, tag=("site", "oslo"))) == ["b"]
+
+    @pytest.mark.parametrize("kind", OF_FLOWS)
+    async def test_a_flow_has_no_tags_so_no_filter_by_tag_hides_it(
+        self, world: World, store: Store, kind: DueKind
+    ) -> None:
+        for name, tags in [("a", {"site": "paris"}), ("b", {})]:
+            await ARRANGE[kind](store, name, {"tags": tags})
+            world.clock.advance("1ms")
+        world.clock.advance(DUE_MS / 1_000)
+        assert await due_names(store, kind, filter=Filter(tag=("site", "paris"))) == ["a", "b"]
 
     async def test_finished_work_is_in_none_but_retention(self, world: World, store: Store) -> None:
         await ended(store, "a", deadline_ms=1_000, timeout_ms=1_000, retention_ms=1_000)

@@ -9,6 +9,7 @@ import pytest
 from outlast import limits
 from outlast.errors import InvalidInput
 from outlast.machine.changes import Insert
+from outlast.model.flow import Flow, FlowState
 from outlast.model.status import Status
 from outlast.store.port import Query, Store
 from outlast.testing.conformance.actors import (
@@ -20,6 +21,8 @@ from outlast.testing.conformance.actors import (
     completes,
     decided,
     ended,
+    partition,
+    put,
     running,
     same_but,
     start,
@@ -56,6 +59,18 @@ async def found(store: Store, **conditions: Any) -> list[str]:
 
 
 class FindConformance(Conformance):
+    async def test_members_of_a_flow_are_listed_once_it_is_staged_completely(self, store: Store) -> None:
+        flow = Flow(namespace=NAMESPACE, id="f", state=FlowState.STAGING, staged_at=0, created_at=0, change_id="f")
+        await put(store, partition(store, "f"), flow)
+        await start(store, "f/a", flow="f", tags={"site": "paris"})
+        await start(store, "b", tags={"site": "paris"})
+        for conditions in ({}, {"tags": {"site": "paris"}}, {"status": frozenset({Status.READY})}, {"id_prefix": ""}):
+            assert await found(store, **conditions) == ["b"]
+        assert await found(store, id_prefix="f") == []
+        await put(store, partition(store, "f"), same_but(flow, state=FlowState.OPEN, staged_at=None))
+        assert sorted(await found(store)) == ["b", "f/a"]
+        assert sorted(await found(store, tags={"site": "paris"})) == ["b", "f/a"]
+
     async def test_without_conditions_all_of_the_namespace_newest_first(self, world: World, store: Store) -> None:
         await populate(world, store)
         assert await found(store) == list(PEOPLE)[::-1]

@@ -11,7 +11,7 @@ from outlast.errors import InvalidInput
 from outlast.machine import facts
 from outlast.machine.changes import Insert
 from outlast.model.event import Event
-from outlast.model.flow import Edge
+from outlast.model.flow import Dependency, Edge, Member
 from outlast.model.journal import JournalEntry
 from outlast.model.kinds import OF_EXECUTION
 from outlast.model.outbox import Delivery
@@ -55,7 +55,9 @@ async def full_life(store: Store, id: str, **options: Any) -> None:
     edge = Edge(
         namespace=NAMESPACE, execution=id, upstream="u", answer="satisfied", answered_at=Now(), change_id=new_id()
     )
-    await commit_one(store, changing(store, id, Insert(edge)))
+    member = Member(namespace=NAMESPACE, execution=id, flow="f", name=id, change_id=new_id())
+    dependency = Dependency(namespace=NAMESPACE, execution=id, downstream="d", change_id=new_id())
+    await commit_one(store, changing(store, id, Insert(edge), Insert(member), Insert(dependency)))
     await commit_one(store, decided(store, held, completes(held)))
     for kind in OF_EXECUTION:
         assert await store.scan(kind.KIND, (NAMESPACE, id)), f"{kind.KIND} is missing in this test"

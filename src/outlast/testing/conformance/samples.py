@@ -9,7 +9,19 @@ from outlast.model.completion import Completion
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import Event
 from outlast.model.execution import Execution, route_of
-from outlast.model.flow import Edge, Flow, FlowState
+from outlast.model.flow import (
+    CancelPolicy,
+    Dependency,
+    Edge,
+    Flow,
+    FlowState,
+    Member,
+    OnFailure,
+    OnSatisfied,
+    Settled,
+    Summary,
+    encode_ids,
+)
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import Lane, Quota
 from outlast.model.outbox import Delivery
@@ -212,7 +224,27 @@ def _belongings() -> list[Record]:
             )
             for n, status in enumerate(s for s in Status if s.terminal)
         ],
-        Edge(**own, upstream=TEXT, answer=TEXT, answered_at=5, change_id=CHANGE),
+        Edge(**own, upstream=TEXT, answer=TEXT, generation=3, answered_at=5, change_id=CHANGE),
+        Dependency(**own, downstream=TEXT, change_id=CHANGE),
+        Member(
+            **own,
+            flow=TEXT,
+            name="nåme",
+            position=4,
+            upstreams=3,
+            needed=2,
+            after=encode_ids((TEXT, "u", "v")),
+            on_satisfied=OnSatisfied.CANCEL_REMAINING,
+            on_failure=OnFailure.RUN,
+            binds=True,
+            answered=2,
+            succeeded=1,
+            drained=TEXT,
+            settled=Settled.IMPOSSIBLE,
+            siblings_at=LARGE,
+            acknowledged=True,
+            change_id=CHANGE,
+        ),
         Tag(**own, tag="größe", value=TEXT),
     ]
 
@@ -249,12 +281,35 @@ def _of_partition(partition: int) -> list[Record]:
             Flow(
                 namespace=NAMESPACE,
                 id=ID if state is FlowState.OPEN else f"{ID}/{state}",
+                name=TEXT,
                 state=state,
+                policy=CancelPolicy.CANCEL_PENDING if state is FlowState.STOPPED else None,
                 reason=TEXT if state is FlowState.STOPPED else None,
                 revision=7,
+                digest="d",
+                retention_ms=None if state is FlowState.OPEN else LARGE,
                 created_at=6,
+                staged_at=6 if state is FlowState.STAGING else None,
+                cancel_at=9 if state is FlowState.STOPPED else None,
+                purge_at=LARGE if state is FlowState.STAGING else None,
                 change_id=CHANGE,
             )
             for state in FlowState
         ],
+        Summary(
+            namespace=NAMESPACE,
+            id=ID,
+            members=9,
+            succeeded=1,
+            failed=2,
+            cancelled=1,
+            expired=2,
+            skipped=3,
+            drained=TEXT,
+            outcome=Status.FAILED,
+            finished_at=12,
+            checks=3,
+            change_id=CHANGE,
+        ),
+        Summary(namespace=NAMESPACE, id=f"{ID}/open", check_at=5, depend_at=LARGE, change_id=CHANGE),
     ]

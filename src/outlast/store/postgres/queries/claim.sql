@@ -73,10 +73,11 @@ BEGIN
         SELECT h.*, r.suspect
         FROM unnest(v_lanes, v_routes, v_suspect) AS r(lane, route, suspect)
         CROSS JOIN LATERAL (
-          SELECT x.partition, x.id, x.flow, x.quota, x.lane, x.route, x.priority, x.resumed, x.ready_at
+          SELECT x.partition, x.id, CASE WHEN NOT x.cancel_requested THEN x.flow END AS flow, x.quota, x.lane, x.route, x.priority, x.resumed, x.ready_at
           FROM outlast.execution AS x
           WHERE x.ready_at IS NOT NULL AND x.namespace = _namespace AND x.lane = r.lane AND x.route = r.route
-            AND (x.flow IS NULL OR coalesce((
+            -- What is cancelled is only left to undo what it did: its flow may be shut.
+            AND (x.flow IS NULL OR x.cancel_requested OR coalesce((
               SELECT f.state FROM outlast.flow AS f
               WHERE f.partition = x.partition AND f.namespace = x.namespace AND f.id = x.flow), 'open') = 'open')
             AND coalesce((

@@ -5,7 +5,7 @@
 --   operation (see commit.py) with rows as JSON; operations, which of them occur; sizes, how many rows each slot has; careful, whether inserts are looked up before they are made.
 -- result: the commit's time; the changes that were refused, by their number; the inbox of each anchor. As text: asyncpg
 --   would look up every other type of array on each new connection, which takes longer than the commit.
--- locks: anchors, then loose rows (flow, lane, outbox, quota, session), each in key order.
+-- locks: anchors, then loose rows (flow, lane, outbox, quota, session, summary), each in key order.
 -- A row is changed by its place, found by its key; the key again, because in a partitioned table places repeat.
 -- Plans are made for any value and never scan a table: what is prepared on an empty table serves a full one.
 

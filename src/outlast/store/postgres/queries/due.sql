@@ -59,6 +59,26 @@ WHERE x.expires_at <= :now AND NOT EXISTS (
   SELECT 1 FROM outlast.execution AS e WHERE e.worker = x.worker AND e.partition = x.partition
 ) ORDER BY x.expires_at, x.worker, x.partition LIMIT :limit
 
+-- part: flow
+SELECT x.purge_at AS due_at, {columns} FROM outlast.flow AS x
+WHERE x.purge_at <= :now {filter} ORDER BY x.purge_at LIMIT :limit
+
+-- part: cancel
+SELECT x.cancel_at AS due_at, {columns} FROM outlast.flow AS x
+WHERE x.cancel_at <= :now {filter} ORDER BY x.cancel_at LIMIT :limit
+
+-- part: summary
+SELECT x.check_at AS due_at, {columns} FROM outlast.summary AS x
+WHERE x.check_at <= :now {filter} ORDER BY x.check_at LIMIT :limit
+
+-- part: dependency
+SELECT x.depend_at AS due_at, {columns} FROM outlast.summary AS x
+WHERE x.depend_at <= :now {filter} ORDER BY x.depend_at LIMIT :limit
+
+-- part: sibling
+SELECT x.siblings_at AS due_at, {columns} FROM outlast.member AS x
+WHERE x.siblings_at <= :now {filter} ORDER BY x.siblings_at LIMIT :limit
+
 -- part: depth
 -- How much is due in all, up to a bound that keeps the look cheap.
 SELECT count(*) AS n FROM ({part}) AS d

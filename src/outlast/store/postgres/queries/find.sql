@@ -3,11 +3,18 @@
 -- read, and sorted. {source} is one of the two. (Why COLLATE "POSIX": see the indexes in migrations/.)
 
 -- part: select
-SELECT {columns} FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions}
+SELECT {columns} FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions} {listed}
 ORDER BY x.created_at DESC, x.id COLLATE "POSIX" DESC LIMIT :limit
 
 -- part: count
-SELECT count(*) AS n FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions}
+SELECT count(*) AS n FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions} {listed}
+
+-- part: listed
+-- Members of a flow that is still being staged are not there yet.
+AND (x.flow IS NULL OR NOT EXISTS (
+  SELECT 1 FROM outlast.flow AS f
+  WHERE f.partition = x.partition AND f.namespace = x.namespace AND f.id = x.flow AND f.staged_at IS NOT NULL
+))
 
 -- part: in_order
 outlast.execution AS x

@@ -8,12 +8,14 @@ SELECT pg_advisory_xact_lock(hashtextextended('outlast.migrate', 0))
 SELECT count(*) AS n FROM pg_catalog.pg_tables WHERE schemaname = 'outlast' AND tablename = 'meta'
 
 -- part: read
-SELECT name, value FROM outlast.meta
+SELECT name, value, current_database()::text AS database FROM outlast.meta
 
 -- part: write
--- The number of partitions is fixed when the store is created.
-INSERT INTO outlast.meta AS m (name, value) VALUES ('schema', :schema), ('partitions', :partitions)
-ON CONFLICT (name) DO UPDATE SET value = CASE m.name WHEN 'schema' THEN excluded.value ELSE m.value END
+-- The number of partitions and the identity are fixed when the store is created.
+INSERT INTO outlast.meta AS m (name, value)
+VALUES ('schema', :schema), ('partitions', :partitions), ('oldest', :oldest),
+  ('identity', gen_random_uuid()::text)
+ON CONFLICT (name) DO UPDATE SET value = CASE WHEN m.name IN ('schema', 'oldest') THEN excluded.value ELSE m.value END
 
 -- part: functions
 SELECT p.proname::text AS name FROM pg_catalog.pg_proc AS p

@@ -121,17 +121,46 @@ CREATE TABLE outlast_quota (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE outlast_flow (
-  namespace TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL, reason TEXT, revision INTEGER NOT NULL,
-  created_at INTEGER NOT NULL, change_id TEXT NOT NULL,
+  namespace TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, policy TEXT, reason TEXT,
+  revision INTEGER NOT NULL, digest TEXT NOT NULL, retention_ms INTEGER, created_at INTEGER NOT NULL,
+  staged_at INTEGER, cancel_at INTEGER, purge_at INTEGER, change_id TEXT NOT NULL,
   PRIMARY KEY (namespace, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX outlast_flow_retention ON outlast_flow (purge_at) WHERE purge_at IS NOT NULL;
+CREATE INDEX outlast_flow_cancel ON outlast_flow (cancel_at) WHERE cancel_at IS NOT NULL;
+
+CREATE TABLE outlast_summary (
+  namespace TEXT NOT NULL, id TEXT NOT NULL, members INTEGER NOT NULL, succeeded INTEGER NOT NULL,
+  failed INTEGER NOT NULL, cancelled INTEGER NOT NULL, expired INTEGER NOT NULL, skipped INTEGER NOT NULL,
+  drained TEXT NOT NULL, outcome TEXT, finished_at INTEGER, check_at INTEGER, depend_at INTEGER,
+  checks INTEGER NOT NULL, change_id TEXT NOT NULL,
+  PRIMARY KEY (namespace, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX outlast_summary_check ON outlast_summary (check_at) WHERE check_at IS NOT NULL;
+CREATE INDEX outlast_summary_depend ON outlast_summary (depend_at) WHERE depend_at IS NOT NULL;
+
+CREATE TABLE outlast_member (
+  namespace TEXT NOT NULL, execution TEXT NOT NULL, flow TEXT NOT NULL, name TEXT NOT NULL, position INTEGER NOT NULL,
+  upstreams INTEGER NOT NULL, needed INTEGER NOT NULL, after BLOB NOT NULL,
+  on_satisfied TEXT NOT NULL, on_failure TEXT NOT NULL, binds INTEGER NOT NULL,
+  answered INTEGER NOT NULL, succeeded INTEGER NOT NULL, drained TEXT NOT NULL, settled TEXT NOT NULL,
+  siblings_at INTEGER, acknowledged INTEGER NOT NULL, change_id TEXT NOT NULL,
+  PRIMARY KEY (namespace, execution)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX outlast_member_siblings ON outlast_member (siblings_at) WHERE siblings_at IS NOT NULL;
+
+CREATE TABLE outlast_dependency (
+  namespace TEXT NOT NULL, execution TEXT NOT NULL, downstream TEXT NOT NULL, change_id TEXT NOT NULL,
+  PRIMARY KEY (namespace, execution, downstream)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE outlast_edge (
   seq INTEGER PRIMARY KEY,
   namespace TEXT NOT NULL, execution TEXT NOT NULL, upstream TEXT NOT NULL, answer TEXT NOT NULL,
-  answered_at INTEGER NOT NULL, change_id TEXT NOT NULL,
+  generation INTEGER NOT NULL, answered_at INTEGER NOT NULL, change_id TEXT NOT NULL,
   UNIQUE (namespace, execution, upstream)
 ) STRICT;
+CREATE INDEX outlast_edge_order ON outlast_edge (namespace, execution, seq);
 
 CREATE TABLE outlast_tag (
   namespace TEXT NOT NULL, execution TEXT NOT NULL, tag TEXT NOT NULL, value TEXT NOT NULL,

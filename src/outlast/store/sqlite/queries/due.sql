@@ -55,6 +55,26 @@ WHERE x.expires_at <= :now AND NOT EXISTS (
   WHERE e.worker = x.worker
 ) {filter} ORDER BY x.expires_at LIMIT :limit
 
+-- part: flow
+SELECT x.purge_at AS due_at, {columns} FROM outlast_flow AS x INDEXED BY outlast_flow_retention
+WHERE x.purge_at <= :now {filter} ORDER BY x.purge_at LIMIT :limit
+
+-- part: cancel
+SELECT x.cancel_at AS due_at, {columns} FROM outlast_flow AS x INDEXED BY outlast_flow_cancel
+WHERE x.cancel_at <= :now {filter} ORDER BY x.cancel_at LIMIT :limit
+
+-- part: summary
+SELECT x.check_at AS due_at, {columns} FROM outlast_summary AS x INDEXED BY outlast_summary_check
+WHERE x.check_at <= :now {filter} ORDER BY x.check_at LIMIT :limit
+
+-- part: dependency
+SELECT x.depend_at AS due_at, {columns} FROM outlast_summary AS x INDEXED BY outlast_summary_depend
+WHERE x.depend_at <= :now {filter} ORDER BY x.depend_at LIMIT :limit
+
+-- part: sibling
+SELECT x.siblings_at AS due_at, {columns} FROM outlast_member AS x INDEXED BY outlast_member_siblings
+WHERE x.siblings_at <= :now {filter} ORDER BY x.siblings_at LIMIT :limit
+
 -- part: depth
 -- How much is due in all, up to a bound that keeps the look cheap.
 SELECT count(*) FROM ({part})

@@ -3,11 +3,17 @@
 -- read, and sorted. {source} is one of the two.
 
 -- part: select
-SELECT {columns} FROM {source} WHERE x.namespace = :namespace {conditions}
+SELECT {columns} FROM {source} WHERE x.namespace = :namespace {conditions} {listed}
 ORDER BY x.created_at DESC, x.id DESC LIMIT :limit
 
 -- part: count
-SELECT count(*) FROM {source} WHERE x.namespace = :namespace {conditions}
+SELECT count(*) FROM {source} WHERE x.namespace = :namespace {conditions} {listed}
+
+-- part: listed
+-- Members of a flow that is still being staged are not there yet.
+AND (x.flow IS NULL OR NOT EXISTS (
+  SELECT 1 FROM outlast_flow AS f WHERE f.namespace = x.namespace AND f.id = x.flow AND f.staged_at IS NOT NULL
+))
 
 -- part: in_order
 outlast_execution AS x

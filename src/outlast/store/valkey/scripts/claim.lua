@@ -98,7 +98,8 @@ local function best(found)
 end
 
 local function gates_open(call, asked, permits, values)
-  if values[EXECUTION.flow] then
+  -- What is cancelled is only left to undo what it did: its flow may be shut.
+  if values[EXECUTION.flow] and tonumber(values[EXECUTION.cancel_requested]) ~= 1 then
     local flow = record(call, FLOW.kind, '', text(asked.namespace) .. text(values[EXECUTION.flow])).values
     if flow and flow[FLOW.state] ~= 'open' then return false end
   end

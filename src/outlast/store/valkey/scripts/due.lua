@@ -16,6 +16,12 @@ local function each_due(call, index, take)
   end
 end
 
+-- The record that an index names: of a kind that executions own, the one that each has.
+local function named(call, kind, member)
+  if KINDS[kind].owned then return record(call, kind, member, '').values end
+  return record(call, kind, '', member).values
+end
+
 local function add(due, limit, at, values)
   due.depth = due.depth + 1
   if #due.items < limit then due.items[#due.items + 1] = { at, values } end
@@ -28,7 +34,7 @@ local function due_by_index(call, asked, due)
   if not filter[1] and not filter[2] then
     local members = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', '-inf', call.now, 'LIMIT', 0, limit)
     for _, member in ipairs(members) do
-      local values = record(call, kind, '', member).values
+      local values = named(call, kind, member)
       add(due, limit, values[score], values)
     end
     due.depth = redis.call('ZCOUNT', call.tag .. index .. ':', '-inf', call.now)
@@ -37,7 +43,7 @@ local function due_by_index(call, asked, due)
     return
   end
   each_due(call, index, function(member)
-    local values = record(call, kind, '', member).values
+    local values = named(call, kind, member)
     if passes(call, filter, values[namespace], values[id]) then add(due, limit, values[score], values) end
   end)
 end

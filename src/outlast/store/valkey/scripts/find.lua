@@ -7,9 +7,16 @@
 
 local LOOKS = 1000
 
+-- Members of a flow that is still being staged are not there yet.
+local function staged(call, values)
+  if not values[EXECUTION.flow] then return false end
+  local flow = record(call, FLOW.kind, '', text(values[EXECUTION.namespace]) .. text(values[EXECUTION.flow])).values
+  return flow and flow[FLOW.staged_at]
+end
+
 local function fits(call, asked, execution)
   local values = execution.values
-  if not values then return false end
+  if not values or staged(call, values) then return false end
   local equal, tags, prefix = asked[6], asked[7], asked[8]
   for i = 1, #equal, 2 do
     if values[equal[i]] ~= equal[i + 1] then return false end
@@ -25,7 +32,8 @@ local function find(keys, args)
   local asked = cmsgpack.unpack(args[1])
   local call = begin(keys, 0)
   local set, only_count = call.tag .. asked[2], asked[9] == 1
-  if only_count and #asked[6] == 0 and #asked[7] == 0 and asked[8] == '' then
+  local all_listed = redis.call('EXISTS', call.tag .. 'staging:' .. text(asked[1])) == 0
+  if only_count and all_listed and #asked[6] == 0 and #asked[7] == 0 and asked[8] == '' then
     return { redis.call('ZLEXCOUNT', set, asked[3], asked[4]), false }
   end
   local found, count = {}, 0

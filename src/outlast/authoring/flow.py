@@ -1,0 +1,403 @@
+"""Flows: DAGs of workflows, written down first and accepted as a whole.
+
+flow = app.flow("nightly", id="nightly-2026-11-15")
+extract = flow.add("extract", extract_data, day)
+clean = flow.add("clean", clean_data, extract.output)                # data passing makes the edge
+report = flow.add("report", render).after(clean, other, join=outlast.quorum(1), on_satisfied="cancel_remaining")
+fh = await flow.start()
+outputs = await fh.result()
+
+Nothing is written before `start`, which refuses what cannot work: then nothing is written at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
+
+import msgspec
+from msgspec import Struct
+
+from outlast import limits
+from outlast.authoring.fitting import fits
+from outlast.authoring.graph import cycle_in
+from outlast.authoring.host import Host
+from outlast.authoring.workflow import Workflow
+from outlast.codec.annotations import name_of
+from outlast.codec.templates import (
+    FAILURE,
+    OUTPUT,
+    OUTPUTS,
+    PathPart,
+    Placeholder,
+    Reference,
+    Template,
+    UpstreamFailure,
+    encode_bound,
+    encode_template,
+    placed,
+)
+from outlast.errors import InvalidFlow, InvalidInput, LimitExceeded
+from outlast.machine.decide_flow import NewFlow, NewMember
+from outlast.model.flow import OnFailure, OnSatisfied, member_id
+from outlast.model.names import check_name, check_word
+
+if TYPE_CHECKING:
+    from outlast.client.flow_handle import FlowHandle, SyncFlowHandle
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+WhenSatisfied = Literal["let_run", "cancel_remaining"]
+WhenFailed = Literal["skip", "run"]
+
+
+class Join(Struct, frozen=True):
+    """How many upstream successes a member needs: `all_of()`, `any_of()`, `quorum(k)`."""
+
+    what: str
+    needed: int | None = None
+
+    def of(self, upstreams: int) -> int:
+        return upstreams if self.needed is None else self.needed
+
+    def __str__(self) -> str:
+        return f"quorum({self.needed})" if self.what == "quorum" else f"{self.what}()"
+
+
+def all_of() -> Join:
+    """All upstreams must succeed. So it is if nothing is said."""
+    return Join("all_of")
+
+
+def any_of() -> Join:
+    """One upstream must succeed."""
+    return Join("any_of", 1)
+
+
+def quorum(k: int) -> Join:
+    """So many upstreams must succeed."""
+    if isinstance(cast("object", k), bool) or not isinstance(cast("object", k), int) or k < 1:
+        raise InvalidFlow(f"a quorum is a number of upstreams, at least 1, not {k!r}")
+    return Join("quorum", k)
+
+
+class Output(Placeholder):
+    """Stands for what a member will return; `output["key"]` and `output.field` for a part of it."""
+
+    __slots__ = ("_member", "_path")
+
+    def __init__(self, member: FlowMember[Any], path: tuple[PathPart, ...] = ()) -> None:
+        super().__init__(Reference(OUTPUT, (member.name,), path))
+        self._member = member
+        self._path = path
+
+    def __getitem__(self, part: PathPart) -> Output:
+        return Output(self._member, (*self._path, part))
+
+    def __getattr__(self, part: str) -> Output:
+        if part.startswith("_"):
+            raise AttributeError(part)
+        return Output(self._member, (*self._path, part))
+
+    def __iter__(self) -> Any:
+        raise InvalidFlow(f"{self!r} is not known yet, so nothing can go through it: do that in a workflow")
+
+    def __bool__(self) -> bool:
+        raise InvalidFlow(f"{self!r} is not known yet: decide in a workflow")
+
+    def __repr__(self) -> str:
+        return f"<output of member {self._member.name!r}>"
+
+
+def whole_output_of(value: object) -> FlowMember[Any] | None:
+    """The member whose output, all of it, an argument is."""
+    if isinstance(value, Output) and not value._path:  # pyright: ignore[reportPrivateUsage]
+        return value._member  # pyright: ignore[reportPrivateUsage]
+    return None
+
+
+class FlowMember(Generic[R]):
+    """One member of a flow that is being written down."""
+
+    def __init__(
+        self, flow: Flow, name: str, workflow: Workflow[Any, R], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.name = name
+        self._flow = flow
+        self.workflow = workflow
+        self.given = workflow.arguments.bound(args, kwargs)
+        self.upstreams: dict[str, None] = {}
+        self.join = all_of()
+        self.on_satisfied = OnSatisfied.LET_RUN
+        self.on_failure = OnFailure.SKIP
+        self._encode()
+
+    @property
+    def output(self) -> R:
+        """What it will return: as an argument of another member it makes an edge. `x.output["key"]` is a part of it.
+
+        Behind a join that can do without it, it is None if this member did not succeed."""
+        return cast("R", Output(self))
+
+    @property
+    def failure(self) -> UpstreamFailure | None:
+        """How it failed, for a member that runs on failure; None if it succeeded."""
+        return cast("UpstreamFailure", Placeholder(Reference(FAILURE, (self.name,))))
+
+    def after(
+        self,
+        *members: FlowMember[Any] | str,
+        join: Join | None = None,
+        on_satisfied: WhenSatisfied = "let_run",
+        on_failure: WhenFailed = "skip",
+    ) -> Self:
+        """Run it after others: all of them, or as many as `join` says (the members whose output it takes included).
+
+        `on_satisfied="cancel_remaining"` cancels upstreams that are then needed by nobody; `on_failure="run"` runs it
+        once all of its upstreams have ended, if they did not succeed: `x.failure` says how.
+        """
+        for member in members:
+            self.upstreams[_name_of(member)] = None
+        if join is not None:
+            if not isinstance(cast("object", join), Join):
+                raise InvalidFlow(f"join must be outlast.all_of(), any_of() or quorum(k), not {join!r}")
+            self.join = join
+        if on_satisfied not in get_args(WhenSatisfied):
+            raise InvalidFlow(f'on_satisfied must be "let_run" or "cancel_remaining", not {on_satisfied!r}')
+        if on_failure not in get_args(WhenFailed):
+            raise InvalidFlow(f'on_failure must be "skip" or "run", not {on_failure!r}')
+        self.on_satisfied, self.on_failure = OnSatisfied(on_satisfied), OnFailure(on_failure)
+        return self
+
+    def _encode(self) -> None:
+        """Complains where it is written, about arguments that cannot be; and finds what they take from others."""
+        arguments, values, what = self.workflow.arguments, self.workflow.app.values, self.workflow.name
+        self.raw: dict[str, msgspec.Raw] = {}
+        self.bound: list[str] = []
+        for name, value in self.given.items():
+            data, references = encode_bound(value, f"{what}: {name}") if _may_refer(value) else (b"", [])
+            if not references:
+                self.raw[name] = msgspec.Raw(arguments.encode_one(values, name, value))
+                continue
+            self.bound.append(name)
+            self.raw[name] = msgspec.Raw(data)
+            for reference in references:
+                self.upstreams.update(dict.fromkeys(reference.upstreams))
+            upstream = whole_output_of(value)
+            if upstream is not None:
+                self._refuse_misfit(name, upstream)
+
+    def _refuse_misfit(self, name: str, upstream: FlowMember[Any]) -> None:
+        given, taken = upstream.workflow.arguments.result, self.workflow.arguments.annotation(name)
+        if not fits(given, taken):
+            raise InvalidFlow(
+                f"member {self.name!r}: {name} takes {name_of(taken)}, but {upstream.name!r} gives {name_of(given)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"<member {self.name!r} of flow {self._flow.id!r}>"
+
+
+def _may_refer(value: Any) -> bool:
+    """Most arguments are plain, and need no second look."""
+    return not isinstance(value, str | int | float | bool | bytes | None)
+
+
+def _name_of(member: FlowMember[Any] | str) -> str:
+    if isinstance(member, FlowMember):
+        return member.name
+    if not isinstance(cast("object", member), str):
+        raise InvalidFlow(f"after takes members, or their names, not {member!r}")
+    return member
+
+
+class Flow:
+    """`flow = app.flow("nightly", id="nightly-2026-11-15")`."""
+
+    def __init__(self, app: Host, name: str, *, id: str, retention_ms: int | None, namespace: str) -> None:
+        self._app = app
+        self.name = check_word("flow", name)
+        self.id = id
+        self._retention_ms = retention_ms
+        self._namespace = namespace
+        self._members: dict[str, FlowMember[Any]] = {}
+
+    def add(self, name: str, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> FlowMember[R]:
+        """A member: an execution named `FLOW_ID/NAME`. Outputs of others may stand in its arguments, at any depth."""
+        self._check_name(name)
+        checked = self._own(workflow)
+        member = FlowMember(self, name, checked, args, kwargs)
+        self._members[name] = member
+        return member
+
+    def map(
+        self,
+        workflow: Workflow[[Any], R],
+        items: Iterable[Any],
+        *,
+        name: str | None = None,
+        max_parallel: int | None = None,
+    ) -> FlowMember[list[R]]:
+        """One member for each item, and one that gives their results in order: `pages = flow.map(fetch, urls).output`.
+
+        `max_parallel` is how many of them run at the same time, at most.
+        """
+        checked = self._own(workflow)
+        called = name or checked.name
+        self._check_name(called)
+        if isinstance(items, Output):
+            raise InvalidFlow("flow.map takes a list that is known: one that a member gives is mapped in a workflow")
+        if max_parallel is not None and (isinstance(max_parallel, bool) or max_parallel < 1):
+            raise InvalidFlow(f"max_parallel must be at least 1, not {max_parallel!r}")
+        each: list[FlowMember[R]] = []
+        for number, item in enumerate(items):
+            member = self.add(f"{called}[{number}]", checked, item)
+            if max_parallel is not None and number >= max_parallel:
+                if member.upstreams:
+                    raise InvalidFlow("max_parallel is for items that are known, not for outputs of other members")
+                # It waits for its place, whatever became of who had it before.
+                member.after(each[number - max_parallel], on_failure="run")
+            each.append(member)
+        results = Placeholder(Reference(OUTPUTS, tuple(member.name for member in each)))
+        gather = cast("Workflow[[Any], list[R]]", self._app.gather.options(lane=checked.placement[0]))
+        return self.add(called, gather, results)
+
+    async def start(self) -> FlowHandle:
+        """Accept all of it, or nothing. The same id with the same members is the same flow."""
+        new, members = self.built()
+        return await self._app.opened().flows.start(new, members)
+
+    @property
+    def sync(self) -> SyncFlow:
+        """The blocking face: `fh = flow.sync.start()`."""
+        return SyncFlow(self._app, self)
+
+    # ---- checks ---------------------------------------------------------------------------------------------------
+
+    def _check_name(self, name: str) -> None:
+        check_name("member", name, max_chars=limits.ID_MAX_CHARS - len(self.id) - 1)
+        if "/" in name:
+            raise InvalidFlow(f"member {name!r}: must not contain '/': that names children under their parent")
+        if name in self._members:
+            raise InvalidFlow(f"flow {self.id!r} has two members {name!r}")
+        if len(self._members) == limits.FLOW_MEMBERS_MAX:
+            most = limits.FLOW_MEMBERS_MAX
+            raise LimitExceeded(f"flow {self.id!r}", actual=most + 1, limit=most, unit="members")
+
+    def _own(self, workflow: Workflow[P, R]) -> Workflow[P, R]:
+        if not isinstance(cast("object", workflow), Workflow):
+            raise InvalidFlow(f"a member of a flow is a workflow, not {workflow!r}")
+        if workflow.app is not self._app:
+            raise InvalidInput(f"workflow {workflow.name!r} belongs to another app")
+        return workflow
+
+    def built(self) -> tuple[NewFlow, list[NewMember]]:
+        """The flow as it is accepted; `InvalidFlow` if it cannot be."""
+        if not self._members:
+            raise InvalidFlow(f"flow {self.id!r} has no members")
+        edges = {name: tuple(member.upstreams) for name, member in self._members.items()}
+        self._check_edges(edges)
+        change_id = self._app.entropy.new_id()
+        members = [
+            self.built_member(member, position, edges[name])
+            for position, (name, member) in enumerate(self._members.items())
+        ]
+        digest = sha256(repr([_content(member) for member in members]).encode()).hexdigest()
+        new = NewFlow(
+            namespace=self._namespace,
+            id=self.id,
+            name=self.name,
+            digest=digest,
+            members=len(members),
+            retention_ms=self._retention_ms,
+            change_id=change_id,
+        )
+        return new, members
+
+    def _check_edges(self, edges: dict[str, tuple[str, ...]]) -> None:
+        total = sum(map(len, edges.values()))
+        if total > limits.FLOW_EDGES_MAX:
+            raise LimitExceeded(f"flow {self.id!r}", actual=total, limit=limits.FLOW_EDGES_MAX, unit="edges")
+        for name, upstreams in edges.items():
+            for upstream in upstreams:
+                if upstream == name:
+                    raise InvalidFlow(f"member {name!r} would wait for itself")
+                if upstream not in edges:
+                    raise InvalidFlow(f"member {name!r} waits for {upstream!r}, which is no member of {self.id!r}")
+            self._check_join(name, upstreams)
+        cycle = cycle_in(edges)
+        if cycle:
+            raise InvalidFlow(f"flow {self.id!r} goes round in circles: {' → '.join(cycle)}")
+
+    def _check_join(self, name: str, upstreams: tuple[str, ...]) -> None:
+        member = self._members[name]
+        needed = member.join.of(len(upstreams))
+        if needed > len(upstreams):
+            raise InvalidFlow(f"member {name!r} needs {member.join}, but has {len(upstreams)} upstreams")
+
+    def built_member(self, member: FlowMember[Any], position: int, upstreams: tuple[str, ...]) -> NewMember:
+        workflow, values = member.workflow, self._app.values
+        what = f"input of {member.name}"
+        template: bytes | None = None
+        if member.bound:
+            raw = {**member.raw, **{name: self._placed(member.raw[name]) for name in member.bound}}
+            plain = msgspec.json.encode(raw)
+            template = encode_template(values, Template(raw, tuple(member.bound)), what)
+            data, digest = b"", sha256(plain).hexdigest()
+        else:
+            plain = msgspec.json.encode(member.raw)
+            data, digest = values.seal(plain, what), values.digest(member.given, plain)
+        start = workflow.member_fact(
+            data,
+            digest,
+            namespace=self._namespace,
+            id=member_id(self.id, member.name),
+            flow=self.id,
+            after_dependencies=bool(upstreams),
+        )
+        return NewMember(
+            start=start,
+            name=member.name,
+            position=position,
+            upstreams=tuple(member_id(self.id, upstream) for upstream in upstreams),
+            needed=member.join.of(len(upstreams)),
+            on_satisfied=member.on_satisfied,
+            on_failure=member.on_failure,
+            template=template,
+        )
+
+    def _placed(self, raw: msgspec.Raw) -> msgspec.Raw:
+        """References by the ids of this flow's members."""
+        return msgspec.Raw(msgspec.json.encode(placed(msgspec.json.decode(raw), self.id)))
+
+    def __repr__(self) -> str:
+        return f"<flow {self.id!r}, {len(self._members):,} members>"
+
+
+def _content(member: NewMember) -> tuple[Any, ...]:
+    start = member.start
+    return (
+        start.id,
+        start.workflow,
+        start.version,
+        start.input_digest,
+        member.upstreams,
+        member.needed,
+        member.on_satisfied,
+        member.on_failure,
+    )
+
+
+class SyncFlow:
+    """The blocking face of a flow."""
+
+    def __init__(self, app: Host, flow: Flow) -> None:
+        self._app = app
+        self._flow = flow
+
+    def start(self) -> SyncFlowHandle:
+        from outlast.client.flow_handle import SyncFlowHandle
+
+        return SyncFlowHandle(self._app, self._app.blocking(self._flow.start))

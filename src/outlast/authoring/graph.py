@@ -1,0 +1,32 @@
+"""What can be said of a graph before it runs: whether it goes round in circles. Without recursion, however deep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def cycle_in(upstreams: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """A cycle, in the order in which its members would wait for each other, its first one again at the end; or []."""
+    left = {name: set(above) for name, above in upstreams.items()}
+    downstreams: dict[str, list[str]] = {name: [] for name in upstreams}
+    for name, above in upstreams.items():
+        for upstream in above:
+            downstreams[upstream].append(name)
+    free = [name for name, above in left.items() if not above]
+    while free:
+        name = free.pop()
+        del left[name]
+        for below in downstreams[name]:
+            left[below].discard(name)
+            if not left[below]:
+                free.append(below)
+    if not left:
+        return []
+    # Everything that is left waits for something that is left: going up arrives where one has been.
+    name, path = next(iter(left)), list[str]()
+    seen: dict[str, int] = {}
+    while name not in seen:
+        seen[name] = len(path)
+        path.append(name)
+        name = min(left[name])
+    return [*reversed([*path[seen[name] :], name])]

@@ -1,0 +1,33 @@
+"""What replay and query share: an app's code on a store that is open for reading."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from outlast.app import App, store_for
+from outlast.cli.context import Context, for_reading
+from outlast.runtime.engine import Engine
+from outlast.runtime.parts import Parts
+from outlast.tokens import Tokens
+
+
+@asynccontextmanager
+async def reading(context: Context, app: App) -> AsyncGenerator[Parts]:
+    config = app.config
+    store = store_for(for_reading(config.url))
+    context.uses(store.url, config.namespace)
+    await store.open()
+    parts = Parts(
+        Engine(store),
+        app.values,
+        threads=1,
+        committed=lambda view, changes: None,
+        tokens=Tokens(config.token_keys),
+        token_ttl_ms=config.token_ttl_ms,
+    )
+    try:
+        yield parts
+    finally:
+        await parts.close()
+        await store.close()

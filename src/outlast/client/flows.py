@@ -1,0 +1,358 @@
+"""What a caller can do with flows. As with executions, all of it goes through the engine and the machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, get_args
+
+from outlast import limits
+from outlast.client.flow_handle import FlowHandle, Policy
+from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
+from outlast.client.info import moment, moment_or_none
+from outlast.client.waiters import Waiters
+from outlast.codec.values import Values
+from outlast.errors import (
+    FlowCancelled,
+    FlowConflict,
+    FlowFailed,
+    FlowNotFound,
+    FlowRefused,
+    InvalidInput,
+    UnknownWorkflow,
+)
+from outlast.machine.changes import Changes, Code, Refusal
+from outlast.machine.decide_flow import (
+    FlowView,
+    NewFlow,
+    NewMember,
+    Piece,
+    accepted,
+    chunks,
+    known,
+    lanes_of,
+    opened,
+    reopening,
+    staged,
+    staged_members,
+    stopped,
+)
+from outlast.machine.decide_member import MemberView
+from outlast.machine.facts import CancelRequested
+from outlast.model.execution import Execution
+from outlast.model.flow import CancelPolicy, Flow, FlowState, Summary, decode_ids, summary_key
+from outlast.model.partition import partition_of
+from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.record import settled
+from outlast.model.status import Status
+from outlast.runtime.engine import Engine
+from outlast.runtime.stopping import GRACE_MS, cancel_members
+
+if TYPE_CHECKING:
+    from outlast.authoring.host import Host
+    from outlast.authoring.registry import Registry
+
+LOOKS_MAX = 1_000
+PARALLEL = 8
+"""So many chunks of a stage are under way at a time."""
+LOOK_DISTANCE_S = 0.02
+"""Between two looks at flows that are waited for, when somebody rings all the time."""
+
+
+class FlowClient:
+    def __init__(
+        self,
+        engine: Engine,
+        values: Values,
+        waiters: Waiters,
+        *,
+        namespace: str,
+        owner: Host,
+        registry: Registry,
+        started: Callable[[], None],
+    ) -> None:
+        self.namespace = namespace
+        self._engine = engine
+        self._values = values
+        self._waiters = waiters
+        self._owner = owner
+        self._registry = registry
+        self._started = started
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        engine.flows.on_end = self._ended
+
+    def handle(self, flow_id: str) -> FlowHandle:
+        return FlowHandle(self._owner, flow_id)
+
+    async def close(self) -> None:
+        """What is under way is carried to its end, if that is near; the reconcilers finish the rest."""
+        for task in (self._looking, *self._background):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    # ---- starting -------------------------------------------------------------------------------------------------
+
+    async def start(self, new: NewFlow, members: list[NewMember]) -> FlowHandle:
+        """Accepted as a whole once this returns: in one change, or staged in several and opened by the last."""
+        partition, parts = self._partition(new.id), chunks(members)
+        if len(parts) == 1:
+            verdict = await self._engine.commit(accepted(partition, new, members))
+            if not verdict.applied:
+                await self._refused_start(new, partition, parts)
+        else:
+            await self._stage(new, partition, parts)
+        self._started()
+        return self.handle(new.id)
+
+    async def _stage(self, new: NewFlow, partition: int, parts: list[list[Piece]]) -> None:
+        verdict = await self._engine.commit(staged(partition, new))
+        if not verdict.applied:
+            await self._refused_start(new, partition, parts)
+            return
+        await self._fill(new, partition, new.change_id, parts)
+
+    async def _fill(self, new: NewFlow, partition: int, stage: str, parts: list[list[Piece]]) -> None:
+        """The members, a bounded part at a time, then the word that opens the flow. Repeating it is harmless."""
+        for begin in range(0, len(parts), PARALLEL):
+            numbered = enumerate(parts[begin : begin + PARALLEL], start=begin)
+            await asyncio.gather(
+                *(self._engine.commit(staged_members(partition, new, stage, number, part)) for number, part in numbered)
+            )
+        lanes = lanes_of([piece.member for part in parts for piece in part])
+        verdict = await self._engine.commit(opened(partition, new, stage, lanes))
+        if not verdict.applied:
+            await self._refused_start(new, partition, parts)
+
+    async def _refused_start(self, new: NewFlow, partition: int, parts: list[list[Piece]]) -> None:
+        """There is one with that id. Which was only staged, by somebody who may have died, is finished."""
+        flow, summary = await self._engine.flows.heads(self.namespace, new.id)
+        if flow is None:
+            raise FlowConflict(new.id, "has the id of an execution")
+        refusal = known(FlowView(partition, flow, summary), new)
+        if refusal is None:
+            await self._fill(new, partition, flow.change_id, parts)
+        elif refusal.code is not Code.ALREADY:
+            raise FlowConflict(new.id, refusal.message)
+
+    # ---- waiting --------------------------------------------------------------------------------------------------
+
+    async def result(self, flow_id: str) -> dict[str, Any]:
+        summary = await self._end_of(flow_id)
+        flow, _ = await self._heads(flow_id)
+        if summary.outcome is Status.CANCELLED:
+            raise FlowCancelled(flow_id, flow.reason or "")
+        views = await self._members(flow_id)
+        if summary.outcome is not Status.SUCCEEDED:
+            raise FlowFailed(
+                flow_id,
+                {
+                    view.member.name: f"{view.execution.status}: {view.execution.cause}"
+                    for view in views
+                    if view.execution.status is not Status.SUCCEEDED
+                },
+            )
+        return await self._outputs([view for view in views if view.execution.status is Status.SUCCEEDED])
+
+    async def _outputs(self, views: list[MemberView]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for begin in range(0, len(views), limits.LOAD_MAX_KEYS):
+            some = views[begin : begin + limits.LOAD_MAX_KEYS]
+            keys = [payload_key(e.namespace, e.id, e.generation, Role.OUTPUT) for e in (v.execution for v in some)]
+            for view, record in zip(some, await self._engine.store.load(keys), strict=True):
+                if isinstance(record, Payload):
+                    what = f"result of {view.execution.id!r}"
+                    found[view.member.name] = self._values.decode(record.value, self._result(view.execution), what)
+        return found
+
+    def _result(self, execution: Execution) -> Any:
+        """What its workflow declares to return, if this app knows it."""
+        try:
+            return self._registry.get(execution.workflow, execution.version).arguments.result
+        except UnknownWorkflow:
+            return Any
+
+    async def _end_of(self, flow_id: str) -> Summary:
+        while True:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            # Wait before looking: an end between the two wakes, too.
+            waiting = self._waiting.setdefault(flow_id, set())
+            waiting.add(future)
+            try:
+                _, summary = await self._heads(flow_id)
+                if summary.outcome is not None:
+                    return summary
+                if self._looking is None:
+                    self._looking = asyncio.create_task(self._look_for_ends(), name="outlast flows")
+                await future
+            finally:
+                waiting.discard(future)
+                if not waiting and self._waiting.get(flow_id) is waiting:
+                    del self._waiting[flow_id]
+
+    def _ended(self, namespace: str, flow_id: str) -> None:
+        """By a commit of this process: known at once."""
+        if namespace == self.namespace:
+            for future in self._waiting.get(flow_id, ()):
+                if not future.done():
+                    future.set_result(None)
+
+    async def _look_for_ends(self) -> None:
+        """Ends of other processes: one look for all that are waited for, when somebody rings, and as the net."""
+        while True:
+            rings = self._waiters.rings
+            names = list(self._waiting)
+            for begin in range(0, len(names), limits.LOAD_MAX_KEYS):
+                some = names[begin : begin + limits.LOAD_MAX_KEYS]
+                found = await self._engine.store.load([summary_key(self.namespace, name) for name in some])
+                for name, record in zip(some, found, strict=True):
+                    if not isinstance(record, Summary) or record.outcome is not None:
+                        self._ended(self.namespace, name)
+            await self._waiters.rung(rings)
+            await self._engine.timing.sleep(LOOK_DISTANCE_S)
+
+    # ---- looking --------------------------------------------------------------------------------------------------
+
+    async def status(self, flow_id: str) -> FlowInfo:
+        flow, summary = await self._heads(flow_id)
+        views = await self._members(flow_id)
+        counts: dict[Status, int] = {}
+        status_of: dict[str, Status] = {}
+        for view in views:
+            counts[view.execution.status] = counts.get(view.execution.status, 0) + 1
+            status_of[view.execution.id] = view.execution.status
+        blocked = {
+            view.member.name: tuple(
+                _name(upstream)
+                for upstream in decode_ids(view.member.after)
+                if not (ended := status_of.get(upstream)) or not ended.terminal
+            )
+            for view in views
+            if view.execution.status is Status.BLOCKED
+        }
+        return FlowInfo(
+            id=flow.id,
+            name=flow.name,
+            status=summary.outcome,
+            cancelling=flow.state is FlowState.STOPPED and summary.outcome is None,
+            reason=flow.reason or "",
+            members=summary.members,
+            counts=counts,
+            critical_path=critical_path(views, await self._engine.store.now()),
+            blocked=blocked,
+            created_at=moment(settled(flow.created_at) or 0),
+            finished_at=moment_or_none(settled(summary.finished_at)),
+        )
+
+    async def graph(self, flow_id: str) -> FlowGraph:
+        flow, _ = await self._heads(flow_id)
+        members = tuple(
+            MemberInfo(
+                name=view.member.name,
+                id=view.execution.id,
+                workflow=view.execution.workflow,
+                status=view.execution.status,
+                reason=view.execution.reason,
+                cause=view.execution.cause,
+                after=tuple(_name(upstream) for upstream in decode_ids(view.member.after)),
+                needed=view.member.needed,
+                created_at=moment(settled(view.execution.created_at) or 0),
+                finished_at=moment_or_none(settled(view.execution.finished_at)),
+            )
+            for view in await self._members(flow_id)
+        )
+        return FlowGraph(id=flow.id, name=flow.name, members=members)
+
+    async def _members(self, flow_id: str) -> list[MemberView]:
+        """All of them, in the order in which they were added."""
+        partition, found = self._partition(flow_id), list[MemberView]()
+        async for page in self._engine.flows.roster(self.namespace, flow_id):
+            found += await self._engine.flows.views(partition, self.namespace, page)
+        return sorted(found, key=lambda view: view.member.position)
+
+    # ---- telling --------------------------------------------------------------------------------------------------
+
+    async def cancel(self, flow_id: str, policy: Policy, reason: str, *, wait: bool) -> FlowCancel:
+        if policy not in get_args(Policy):
+            raise InvalidInput(f'policy must be "cancel_all", "cancel_pending" or "flow_only", not {policy!r}')
+        CancelRequested(change_id="", reason=reason)  # refuses a reason that cannot be kept
+        change_id, chosen = self._engine.entropy.new_id(), CancelPolicy(policy)
+
+        def decided(view: FlowView) -> Changes | Refusal:
+            return stopped(view, policy=chosen, reason=reason, grace_ms=GRACE_MS, change_id=change_id)
+
+        already = await self._told(flow_id, decided)
+        if chosen is CancelPolicy.FLOW_ONLY or already:
+            if wait:
+                await self._end_of(flow_id)
+            return await self._cancelled_so_far(flow_id, already=already)
+        cancelling = asyncio.create_task(cancel_members(self._engine, self.namespace, flow_id), name="outlast cancel")
+        self._background.add(cancelling)
+        cancelling.add_done_callback(self._background.discard)
+        if wait:
+            await asyncio.shield(cancelling)
+            await self._end_of(flow_id)
+        return await self._cancelled_so_far(flow_id, already=False)
+
+    async def _cancelled_so_far(self, flow_id: str, *, already: bool) -> FlowCancel:
+        views = await self._members(flow_id)
+        cancelled = sum(view.execution.status is Status.CANCELLED for view in views)
+        flow, _ = await self._heads(flow_id)
+        left = 0
+        if flow.policy is not CancelPolicy.FLOW_ONLY:
+            left = sum(not view.execution.status.terminal for view in views)
+        return FlowCancel(cancelled=cancelled, scheduled=left, already=already)
+
+    async def retry(self, flow_id: str) -> None:
+        change_id = self._engine.entropy.new_id()
+        await self._told(flow_id, lambda view: reopening(view, change_id=change_id))
+
+    async def _told(self, flow_id: str, decided: Callable[[FlowView], Changes | Refusal]) -> bool:
+        """Until it is settled. True if it was so before."""
+        partition = self._partition(flow_id)
+        for _ in range(LOOKS_MAX):
+            flow, summary = await self._engine.flows.heads(self.namespace, flow_id)
+            answer = decided(FlowView(partition, flow, summary))
+            if isinstance(answer, Refusal):
+                if answer.code is Code.ALREADY:
+                    return True
+                if answer.code is Code.UNKNOWN:
+                    raise FlowNotFound(self.namespace, flow_id)
+                raise FlowRefused(flow_id, answer.code, answer.message)
+            if (await self._engine.commit(answer)).applied:
+                return False
+        raise FlowRefused(flow_id, Code.CONFLICT, f"changed {LOOKS_MAX:,} times while it was being changed")
+
+    # ---- odds and ends --------------------------------------------------------------------------------------------
+
+    async def _heads(self, flow_id: str) -> tuple[Flow, Summary]:
+        flow, summary = await self._engine.flows.heads(self.namespace, flow_id)
+        if flow is None or summary is None or flow.staged_at is not None:
+            raise FlowNotFound(self.namespace, flow_id)
+        return flow, summary
+
+    def _partition(self, flow_id: str) -> int:
+        return partition_of(self.namespace, flow_id, self._engine.store.partitions)
+
+
+def critical_path(views: list[MemberView], now: int) -> tuple[str, ...]:
+    """The way through the flow that everything waited for: from what ended last, or runs, up to whoever kept it."""
+    ends = {view.execution.id: end for view in views if (end := _end_of(view.execution, now)) is not None}
+    above = {view.execution.id: decode_ids(view.member.after) for view in views}
+    path: list[str] = []
+    at = max(ends, key=lambda one: ends[one], default=None)
+    while at is not None:
+        path.append(_name(at))
+        at = max((one for one in above[at] if one in ends), key=lambda one: ends[one], default=None)
+    return tuple(reversed(path))
+
+
+def _end_of(execution: Execution, now: int) -> int | None:
+    """Until when it kept others waiting; None of one that waits itself."""
+    return None if execution.status is Status.BLOCKED else settled(execution.finished_at) or now
+
+
+def _name(member_id: str) -> str:
+    return member_id.partition("/")[2]

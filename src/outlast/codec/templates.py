@@ -1,0 +1,189 @@
+"""The input of a member of a flow before its upstreams have given theirs: arguments with references in them.
+
+A reference says whose output (or failure) belongs in its place, and which part of it. When the member's join is
+settled, the references are replaced by JSON that was stored: no value is decoded, so that whoever advances a flow needs
+none of the types that its workflows take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from outlast.codec.custom import to_plain
+from outlast.codec.failures import decode_failure
+from outlast.codec.values import Values
+from outlast.errors import CodecError
+
+MARK = "outlast:reference"
+OUTPUT, FAILURE, OUTPUTS = "output", "failure", "outputs"
+PathPart = str | int
+
+
+class Reference(Struct, frozen=True):
+    """A place in a template: the `output` of one upstream, or the part of it at `path`; its `failure`; the `outputs` of
+    several, as a list."""
+
+    what: str
+    upstreams: tuple[str, ...]
+    path: tuple[PathPart, ...] = ()
+
+
+class Placeholder:
+    """What authors write a reference with. Not a type that anything else can encode."""
+
+    __slots__ = ("_reference",)
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference  # no other name: a user's fields may have any
+
+
+def reference_of(placeholder: Placeholder) -> Reference:
+    return placeholder._reference  # pyright: ignore[reportPrivateUsage]
+
+
+class Template(Struct, frozen=True):
+    """`arguments` by name, as JSON; those in `bound` have references in them."""
+
+    arguments: dict[str, msgspec.Raw]
+    bound: tuple[str, ...]
+
+
+class UpstreamFailure(Struct, frozen=True, kw_only=True):
+    """What a member that runs on failure gets of an upstream that did not succeed (`x.failure`)."""
+
+    name: str
+    status: str
+    cause: str | None = None
+    type: str = ""
+    message: str = ""
+
+
+class Given(Struct, frozen=True):
+    """What an upstream gave: how it ended, and its output or failure as it is stored, if it left one."""
+
+    status: str
+    value: bytes | None
+
+
+# ---- to bytes -----------------------------------------------------------------------------------------------------
+
+
+def encode_bound(value: object, what: str) -> tuple[bytes, list[Reference]]:
+    """An argument that may have placeholders in it, at any depth, as JSON; and the references that were found."""
+    found: list[Reference] = []
+
+    def hook(unknown: Any) -> Any:
+        if isinstance(unknown, Placeholder):
+            found.append(reference := reference_of(unknown))
+            return {MARK: reference}
+        return to_plain(unknown)
+
+    try:
+        data = msgspec.json.Encoder(enc_hook=hook).encode(value)
+    except Exception as error:
+        raise CodecError(f"{what} cannot be stored: {error}") from error
+    return data, found
+
+
+def encode_template(values: Values, template: Template, what: str) -> bytes:
+    return values.seal(msgspec.json.encode(template), what)
+
+
+def decode_template(values: Values, data: bytes, what: str) -> Template:
+    return msgspec.json.decode(values.unseal(data, what), type=Template)
+
+
+def placed(value: Any, flow_id: str) -> Any:
+    """JSON whose references name members, with their ids instead."""
+
+    def put(reference: Reference) -> Any:
+        ids = tuple(f"{flow_id}/{name}" for name in reference.upstreams)
+        return {MARK: Reference(reference.what, ids, reference.path)}
+
+    return _replaced(value, put)
+
+
+# ---- composing ----------------------------------------------------------------------------------------------------
+
+
+def needed_by(template: Template) -> tuple[str, ...]:
+    """The upstreams that it takes something from, each once."""
+    found: dict[str, None] = {}
+
+    def note(reference: Reference) -> Any:
+        found.update(dict.fromkeys(reference.upstreams))
+
+    for name in template.bound:
+        _replaced(msgspec.json.decode(template.arguments[name]), note)
+    return tuple(found)
+
+
+def compose(values: Values, template: Template, given: Mapping[str, Given], what: str) -> bytes:
+    """The input, with what the upstreams gave in its places; `CodecError` or `LimitExceeded` if there can be none."""
+
+    def put(reference: Reference) -> Any:
+        return _taken(values, reference, given, what)
+
+    arguments = dict(template.arguments)
+    for name in template.bound:
+        arguments[name] = msgspec.Raw(msgspec.json.encode(_replaced(msgspec.json.decode(arguments[name]), put)))
+    return values.seal(msgspec.json.encode(arguments), what)
+
+
+def _replaced(value: Any, put: Callable[[Reference], Any]) -> Any:
+    """The same JSON with every reference replaced. As deep as its author wrote it, which encoding has bounded."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        if len(fields) == 1 and MARK in fields:
+            return put(msgspec.convert(fields[MARK], Reference))
+        return {name: _replaced(one, put) for name, one in fields.items()}
+    if isinstance(value, list):
+        return [_replaced(one, put) for one in cast("list[Any]", value)]
+    return value
+
+
+def _taken(values: Values, reference: Reference, given: Mapping[str, Given], what: str) -> Any:
+    taken = [given.get(upstream) for upstream in reference.upstreams]
+    match reference.what:
+        case "outputs":
+            return [_output(values, one, what) for one in taken]
+        case "failure":
+            return _failure(values, reference.upstreams[0], taken[0], what)
+        case _:
+            return _at(_output(values, taken[0], what), reference, what)
+
+
+def _output(values: Values, given: Given | None, what: str) -> Any:
+    """None of an upstream that did not succeed, or has not ended: a join may do without it."""
+    if given is None or given.status != "succeeded":
+        return None
+    if given.value is None:
+        raise CodecError(f"{what}: an output that it takes is gone: it was purged")
+    return msgspec.Raw(values.unseal(given.value, what))
+
+
+def _at(output: Any, reference: Reference, what: str) -> Any:
+    for part in reference.path:
+        if output is None:
+            return None
+        parts = msgspec.json.decode(output, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
+        try:
+            output = parts[part]
+        except (KeyError, IndexError, TypeError) as error:
+            upstream = reference.upstreams[0].rpartition("/")[2]
+            raise CodecError(f"{what}: the output of {upstream!r} has no {part!r}") from error
+    return output
+
+
+def _failure(values: Values, upstream: str, given: Given | None, what: str) -> UpstreamFailure | None:
+    if given is None or given.status == "succeeded":
+        return None
+    name = upstream.partition("/")[2]
+    if given.value is None:
+        return UpstreamFailure(name=name, status=given.status)
+    failure = decode_failure(values.unseal(given.value, what))
+    return UpstreamFailure(name=name, status=given.status, type=failure.type, message=failure.message)

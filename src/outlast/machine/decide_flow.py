@@ -1,0 +1,443 @@
+"""The life of a flow as a whole: staged and opened, stopped, grown, opened again. Pure.
+
+A small flow is accepted in one change. A large one is staged in bounded chunks, each of which may be repeated; nothing
+of it can be claimed or found before the change that opens it. What stays staged is purged after a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from outlast import limits
+from outlast.machine import facts
+from outlast.machine.beginnings import events_of, execution_of, input_of, tags_of
+from outlast.machine.changes import (
+    HOME,
+    Absent,
+    Add,
+    Changes,
+    Code,
+    Delete,
+    Guard,
+    Insert,
+    Matches,
+    Patch,
+    Refusal,
+    Write,
+    lane_channel,
+)
+from outlast.machine.parts import Fields
+from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import (
+    CancelPolicy,
+    Dependency,
+    Flow,
+    FlowState,
+    Member,
+    OnFailure,
+    OnSatisfied,
+    Settled,
+    Summary,
+    encode_ids,
+    flow_key,
+    summary_key,
+    whole_of,
+)
+from outlast.model.outbox import Delivery
+from outlast.model.payload import Payload, Role
+from outlast.model.record import Now
+from outlast.model.status import Status
+
+R = TypeVar("R", Execution, Payload)
+
+ABANDONED_MS = 3_600_000
+"""A stage that is not opened within this time is purged."""
+CHECK_MS = 60_000
+DEPEND_MS = 15_000
+"""How long a flow is left alone before a reconciler counts anew, or looks for edges that nobody answered."""
+
+
+class NewMember(Struct, frozen=True, kw_only=True):
+    """A member as it is accepted. `upstreams` are ids; `template` is its input if that waits for theirs."""
+
+    start: facts.Start
+    name: str
+    position: int = 0
+    upstreams: tuple[str, ...] = ()
+    needed: int = 0
+    on_satisfied: OnSatisfied = OnSatisfied.LET_RUN
+    on_failure: OnFailure = OnFailure.SKIP
+    template: bytes | None = None
+
+
+class NewFlow(Struct, frozen=True, kw_only=True):
+    """A flow as it is accepted. `change_id` names the acceptance: a repeated one is the same."""
+
+    namespace: str
+    id: str
+    name: str
+    digest: str
+    members: int
+    retention_ms: int | None = None
+    change_id: str
+
+
+class FlowView(Struct, frozen=True):
+    partition: int
+    flow: Flow | None
+    summary: Summary | None = None
+
+
+def known(view: FlowView, new: NewFlow) -> Refusal | None:
+    """What can be said of a flow that is there already; None if it is being staged, by somebody with the same."""
+    flow = view.flow
+    assert flow is not None
+    if flow.digest != new.digest:
+        return Refusal(Code.CONFLICT, "exists with other members")
+    if flow.staged_at is not None:
+        return None
+    return Refusal(Code.ALREADY, "was started before")
+
+
+# ---- acceptance ---------------------------------------------------------------------------------------------------
+
+
+def accepted(partition: int, new: NewFlow, members: Sequence[NewMember]) -> Changes:
+    """All of it in one change."""
+    return Changes(
+        id=new.change_id,
+        partition=partition,
+        anchors=(flow_key(new.namespace, new.id),),
+        guards=(_not_an_execution(new),),
+        writes=(
+            *_heads(new, FlowState.OPEN),
+            *(write for member in members for write in member_writes(new.id, member, new.change_id)),
+        ),
+        rings=lanes_of(members),
+    )
+
+
+def staged(partition: int, new: NewFlow) -> Changes:
+    """The beginning of a stage."""
+    return Changes(
+        id=new.change_id,
+        partition=partition,
+        anchors=(flow_key(new.namespace, new.id),),
+        guards=(_not_an_execution(new),),
+        writes=tuple(_heads(new, FlowState.STAGING)),
+    )
+
+
+def staged_members(partition: int, new: NewFlow, stage: str, number: int, pieces: Sequence[Piece]) -> Changes:
+    """A chunk of a stage; `stage` is the change id with which it began, perhaps by a process that died since."""
+    key = flow_key(new.namespace, new.id)
+    return Changes(
+        id=f"{stage}/{number}",
+        partition=partition,
+        anchors=(key,),
+        guards=(Matches(key, {"state": FlowState.STAGING, "change_id": stage}),),
+        writes=tuple(write for piece in pieces for write in _piece(new, piece, f"{stage}/{number}")),
+    )
+
+
+def opened(partition: int, new: NewFlow, stage: str, lanes: tuple[str, ...]) -> Changes:
+    """The last word: from now on it is there."""
+    key = flow_key(new.namespace, new.id)
+    fields: Fields = {"state": FlowState.OPEN, "staged_at": None, "purge_at": None}
+    summary: Fields = {"check_at": Now(CHECK_MS), "depend_at": Now(DEPEND_MS)}
+    return Changes(
+        id=f"{stage}/open",
+        partition=partition,
+        anchors=(key,),
+        guards=(Matches(key, {"state": FlowState.STAGING, "change_id": stage}),),
+        writes=(Patch(key, fields), Patch(summary_key(new.namespace, new.id), summary)),
+        rings=lanes,
+    )
+
+
+class Piece(Struct, frozen=True):
+    """Of a member with more edges than one change holds, the others follow by themselves."""
+
+    member: NewMember
+    upstreams: tuple[str, ...]
+    first: bool = True
+
+    @property
+    def weight(self) -> int:
+        """How many writes it takes."""
+        start = self.member.start
+        return len(self.upstreams) + (5 + len(start.tags) + len(start.sends) if self.first else 0)
+
+
+def chunks(members: Sequence[NewMember]) -> list[list[Piece]]:
+    """As much at a time as one change holds."""
+    found: list[list[Piece]] = [[]]
+    room = _ROOM
+    for member in members:
+        for piece in _pieces(member):
+            if found[-1] and piece.weight > room:
+                found.append([])
+                room = _ROOM
+            found[-1].append(piece)
+            room -= piece.weight
+    return found
+
+
+def _pieces(member: NewMember) -> Iterator[Piece]:
+    yield Piece(member, member.upstreams[:_EDGES])
+    for begin in range(_EDGES, len(member.upstreams), _EDGES):
+        yield Piece(member, member.upstreams[begin : begin + _EDGES], first=False)
+
+
+_ROOM = limits.CHANGES_MAX_WRITES - 10
+_EDGES = _ROOM // 2
+
+
+def lanes_of(members: Sequence[NewMember]) -> tuple[str, ...]:
+    """Who may want to look: workers of the lanes of those that wait for nothing."""
+    ready = (m.start for m in members if not m.upstreams and not m.start.delay_ms)
+    return tuple(dict.fromkeys(lane_channel(start.namespace, start.lane) for start in ready))
+
+
+def _not_an_execution(new: NewFlow) -> Guard:
+    """Members and children would be named alike."""
+    return Absent(execution_key(new.namespace, new.id))
+
+
+def _heads(new: NewFlow, state: FlowState) -> list[Write]:
+    staging = state is FlowState.STAGING
+    flow = Flow(
+        namespace=new.namespace,
+        id=new.id,
+        name=new.name,
+        state=state,
+        digest=new.digest,
+        retention_ms=new.retention_ms,
+        created_at=Now(),
+        staged_at=Now() if staging else None,
+        purge_at=Now(ABANDONED_MS) if staging else None,
+        change_id=new.change_id,
+    )
+    summary = Summary(
+        namespace=new.namespace,
+        id=new.id,
+        members=new.members,
+        check_at=None if staging else Now(CHECK_MS),
+        depend_at=None if staging else Now(DEPEND_MS),
+        change_id=new.change_id,
+    )
+    return [Insert(flow), Insert(summary)]
+
+
+def _piece(new: NewFlow, piece: Piece, change_id: str) -> list[Write]:
+    edges = _edges(piece.member.start, piece.upstreams, change_id)
+    if not piece.first:
+        return edges
+    return [*_alone(new.id, piece.member, change_id), *edges]
+
+
+def member_writes(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
+    """All the records of a new member."""
+    return [*_alone(flow_id, member, change_id), *_edges(member.start, member.upstreams, change_id)]
+
+
+def _edges(start: facts.Start, upstreams: tuple[str, ...], change_id: str) -> list[Write]:
+    return [
+        Insert(Dependency(namespace=start.namespace, execution=above, downstream=start.id, change_id=change_id))
+        for above in upstreams
+    ]
+
+
+def _alone(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
+    start = member.start
+    namespace, execution_id = start.namespace, start.id
+    record = Member(
+        namespace=namespace,
+        execution=execution_id,
+        flow=flow_id,
+        name=member.name,
+        position=member.position,
+        upstreams=len(member.upstreams),
+        needed=member.needed,
+        after=encode_ids(member.upstreams),
+        on_satisfied=member.on_satisfied,
+        on_failure=member.on_failure,
+        binds=member.template is not None,
+        settled=Settled.OPEN if member.upstreams else Settled.SATISFIED,
+        change_id=change_id,
+    )
+    begun = execution_of(start)
+    return [
+        Insert(_named(begun, change_id)),
+        Insert(_named(_input(member), change_id)),
+        *tags_of(start),
+        *events_of(start),
+        Insert(record),
+        *_edges(start, (whole_of(flow_id),), change_id),
+    ]
+
+
+def _input(member: NewMember) -> Payload:
+    given = input_of(member.start, generation=1)
+    if member.template is None:
+        return given
+    return structs.replace(given, role=Role.TEMPLATE, value=member.template)
+
+
+def _named(record: R, change_id: str) -> R:
+    """The record as one of this change: repeated, it meets itself."""
+    return structs.replace(record, change_id=change_id)
+
+
+# ---- growth -------------------------------------------------------------------------------------------------------
+
+
+def grown(view: FlowView, members: Sequence[NewMember], change_id: str) -> tuple[list[Guard], list[Write]] | Refusal:
+    """What a running member's journal entry brings along when it adds members behind itself."""
+    flow, summary = view.flow, view.summary
+    assert flow is not None
+    assert summary is not None
+    if flow.state is not FlowState.OPEN or summary.outcome is not None:
+        return Refusal(Code.TERMINAL, "has ended, or is being cancelled: it does not grow any more")
+    if summary.members + len(members) > limits.FLOW_MEMBERS_MAX:
+        return Refusal(Code.LIMIT, f"would have more than {limits.FLOW_MEMBERS_MAX:,} members")
+    guards: list[Guard] = [Matches(flow.key, {"state": FlowState.OPEN, "revision": flow.revision})]
+    writes: list[Write] = [
+        Patch(flow.key, {"revision": flow.revision + 1}),
+        Add(summary.key, "members", len(members)),
+        *(write for member in members for write in member_writes(flow.id, member, change_id)),
+    ]
+    return guards, writes
+
+
+# ---- stopping -----------------------------------------------------------------------------------------------------
+
+
+def stopped(view: FlowView, *, policy: CancelPolicy, reason: str, grace_ms: int, change_id: str) -> Changes | Refusal:
+    """From here on no member is claimed. A reconciler looks after what is owed to them when the grace is over."""
+    flow, summary = view.flow, view.summary
+    if flow is None or summary is None or flow.staged_at is not None:
+        return Refusal(Code.UNKNOWN, "there is no such flow")
+    if flow.state is FlowState.REOPENING:
+        return Refusal(Code.NOT_ALLOWED, "is being retried: cancel it when that is done")
+    if summary.outcome is Status.CANCELLED or flow.state is FlowState.STOPPED:
+        return Refusal(Code.ALREADY, "was cancelled before")
+    if summary.outcome is not None:
+        return Refusal(Code.TERMINAL, f"has ended: it is {summary.outcome}")
+    only = policy is CancelPolicy.FLOW_ONLY
+    fields: Fields = {
+        "state": FlowState.STOPPED,
+        "policy": policy,
+        "reason": reason,
+        "revision": flow.revision + 1,
+        "cancel_at": None if only else Now(grace_ms),
+    }
+    writes: list[Write] = []
+    if only:
+        ended: Fields = {"outcome": Status.CANCELLED, "finished_at": Now(), "check_at": None, "depend_at": None}
+        writes.append(Patch(summary.key, ended))
+        if flow.retention_ms is not None:
+            fields["purge_at"] = Now(flow.retention_ms)
+    return Changes(
+        id=change_id,
+        partition=view.partition,
+        anchors=(flow.key, summary.key),
+        guards=(
+            Matches(flow.key, {"state": flow.state, "revision": flow.revision}),
+            Matches(summary.key, {"outcome": None}),
+        ),
+        writes=(Patch(flow.key, fields), *writes),
+        rings=(HOME,),
+    )
+
+
+def acknowledged(partition: int, member: Member, flow: Flow | None, change_id: str) -> Changes:
+    """The flow's cancel reached a member. With the last of them nothing is owed any more: then `flow` is given."""
+    guards: list[Guard] = [Matches(member.key, {"acknowledged": False, "flow": member.flow})]
+    writes: list[Write] = [Patch(member.key, {"acknowledged": True})]
+    anchors = [member.key]
+    if flow is not None:
+        anchors.append(flow.key)
+        guards.append(Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision}))
+        writes.append(Patch(flow.key, {"cancel_at": None}))
+    return Changes(
+        id=change_id, partition=partition, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes)
+    )
+
+
+# ---- once more ----------------------------------------------------------------------------------------------------
+
+
+def reopening(view: FlowView, *, change_id: str) -> Changes | Refusal:
+    """A retry of a flow that has ended without success: shut until all of its members are opened again."""
+    flow, summary = view.flow, view.summary
+    if flow is None or summary is None or flow.staged_at is not None:
+        return Refusal(Code.UNKNOWN, "there is no such flow")
+    if summary.outcome is None:
+        return Refusal(Code.NOT_ALLOWED, "has not ended")
+    if summary.outcome is Status.SUCCEEDED:
+        return Refusal(Code.TERMINAL, "has succeeded: there is nothing to retry")
+    errand = facts.ReopenMembers(change_id=f"{change_id}/reopen")
+    debt = Delivery(
+        partition=view.partition,
+        id=errand.change_id,
+        namespace=flow.namespace,
+        target=whole_of(flow.id),
+        source=whole_of(flow.id),
+        fact=facts.encode_fact(errand),
+        due_at=Now(),
+        created_at=Now(),
+        change_id=change_id,
+    )
+    fields: Fields = {
+        "state": FlowState.REOPENING,
+        "policy": None,
+        "reason": None,
+        "revision": flow.revision + 1,
+        "cancel_at": None,
+        "purge_at": None,
+    }
+    nothing_owed: Fields = {"outcome": None, "finished_at": None}
+    return Changes(
+        id=change_id,
+        partition=view.partition,
+        anchors=(flow.key, summary.key),
+        guards=(
+            Matches(flow.key, {"state": flow.state, "revision": flow.revision}),
+            Matches(summary.key, {"outcome": summary.outcome}),
+        ),
+        writes=(Patch(flow.key, fields), Patch(summary.key, nothing_owed), Insert(debt)),
+    )
+
+
+def reopened(view: FlowView, debt: Delivery, *, lanes: tuple[str, ...], change_id: str) -> Changes:
+    """All members are open again: so is the flow, and what was owed is struck off. Ends are counted anew."""
+    flow, summary = view.flow, view.summary
+    assert flow is not None
+    assert summary is not None
+    fields: Fields = {"state": FlowState.OPEN, "revision": flow.revision + 1}
+    counts: Fields = {
+        "drained": "",
+        "succeeded": 0,
+        "failed": 0,
+        "cancelled": 0,
+        "expired": 0,
+        "skipped": 0,
+        "check_at": Now(CHECK_MS),
+        "depend_at": Now(DEPEND_MS),
+        "change_id": change_id,
+    }
+    return Changes(
+        id=change_id,
+        partition=view.partition,
+        anchors=(flow.key, summary.key, debt.key),
+        guards=(
+            Matches(debt.key, {"change_id": debt.change_id}),
+            Matches(flow.key, {"state": FlowState.REOPENING, "revision": flow.revision}),
+        ),
+        writes=(Patch(flow.key, fields), Patch(summary.key, counts), Delete(debt.key)),
+        rings=lanes,
+    )

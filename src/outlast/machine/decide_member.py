@@ -1,0 +1,325 @@
+"""What an upstream's end means to a member, and a member's end to its flow. Pure, like everything in this package.
+
+An end is answered in two moves, each of which may be repeated without harm. First every edge from what ended gets its
+answer, a record that is only ever inserted: thousands may end at once and touch no common row. Then each member that
+was answered counts what has come since it last did, in one guarded change, and is woken, skipped, or goes on waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from outlast.machine import facts
+from outlast.machine.changes import (
+    HOME,
+    Changes,
+    Delete,
+    Guard,
+    Insert,
+    Matches,
+    Patch,
+    Refusal,
+    View,
+    Write,
+)
+from outlast.machine.decide import decide
+from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
+from outlast.machine.parts import Fields
+from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import Edge, Flow, FlowState, Member, Settled, Summary, edge_key, whole_of
+from outlast.model.payload import Payload, Role
+from outlast.model.record import Now
+from outlast.model.status import Reason, Status
+
+SIBLINGS_GRACE_MS = 2_000
+"""So long the process that settled a join has to cancel what is no longer needed, before a reconciler does."""
+_COUNTS = {
+    Status.SUCCEEDED: "succeeded",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+    Status.EXPIRED: "expired",
+    Status.SKIPPED: "skipped",
+}
+
+
+class MemberView(Struct, frozen=True):
+    partition: int
+    execution: Execution
+    member: Member
+
+
+class Ended(Struct, frozen=True):
+    """The end of a member: which of its ends, and how."""
+
+    namespace: str
+    id: str
+    status: Status
+    generation: int
+
+    @property
+    def flow(self) -> str:
+        return self.id.partition("/")[0]
+
+
+class Advanced(Struct, frozen=True):
+    """What the answers meant to a member: `injected` if its input was made of them, `skipped` if it ended by them.
+
+    `changes` is to be committed; None if there is nothing to write."""
+
+    answer: Answer
+    injected: bool = False
+    skipped: bool = False
+    changes: Changes | None = None
+
+
+def answered_edge(partition: int, end: Ended, downstream: str) -> Changes:
+    """The answer of what ended to one that waits for it (or to the flow), however often it is given."""
+    edge = Edge(
+        namespace=end.namespace,
+        execution=downstream,
+        upstream=end.id,
+        answer=end.status,
+        generation=end.generation,
+        answered_at=Now(),
+        change_id=f"{end.id}@{end.generation}",
+    )
+    upstream = execution_key(end.namespace, end.id)
+    return Changes(
+        id=f"{edge.change_id}>{downstream}",
+        partition=partition,
+        anchors=(upstream,),
+        # The end that is answered still stands: a late delivery must not answer for a flow that was retried.
+        guards=(Matches(upstream, {"status": end.status, "generation": end.generation}),),
+        writes=(Insert(edge),),
+    )
+
+
+def waits(view: MemberView) -> bool:
+    """Whether its join is still to be settled."""
+    blocked = view.execution.status is Status.BLOCKED and Reason.DEPENDENCIES in view.execution.waits_for
+    return blocked and view.member.settled is Settled.OPEN
+
+
+def wants_input(view: MemberView, edges: list[Edge]) -> bool:
+    """Whether these answers let it run, with an input that must be made of what its upstreams gave."""
+    settled = settled_by(view.member, counted(view.member, edges))
+    return waits(view) and view.member.binds and runs(view.member, settled)
+
+
+def advance(
+    view: MemberView, edges: list[Edge], *, change_id: str, input: bytes | None = None, unusable: str | None = None
+) -> Advanced:
+    """Count what has come, and wake or skip the member if that settles its join.
+
+    `input` is what it runs with, if `wants_input`; `unusable` says why there can be none: then it is skipped."""
+    if not waits(view):
+        return Advanced(Answer.ALREADY_RESOLVED)
+    if not edges:
+        return Advanced(Answer.PENDING)
+    member = view.member
+    count = counted(member, edges)
+    settled = settled_by(member, count)
+    if settled is Settled.OPEN:
+        return Advanced(Answer.PENDING, changes=_only_counted(view, count, change_id))
+    answer = Answer.SATISFIED if settled is Settled.SATISFIED else Answer.IMPOSSIBLE
+    if not runs(member, settled) or unusable is not None:
+        skip = facts.Skip(change_id=change_id, cause=unusable or _blamed(edges))
+        return Advanced(answer, skipped=True, changes=_decided(view, skip, count, settled))
+    assert member.binds == (input is not None), "an input is made for those that bind, and for no others"
+    wake = facts.Wake(change_id=change_id, cause=Reason.DEPENDENCIES)
+    changes = _decided(view, wake, count, settled)
+    if input is not None:
+        changes = structs.replace(changes, writes=(*changes.writes, Insert(_input(view, input, change_id))))
+    return Advanced(answer, injected=input is not None, changes=changes)
+
+
+def _blamed(edges: list[Edge]) -> str:
+    """The upstream that made it impossible, for people."""
+    worst = next(edge for edge in reversed(edges) if edge.answer != Status.SUCCEEDED)
+    return f"{worst.upstream.rpartition('/')[2]} {worst.answer}"
+
+
+def _only_counted(view: MemberView, count: Count, change_id: str) -> Changes:
+    return Changes(
+        id=change_id,
+        partition=view.partition,
+        anchors=(view.execution.key,),
+        guards=(_as_counted(view.member),),
+        writes=(Patch(view.member.key, {**structs.asdict(count), "change_id": change_id}),),
+    )
+
+
+def _decided(view: MemberView, fact: facts.Wake | facts.Skip, count: Count, settled: Settled) -> Changes:
+    """What the machine says of the execution, and the join, which is settled by it."""
+    answer = decide(View(view.partition, view.execution), fact, 0)
+    assert not isinstance(answer, Refusal), "it waits for its dependencies"
+    fields: Fields = {**structs.asdict(count), "settled": settled, "change_id": fact.change_id}
+    if spares_siblings(view.member, settled, count):
+        fields["siblings_at"] = Now(SIBLINGS_GRACE_MS)
+    return structs.replace(
+        answer,
+        guards=(*answer.guards, _as_counted(view.member)),
+        writes=(*answer.writes, Patch(view.member.key, fields)),
+    )
+
+
+def _as_counted(member: Member) -> Guard:
+    """Nobody has counted since."""
+    return Matches(
+        member.key,
+        {
+            "answered": member.answered,
+            "drained": member.drained,
+            "settled": member.settled,
+            "change_id": member.change_id,
+        },
+    )
+
+
+def _input(view: MemberView, value: bytes, change_id: str) -> Payload:
+    return Payload(
+        namespace=view.execution.namespace,
+        execution=view.execution.id,
+        generation=view.execution.journal_generation,
+        role=Role.INPUT,
+        value=value,
+        change_id=change_id,
+    )
+
+
+def siblings_settled(partition: int, member: Member, change_id: str) -> Changes:
+    """All that it no longer needed is cancelled, or needed by others."""
+    return Changes(
+        id=change_id,
+        partition=partition,
+        anchors=(member.key,),
+        guards=(Matches(member.key, {"change_id": member.change_id}),),
+        writes=(Patch(member.key, {"siblings_at": None}),),
+    )
+
+
+# ---- the whole flow -----------------------------------------------------------------------------------------------
+
+
+def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], change_id: str) -> Changes | None:
+    """The flow's count of its members' ends, and its end if all of them succeeded; None if there is nothing new."""
+    if not edges or flow.state is FlowState.REOPENING:
+        return None
+    fields: Fields = {"drained": edges[-1].upstream, "change_id": change_id}
+    for status, name in _COUNTS.items():
+        more = sum(edge.answer == status for edge in edges)
+        if more:
+            fields[name] = getattr(summary, name) + more
+    after = structs.replace(summary, **fields)
+    if after.succeeded == summary.members and flow.state is FlowState.OPEN and summary.outcome is None:
+        return _ended(partition, flow, summary, Status.SUCCEEDED, change_id, fields)
+    return Changes(
+        id=change_id,
+        partition=partition,
+        anchors=(summary.key,),
+        guards=(_as_tallied(summary),),
+        writes=(Patch(summary.key, fields),),
+    )
+
+
+def recounted(partition: int, summary: Summary, change_id: str) -> Changes:
+    """Its count begins anew: all of its edges are drained once more."""
+    fields: Fields = {"drained": "", "change_id": change_id, **dict.fromkeys(_COUNTS.values(), 0)}
+    return Changes(
+        id=change_id,
+        partition=partition,
+        anchors=(summary.key,),
+        guards=(_as_tallied(summary),),
+        writes=(Patch(summary.key, fields),),
+    )
+
+
+def finished(partition: int, flow: Flow, summary: Summary, *, made_up_for: bool, change_id: str) -> Changes | None:
+    """The end of a flow all of whose members have ended; None if that is not so. `made_up_for` says that every member
+    that did not succeed has a downstream whose join was satisfied all the same."""
+    shut = flow.state not in (FlowState.OPEN, FlowState.STOPPED)
+    if shut or summary.outcome is not None or summary.ended < summary.members:
+        return None
+    outcome = Status.SUCCEEDED if made_up_for else Status.FAILED
+    if flow.state is FlowState.STOPPED:
+        outcome = Status.CANCELLED
+    return _ended(partition, flow, summary, outcome, change_id, {})
+
+
+def _ended(partition: int, flow: Flow, summary: Summary, outcome: Status, change_id: str, counts: Fields) -> Changes:
+    fields: Fields = {
+        **counts,
+        "outcome": outcome,
+        "finished_at": Now(),
+        "check_at": None,
+        "depend_at": None,
+        "change_id": change_id,
+    }
+    # Whatever was owed to a member is settled by its end.
+    gate: Fields = {} if flow.cancel_at is None else {"cancel_at": None}
+    if flow.retention_ms is not None:
+        gate["purge_at"] = Now(flow.retention_ms)
+    writes: list[Write] = [Patch(summary.key, fields)]
+    if gate:
+        writes.append(Patch(flow.key, gate))
+    return Changes(
+        id=change_id,
+        partition=partition,
+        anchors=(summary.key, flow.key),
+        guards=(_as_tallied(summary), Matches(flow.key, {"state": flow.state, "revision": flow.revision})),
+        writes=tuple(writes),
+        rings=(HOME,),
+    )
+
+
+def _as_tallied(summary: Summary) -> Guard:
+    return Matches(
+        summary.key,
+        {
+            "drained": summary.drained,
+            "members": summary.members,
+            "outcome": summary.outcome,
+            "change_id": summary.change_id,
+        },
+    )
+
+
+# ---- once more ----------------------------------------------------------------------------------------------------
+
+
+def forgotten(view: MemberView, edges: Sequence[Edge], *, change_id: str) -> Changes:
+    """Answers that will be given anew leave ahead of a member that is about to be opened again."""
+    return Changes(
+        id=change_id,
+        partition=view.partition,
+        anchors=(view.execution.key,),
+        guards=(Matches(view.execution.key, {"generation": view.execution.generation}), _as_counted(view.member)),
+        writes=tuple(Delete(edge.key) for edge in edges),
+    )
+
+
+def reopened(view: MemberView, edges: Sequence[Edge], *, change_id: str) -> Changes | None:
+    """A member of a flow that is retried: opened again unless it succeeded, waiting for the upstreams that did not;
+    None if there is nothing to do. `edges` are the answers that it has."""
+    execution, member = view.execution, view.member
+    if execution.status is Status.SUCCEEDED or not execution.status.terminal:
+        return None
+    # What was allowed to run keeps its input, and runs at once.
+    again = execution.status is Status.SKIPPED or (member.settled is Settled.OPEN and member.upstreams > 0)
+    retry = facts.Retry(change_id=change_id, with_flow=True, waits_again=again)
+    answer = decide(View(view.partition, execution), retry, 0)
+    assert not isinstance(answer, Refusal), "it has ended, and may be retried"
+    fields: Fields = {"siblings_at": None, "acknowledged": False, "change_id": change_id}
+    gone: list[Edge] = []
+    if again:
+        # Counted anew from the beginning: what succeeded has answered, the others will.
+        fields |= {"answered": 0, "succeeded": 0, "drained": "", "settled": Settled.OPEN}
+        gone = [edge for edge in edges if edge.answer != Status.SUCCEEDED]
+    own = edge_key(execution.namespace, whole_of(member.flow), execution.id)
+    return structs.replace(
+        answer,
+        guards=(*answer.guards, _as_counted(member)),
+        writes=(*answer.writes, Patch(member.key, fields), *(Delete(edge.key) for edge in gone), Delete(own)),
+    )

@@ -1,0 +1,223 @@
+"""An app with its parts running: client, engine, worker, reconcilers and doorbell, opened and closed together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
+
+from outlast.authoring.changed import warn_of_changed_code
+from outlast.client.client import Client
+from outlast.client.flows import FlowClient
+from outlast.client.waiters import Waiters
+from outlast.errors import StoreClosed
+from outlast.machine.changes import lane_channel, partition_channel
+from outlast.reconcilers import Reconcilers, rows_for
+from outlast.reconcilers.sharing import Sharing
+from outlast.runtime.engine import Engine
+from outlast.runtime.fast_path import FastPath
+from outlast.runtime.inquiry import Inquiries
+from outlast.runtime.parts import Parts
+from outlast.runtime.settings import WorkerSettings
+from outlast.runtime.watchdog import Watchdog
+from outlast.runtime.worker import Worker, WorkerOptions
+from outlast.store.port import RESCAN, Store, Subscription
+from outlast.tokens import Tokens
+
+if TYPE_CHECKING:
+    from outlast.app import App
+
+_log = logging.getLogger(__name__)
+
+RELISTEN_S = 1.0
+
+
+class Opened:
+    """An app with its parts running in this event loop."""
+
+    def __init__(self, app: App, store: Store, settings: WorkerSettings | None, *, for_portal: bool = False) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._app = app
+        self._store = store
+        self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True)
+        self.waiters = Waiters(store, self._engine.timing)
+        self.worker: Worker | None = None
+        self.reconcilers: Reconcilers | None = None
+        self._subscription: Subscription | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._comparing: asyncio.Task[None] | None = None
+        self.parts: Parts | None = None
+        self._watchdog: Watchdog | None = None
+        self._pid = os.getpid()
+        self.for_portal = for_portal
+        fast_path: FastPath | None = None
+        if settings is not None:
+            self.worker = self._new_worker(settings)
+            fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
+        self._inquiries = Inquiries(
+            self._new_parts(threads=1),
+            app.definition_of,
+            lambda namespace, name: None if self.worker is None else self.worker.resident(namespace, name),
+        )
+        self._engine.flows.values = app.values
+        engine, values, namespace = self._engine, app.values, app.config.namespace
+        self.flows = FlowClient(
+            engine, values, self.waiters, namespace=namespace, owner=app, registry=app.registry, started=self._kick
+        )
+        self.client = Client(
+            engine,
+            values,
+            self.waiters,
+            namespace=namespace,
+            owner=app,
+            started=self._kick,
+            inquiries=self._inquiries,
+            flows=self.flows,
+            fast_path=fast_path,
+        )
+
+    def _new_parts(self, *, threads: int) -> Parts:
+        config = self._app.config
+        return Parts(
+            self._engine,
+            self._app.values,
+            threads=threads,
+            committed=self.waiters.committed,
+            resident_ms=config.resident_ms,
+            tokens=Tokens(config.token_keys),
+            token_ttl_ms=config.token_ttl_ms,
+        )
+
+    def _new_worker(self, settings: WorkerSettings) -> Worker:
+        app, config = self._app, self._app.config
+        self.parts = self._new_parts(threads=settings.concurrency)
+        lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
+        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        options = WorkerOptions(
+            name=name,
+            namespace=config.namespace,
+            lanes=lanes,
+            capabilities=settings.capabilities,
+            concurrency=settings.concurrency,
+            lease_ttl_ms=config.lease_ttl_ms,
+            poll_ms=settings.poll_ms,
+            drain_ms=settings.drain_ms,
+        )
+        self._lanes = {lane_channel(config.namespace, lane) for lane in lanes}
+        if settings.reconcilers:
+            sharing = Sharing(self._store, name) if config.reconcile_shared else None
+            self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
+        return Worker(
+            self.parts,
+            options,
+            serves=app.registry.served,
+            definition=app.definition_of,
+        )
+
+    def begin(self) -> None:
+        if self._app.config.doorbell:
+            self._subscription = self._store.listen()
+            self._listening = asyncio.create_task(self._listen(self._subscription), name="outlast listen")
+        if self.worker is not None:
+            self._comparing = asyncio.create_task(self._compare_signatures(), name="outlast signatures")
+            self.worker.start()
+            self._watchdog = Watchdog(self.loop)
+            self._watchdog.start()
+        if self.reconcilers is not None:
+            self.reconcilers.start()
+
+    async def _compare_signatures(self) -> None:
+        """A warning is worth a look, and no more: work goes on without it."""
+        try:
+            await warn_of_changed_code(self._store, self._app.config.namespace, list(self._app.registry))
+        except Exception as error:
+            _log.warning("whether code was changed under open executions could not be found out: %s", error)
+
+    def _kick(self) -> None:
+        """The fast path: what was started here starts here at once, if there is room."""
+        if self.worker is not None and self._app.config.fast_path:
+            self.worker.kick()
+
+    async def _listen(self, subscription: Subscription) -> None:
+        """Nothing ends this but the app: without it all would still work, but slowly, and nobody would know why."""
+        while True:
+            try:
+                await self._hear_all(subscription)
+                return  # closed, and the app with it
+            except StoreClosed:
+                return
+            except Exception as error:
+                _log.warning("the doorbell is not heard, and hung anew; polling goes on meanwhile: %s", error)
+            await asyncio.sleep(RELISTEN_S)
+            try:
+                await subscription.close()
+                subscription = self._subscription = self._store.listen()  # it begins with a rescan: nothing is missed
+            except StoreClosed:
+                return
+            except Exception as error:
+                _log.warning("the doorbell could not be hung: %s", error)
+
+    async def _hear_all(self, subscription: Subscription) -> None:
+        homes = {partition_channel(n): n for n in range(self._store.partitions)}
+        async for heard in subscription:
+            try:
+                await self._heard(heard, homes)
+            except StoreClosed:
+                raise
+            except Exception as error:
+                _log.warning("what rang could not be looked at; polling looks again: %s", error)
+
+    async def _heard(self, heard: frozenset[str], homes: dict[str, int]) -> None:
+        partitions = [number for channel, number in homes.items() if channel in heard]
+        if self.worker is not None:
+            if RESCAN in heard or self._lanes & heard:
+                self.worker.kick()
+            if RESCAN in heard or partitions:
+                self.worker.heard()
+        if RESCAN in heard:
+            await self.waiters.rescan()
+        elif partitions:
+            await self.waiters.rescan(partitions)
+
+    async def abandon(self) -> None:
+        """Leave everything as a killed process would: nothing is finished, handed back or told."""
+        if self.worker is not None:
+            await self.worker.abandon()
+            self.worker = None
+        await self._engine.outbox.abandon()
+        await self.close()
+
+    async def close(self) -> None:
+        """Everything is let go of, whatever fails on the way; what failed is raised at the end."""
+        async with AsyncExitStack() as last:
+            if self._watchdog is not None:
+                last.callback(self._watchdog.stop)
+            if self.parts is not None:
+                last.push_async_callback(self.parts.close)
+            last.push_async_callback(self._inquiries.close)
+            last.push_async_callback(self._store.close)
+            last.push_async_callback(self._engine.close)
+            last.push_async_callback(self.waiters.close)
+            last.push_async_callback(self.flows.close)
+            last.push_async_callback(self._stop_listening)
+            if self.reconcilers is not None:
+                last.push_async_callback(self.reconcilers.stop)
+            if self.worker is not None:
+                last.push_async_callback(self.worker.drain)
+
+    async def _stop_listening(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.close()
+        for task in (self._listening, self._comparing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that opened it: a fork has the object, but neither its threads nor its loop."""
+        return self._pid == os.getpid()

@@ -1,0 +1,168 @@
+"""Repairs of flows. In a healthy process they find nothing to do: the commit of an end owes what they look for.
+
+Each looks at a bounded part of a flow and goes on from there in its next cycle; a flow in which nothing was found is
+left alone for longer and longer, up to a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from outlast.errors import CorruptState
+from outlast.machine.changes import Changes, Matches, Patch
+from outlast.machine.decide_flow import CHECK_MS, DEPEND_MS
+from outlast.machine.decide_member import Ended, answered_edge, recounted, waits
+from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import (
+    Dependency,
+    Edge,
+    Flow,
+    Member,
+    Summary,
+    decode_ids,
+    edge_key,
+    whole_of,
+)
+from outlast.model.record import Key, Now, Record
+from outlast.runtime.engine import Engine
+from outlast.runtime.purging import purge_flow
+from outlast.runtime.stopping import CYCLE_MAX, cancel_members
+from outlast.store.port import Filter
+
+_log = logging.getLogger(__name__)
+
+PAGE = 500
+LONGEST_MS = 10 * 60_000
+"""A flow in which nothing was found for a long time is looked at this often."""
+
+
+async def resolve_dependencies(engine: Engine, record: Record) -> bool:
+    """The safety net of edges: whose upstream has ended is answered, and counted. A page of members per cycle."""
+    assert isinstance(record, Summary)
+    place = f"dependency {record.namespace} {record.id}"
+    ids, more = await _next_page(engine, record, place)
+    partition = engine.partition_of(record)
+    found = False
+    for view in await engine.flows.views(partition, record.namespace, ids):
+        if not waits(view):
+            continue
+        missing = await _unanswered(engine, record.namespace, view.execution.id, decode_ids(view.member.after))
+        answers = [answered_edge(partition, end, view.execution.id) for end in missing]
+        await asyncio.gather(*(engine.group.commit(answer) for answer in answers))
+        advanced = await engine.flows.advance(record.namespace, view.execution.id)
+        if missing or advanced.changes is not None:
+            _log.warning("dependency: member %s was not told of %d ends", view.execution.id, len(missing))
+            found = True
+    await _look_again(engine, record, "depend_at", DEPEND_MS, at_once=more, found=found)
+    return found
+
+
+async def summarize(engine: Engine, record: Record) -> bool:
+    """The safety net of a flow's end: members that have ended are counted. A page of members per cycle."""
+    assert isinstance(record, Summary)
+    place = f"summary {record.namespace} {record.id}"
+    ids, more = await _next_page(engine, record, place)
+    partition, whole = engine.partition_of(record), whole_of(record.id)
+    missing = await _unanswered(engine, record.namespace, whole, tuple(ids))
+    answers = [answered_edge(partition, end, whole) for end in missing]
+    await asyncio.gather(*(engine.group.commit(answer) for answer in answers))
+    before = await _summary(engine, record)
+    await engine.flows.tally(record.namespace, record.id)
+    after = await _summary(engine, record)
+    found = bool(missing) or (before is not None and after is not None and before.ended != after.ended)
+    if after is not None and after.outcome is None and not more and after.ended != await _edges(engine, after):
+        # Its numbers are not those of its edges: edited by hand, or restored in parts.
+        await engine.commit(recounted(partition, after, engine.entropy.new_id()))
+        await engine.flows.tally(record.namespace, record.id)
+        found = True
+    if found:
+        _log.warning("flow_summary: flow %s had %d ends that were not counted", record.id, len(missing))
+    await _look_again(engine, record, "check_at", CHECK_MS, at_once=more, found=found)
+    return found
+
+
+async def spare_siblings(engine: Engine, record: Record) -> bool:
+    """A join was settled, and whoever settled it died before it cancelled what is no longer needed."""
+    assert isinstance(record, Member)
+    return await engine.flows.spare_siblings(record.namespace, record.execution)
+
+
+async def finish_cancels(engine: Engine, record: Record, filter: Filter) -> bool:
+    """The cancels that a stopped flow owes, when the grace of whoever stopped it is over."""
+    assert isinstance(record, Flow)
+    if record.reason is None:
+        raise CorruptState(f"flow {record.id!r} was cancelled, but why cannot be read: its members wait for the reason")
+    done = await cancel_members(engine, record.namespace, record.id, most=CYCLE_MAX, filter=filter)
+    return done.acknowledged > 0 or done.dropped > 0
+
+
+async def purge(engine: Engine, record: Record) -> bool:
+    """An abandoned stage, or a flow past its retention."""
+    assert isinstance(record, Flow)
+    return await purge_flow(engine, record)
+
+
+# ---- parts --------------------------------------------------------------------------------------------------------
+
+
+async def _next_page(engine: Engine, summary: Summary, place: str) -> tuple[list[str], bool]:
+    """The members behind those of the last cycle, and whether there are more."""
+    owner = (summary.namespace, whole_of(summary.id))
+    page = await engine.store.scan(Dependency.KIND, owner, after=engine.places.get(place), limit=PAGE)
+    more = len(page) == PAGE
+    if more:
+        engine.places[place] = page[-1].key
+    else:
+        engine.places.pop(place, None)
+    return [one.downstream for one in page if isinstance(one, Dependency)], more
+
+
+async def _unanswered(engine: Engine, namespace: str, execution_id: str, upstreams: tuple[str, ...]) -> list[Ended]:
+    """The upstreams that have ended, and whose edge has no answer."""
+    missing: list[Ended] = []
+    for begin in range(0, len(upstreams), PAGE):
+        some = upstreams[begin : begin + PAGE]
+        keys: list[Key] = [edge_key(namespace, execution_id, upstream) for upstream in some]
+        answers = await engine.store.load(keys)
+        silent = [one for one, answer in zip(some, answers, strict=True) if answer is None]
+        found = await engine.store.load([execution_key(namespace, one) for one in silent]) if silent else []
+        missing += [
+            Ended(namespace, one.id, one.status, one.generation)
+            for one in found
+            if isinstance(one, Execution) and one.status.terminal
+        ]
+    return missing
+
+
+async def _summary(engine: Engine, record: Summary) -> Summary | None:
+    return (await engine.flows.heads(record.namespace, record.id))[1]
+
+
+async def _edges(engine: Engine, summary: Summary) -> int:
+    """How many ends the flow was told of."""
+    owner, count, after = (summary.namespace, whole_of(summary.id)), 0, None
+    while True:
+        page = await engine.store.scan(Edge.KIND, owner, after=after, limit=PAGE)
+        count += len(page)
+        if len(page) < PAGE:
+            return count
+        after = page[-1].key
+
+
+async def _look_again(
+    engine: Engine, summary: Summary, field: str, interval_ms: int, *, at_once: bool, found: bool
+) -> None:
+    """When to look at it next. Refused if it has ended meanwhile."""
+    checks = 0 if found else summary.checks + 1
+    wait_ms = 0 if at_once else min(interval_ms * 2 ** min(checks, 10), LONGEST_MS)
+    key = summary.key
+    await engine.group.commit(
+        Changes(
+            id=engine.entropy.new_id(),
+            partition=engine.partition_of(summary),
+            anchors=(key,),
+            guards=(Matches(key, {"outcome": None, field: getattr(summary, field)}),),
+            writes=(Patch(key, {field: Now(wait_ms), "checks": summary.checks if at_once else checks}),),
+        )
+    )

@@ -1,0 +1,387 @@
+"""Carries the ends of members to those that wait for them, and to their flow.
+
+What ended owes an answer to each of its edges; that debt is a record of the outbox, written in the commit of the end.
+Here it is paid: first every edge gets its answer, then each member that was answered counts what has come. The first
+move touches no row that another end touches, and the counting of one member is done once at a time in this process, so
+ten thousand that end at once do not fight for a row. Repeating any of it, anywhere, is harmless.
+
+A skip is an end like any other: it owes answers too. So a chain of skips is as deep as it likes, and nothing recurses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from msgspec import structs
+
+from outlast import limits
+from outlast.codec.templates import Given, compose, decode_template, needed_by
+from outlast.codec.values import Values
+from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
+from outlast.machine import facts
+from outlast.machine.changes import Changes, Insert
+from outlast.machine.decide_member import (
+    Advanced,
+    Ended,
+    MemberView,
+    advance,
+    answered_edge,
+    finished,
+    siblings_settled,
+    tallied,
+    waits,
+    wants_input,
+)
+from outlast.machine.joins import Answer
+from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import (
+    Dependency,
+    Edge,
+    Flow,
+    FlowState,
+    Member,
+    Settled,
+    Summary,
+    decode_ids,
+    edge_key,
+    flow_key,
+    member_key,
+    summary_key,
+    whole_of,
+)
+from outlast.model.outbox import Delivery
+from outlast.model.partition import partition_of
+from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.record import Key, Record
+from outlast.model.status import Status
+from outlast.runtime.settling import settling
+
+if TYPE_CHECKING:
+    from outlast.runtime.engine import Engine
+
+Seen: TypeAlias = dict[Key, Record | None]
+"""What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
+
+PAGE = 500
+"""So many edges are answered at a time."""
+TOGETHER_MAX = 8
+"""So few that wait for nothing else are advanced in the commit that strikes off the debt."""
+EDGES = 1_000
+"""So many answers are counted at a time."""
+SIBLINGS_TOGETHER = 16
+CAUSE_MAX_CHARS = 500
+LOOKS_MAX = 1_000
+
+
+class Flows:
+    """Of one engine. `values` is the app's codec, if this process has it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.values: Values | None = None
+        self.on_end: Callable[[str, str], None] | None = None
+        """Told the namespace and id of every flow that ended by a commit of this process."""
+        self._counting: dict[Key, asyncio.Task[Advanced | None]] = {}
+        self._counting_next: dict[Key, asyncio.Task[Advanced | None]] = {}
+
+    # ---- an end ---------------------------------------------------------------------------------------------------
+
+    async def member_ended(self, delivery: Delivery, fact: facts.MemberEnded) -> bool:
+        """Pay what an end owes. True if the debt is struck off by it."""
+        end = Ended(delivery.namespace, delivery.target, fact.status, fact.generation)
+        partition = self._partition(end.namespace, end.flow)
+        first = await self._downstreams(end, None)
+        seen = await self._first_look(end, first)
+        flow = seen[flow_key(end.namespace, end.flow)]
+        if not isinstance(flow, Flow):
+            return False  # purged
+        open_ = flow.state is FlowState.OPEN
+        if open_ and len(first) <= TOGETHER_MAX and await self._all_at_once(partition, end, first, delivery, seen):
+            if not first:
+                await self.tally(end.namespace, end.flow)
+            return True
+        # Before anything is woken by it: whoever ends last must find all other ends counted.
+        await self._engine.group.commit(answered_edge(partition, end, whole_of(end.flow)))
+        going_on = False
+        page = first if open_ else []
+        while page:
+            going_on = await self._answer(partition, end, page) or going_on
+            page = await self._downstreams(end, page[-1].key) if len(page) == PAGE else []
+        if not going_on:
+            await self.tally(end.namespace, end.flow)
+        return False
+
+    async def _first_look(self, end: Ended, page: list[Dependency]) -> Seen:
+        """All that the usual case needs to know, in one look."""
+        namespace = end.namespace
+        role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
+        keys = [flow_key(namespace, end.flow), payload_key(namespace, end.id, end.generation, role)]
+        for one in page if len(page) <= TOGETHER_MAX else ():
+            keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
+            keys.append(payload_key(namespace, one.downstream, 1, Role.TEMPLATE))
+        return dict(zip(keys, await self._engine.store.load(keys), strict=True))
+
+    async def _downstreams(self, end: Ended, after: Key | None) -> list[Dependency]:
+        found = await self._engine.store.scan(Dependency.KIND, (end.namespace, end.id), after=after, limit=PAGE)
+        return [record for record in found if isinstance(record, Dependency)]
+
+    async def _answer(self, partition: int, end: Ended, page: list[Dependency]) -> bool:
+        """True if one of them goes on, so that the flow has not ended yet."""
+        group = self._engine.group
+        await asyncio.gather(*(group.commit(answered_edge(partition, end, one.downstream)) for one in page))
+        answers = await asyncio.gather(*(self.advance(end.namespace, one.downstream) for one in page))
+        return any(answer.answer is not Answer.ALREADY_RESOLVED for answer in answers)
+
+    async def _all_at_once(
+        self, partition: int, end: Ended, page: list[Dependency], delivery: Delivery, seen: Seen
+    ) -> bool:
+        """The usual case of few downstreams that wait for nothing else: their answers, what these mean, and the debt
+        that is struck off, in one commit. False if that can't be, or somebody else was faster."""
+        views = await self.views(partition, end.namespace, [one.downstream for one in page], seen)
+        if len(views) < len(page) or any(view.member.upstreams != 1 or not waits(view) for view in views):
+            return False
+        together = answered_edge(partition, end, whole_of(end.flow))
+        parts: list[Changes] = []
+        for view in views:
+            edge = answered_edge(partition, end, view.execution.id)
+            [answer] = [write.record for write in edge.writes if isinstance(write, Insert)]
+            assert isinstance(answer, Edge)
+            advanced = await self._decided(view, [answer], self._engine.entropy.new_id(), seen)
+            assert advanced.changes is not None
+            parts += (edge, advanced.changes)
+        for part in parts:
+            together = structs.replace(
+                together,
+                anchors=tuple(dict.fromkeys((*together.anchors, *part.anchors))),
+                guards=(*together.guards, *(guard for guard in part.guards if guard not in together.guards)),
+                writes=(*together.writes, *part.writes),
+                rings=tuple(dict.fromkeys((*together.rings, *part.rings))),
+            )
+        return (await self._engine.commit(settling(together, delivery))).applied
+
+    # ---- a member that was answered -------------------------------------------------------------------------------
+
+    async def advance(self, namespace: str, execution_id: str) -> Advanced:
+        """Count what has come, until nothing more has. One count of a member at a time: whoever comes while one is
+        under way shares the next, which sees all that is there by now."""
+        key = member_key(namespace, execution_id)
+        found = await self._once_more(key, lambda: self._advance(namespace, execution_id))
+        return found or Advanced(Answer.ALREADY_RESOLVED)
+
+    async def _once_more(self, key: Key, count: Callable[[], Coroutine[Any, Any, Advanced | None]]) -> Advanced | None:
+        running = self._counting.get(key)
+        if running is None:
+            task = self._counting[key] = asyncio.create_task(count(), name="outlast flow")
+            task.add_done_callback(lambda _: self._counting.pop(key, None))
+            return await asyncio.shield(task)
+        following = self._counting_next.get(key)
+        if following is None:
+            following = self._counting_next[key] = asyncio.create_task(self._behind(key, running, count))
+        return await asyncio.shield(following)
+
+    async def _behind(
+        self,
+        key: Key,
+        running: asyncio.Task[Advanced | None],
+        count: Callable[[], Coroutine[Any, Any, Advanced | None]],
+    ) -> Advanced | None:
+        await asyncio.wait((running,))
+        self._counting_next.pop(key, None)
+        return await self._once_more(key, count)
+
+    async def _advance(self, namespace: str, execution_id: str) -> Advanced | None:
+        partition = self._partition(namespace, execution_id)
+        for _ in range(LOOKS_MAX):
+            views = await self.views(partition, namespace, [execution_id])
+            if not views:
+                return None
+            [view] = views
+            edges = await self._edges(namespace, execution_id, view.member.drained) if waits(view) else []
+            advanced = await self._decided(view, edges, self._engine.entropy.new_id())
+            if advanced.changes is None:
+                return advanced
+            verdict = await self._engine.commit(advanced.changes)
+            if verdict.applied and advanced.answer is not Answer.PENDING:
+                if advanced.answer is Answer.SATISFIED:
+                    await self.spare_siblings(namespace, execution_id)
+                return advanced
+        raise StoreUnavailable(f"member {execution_id!r} changed {LOOKS_MAX:,} times while its answers were counted")
+
+    async def _decided(self, view: MemberView, edges: list[Edge], change_id: str, seen: Seen | None = None) -> Advanced:
+        if not wants_input(view, edges):
+            return advance(view, edges, change_id=change_id)
+        try:
+            data = await self._composed(view, edges, seen or {})
+        except CodecHookFailed:
+            raise  # its key service may be away: later
+        except (CodecError, LimitExceeded) as error:
+            return advance(view, edges, change_id=change_id, unusable=f"input: {error}"[:CAUSE_MAX_CHARS])
+        return advance(view, edges, change_id=change_id, input=data)
+
+    async def _composed(self, view: MemberView, edges: list[Edge], seen: Seen) -> bytes:
+        """Its template, with what its upstreams gave."""
+        values, e = self.values, view.execution
+        if values is None:
+            raise StoreUnavailable(f"the input of {e.id!r} is made by a process that has the app's codec")
+        what = f"input of {e.id}"
+        [stored] = await self._load([payload_key(e.namespace, e.id, 1, Role.TEMPLATE)], seen)
+        assert isinstance(stored, Payload)
+        template = decode_template(values, stored.value, what)
+        needed = needed_by(template)
+        known = {edge.upstream: edge for edge in edges}
+        others = [edge_key(e.namespace, e.id, upstream) for upstream in needed if upstream not in known]
+        for record in await self._load(others):
+            if isinstance(record, Edge):
+                known[record.upstream] = record
+        answers = [known[upstream] for upstream in needed if upstream in known]
+        keys = [
+            payload_key(
+                e.namespace,
+                edge.upstream,
+                edge.generation,
+                Role.OUTPUT if edge.answer == Status.SUCCEEDED else Role.FAILURE,
+            )
+            for edge in answers
+        ]
+        left = [record.value if isinstance(record, Payload) else None for record in await self._load(keys, seen)]
+        given = {edge.upstream: Given(edge.answer, value) for edge, value in zip(answers, left, strict=True)}
+        return compose(values, template, given, what)
+
+    async def _edges(self, namespace: str, execution_id: str, drained: str) -> list[Edge]:
+        after = edge_key(namespace, execution_id, drained) if drained else None
+        found = await self._engine.store.scan(Edge.KIND, (namespace, execution_id), after=after, limit=EDGES)
+        return [record for record in found if isinstance(record, Edge)]
+
+    async def views(self, partition: int, namespace: str, ids: list[str], seen: Seen | None = None) -> list[MemberView]:
+        keys = [key for one in ids for key in (execution_key(namespace, one), member_key(namespace, one))]
+        found = await self._load(keys, seen)
+        return [
+            MemberView(partition, execution, member)
+            for execution, member in zip(found[::2], found[1::2], strict=True)
+            if isinstance(execution, Execution) and isinstance(member, Member)
+        ]
+
+    # ---- siblings -------------------------------------------------------------------------------------------------
+
+    async def spare_siblings(self, namespace: str, execution_id: str) -> bool:
+        """Cancel the upstreams of a member that it no longer needs, if nobody else does. True if there was a need."""
+        partition = self._partition(namespace, execution_id)
+        [member] = await self._engine.store.load([member_key(namespace, execution_id)])
+        if not isinstance(member, Member) or member.siblings_at is None:
+            return False
+        upstreams = decode_ids(member.after)
+        for begin in range(0, len(upstreams), SIBLINGS_TOGETHER):
+            some = upstreams[begin : begin + SIBLINGS_TOGETHER]
+            await asyncio.gather(*(self._spare(namespace, upstream, member) for upstream in some))
+        await self._engine.commit(siblings_settled(partition, member, self._engine.entropy.new_id()))
+        return True
+
+    async def _spare(self, namespace: str, upstream: str, member: Member) -> None:
+        execution = await self._engine.look(namespace, upstream)
+        if execution is None or execution.status.terminal or await self._needed(namespace, upstream):
+            return
+        fact = facts.CancelRequested(
+            change_id=self._engine.entropy.new_id(), reason=f"{member.name!r} no longer needs it"
+        )
+        await self._engine.tell(namespace, upstream, fact, seen=execution)
+
+    async def _needed(self, namespace: str, upstream: str) -> bool:
+        """Whether another member still waits for it."""
+        after: Key | None = None
+        while True:
+            page = await self._engine.store.scan(Dependency.KIND, (namespace, upstream), after=after, limit=PAGE)
+            keys = [member_key(namespace, one.downstream) for one in page if isinstance(one, Dependency)]
+            for record in await self._load(keys):
+                if isinstance(record, Member) and record.settled is Settled.OPEN:
+                    return True
+            if len(page) < PAGE:
+                return False
+            after = page[-1].key
+
+    # ---- the flow itself ------------------------------------------------------------------------------------------
+
+    async def tally(self, namespace: str, flow_id: str) -> None:
+        """Count the ends of a flow's members, and end it with the last."""
+
+        async def count() -> None:
+            await self._tally(namespace, flow_id)
+
+        await self._once_more(summary_key(namespace, flow_id), count)
+
+    async def _tally(self, namespace: str, flow_id: str) -> None:
+        partition, engine = self._partition(namespace, flow_id), self._engine
+        for _ in range(LOOKS_MAX):
+            flow, summary = await self.heads(namespace, flow_id)
+            if flow is None or summary is None:
+                return
+            edges = await self._edges(namespace, whole_of(flow_id), summary.drained)
+            change_id = engine.entropy.new_id()
+            changes = tallied(partition, flow, summary, edges, change_id)
+            if changes is None and summary.ended == summary.members:
+                made_up_for = await self._made_up_for(namespace, flow_id)
+                changes = finished(partition, flow, summary, made_up_for=made_up_for, change_id=change_id)
+            if changes is None:
+                return
+            if (await engine.commit(changes)).applied and changes.rings:
+                if self.on_end is not None:
+                    self.on_end(namespace, flow_id)
+                return
+        raise StoreUnavailable(f"flow {flow_id!r} changed {LOOKS_MAX:,} times while its ends were counted")
+
+    async def _made_up_for(self, namespace: str, flow_id: str) -> bool:
+        """Whether for each member that did not succeed there is one behind it whose join was satisfied all the same."""
+        async for ids in self.roster(namespace, flow_id):
+            executions = await self._load([execution_key(namespace, one) for one in ids])
+            for execution in executions:
+                succeeded = isinstance(execution, Execution) and execution.status is Status.SUCCEEDED
+                if execution is not None and not succeeded and not await self._is_made_up_for(execution):
+                    return False
+        return True
+
+    async def _is_made_up_for(self, execution: Record) -> bool:
+        assert isinstance(execution, Execution)
+        namespace, execution_id = execution.namespace, execution.id
+        after: Key | None = None
+        while True:
+            page = await self._engine.store.scan(Dependency.KIND, (namespace, execution_id), after=after, limit=PAGE)
+            keys = [member_key(namespace, one.downstream) for one in page if isinstance(one, Dependency)]
+            for record in await self._load(keys):
+                if isinstance(record, Member) and record.settled is Settled.SATISFIED:
+                    return True
+            if len(page) < PAGE:
+                return False
+            after = page[-1].key
+
+    async def roster(self, namespace: str, flow_id: str) -> AsyncIterator[list[str]]:
+        """The ids of a flow's members, a page at a time."""
+        after: Key | None = None
+        while True:
+            page = await self._engine.store.scan(
+                Dependency.KIND, (namespace, whole_of(flow_id)), after=after, limit=PAGE
+            )
+            if page:
+                yield [one.downstream for one in page if isinstance(one, Dependency)]
+            if len(page) < PAGE:
+                return
+            after = page[-1].key
+
+    async def heads(self, namespace: str, flow_id: str) -> tuple[Flow | None, Summary | None]:
+        flow, summary = await self._engine.store.load([flow_key(namespace, flow_id), summary_key(namespace, flow_id)])
+        assert flow is None or isinstance(flow, Flow)
+        assert summary is None or isinstance(summary, Summary)
+        return flow, summary
+
+    # ---- odds and ends --------------------------------------------------------------------------------------------
+
+    async def _load(self, keys: list[Key], seen: Seen | None = None) -> list[Record | None]:
+        if seen is not None and all(key in seen for key in keys):
+            return [seen[key] for key in keys]
+        found: list[Record | None] = []
+        for begin in range(0, len(keys), limits.LOAD_MAX_KEYS):
+            found += await self._engine.store.load(keys[begin : begin + limits.LOAD_MAX_KEYS])
+        return found
+
+    def _partition(self, namespace: str, execution_id: str) -> int:
+        return partition_of(namespace, execution_id, self._engine.store.partitions)

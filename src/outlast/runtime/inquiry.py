@@ -1,0 +1,106 @@
+"""Queries: what the code of an execution shows, read from its state without writing anything.
+
+The state of an execution is what its code makes of its journal. Where the code is at rest in this process, it is asked
+as it stands. Otherwise the journal is replayed here, as in a rehearsal, up to its end: nothing that the code would do
+next is begun. It does not matter whether the execution runs elsewhere, sleeps, or has ended: its journal is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from outlast.errors import ExecutionNotFound, OutlastError
+from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.status import Status
+from outlast.runtime.endings import Diverged, Ending, Gone, Raised
+from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.rehearsal import PATIENCE_S, Rehearsal, as_claimed
+from outlast.runtime.signals import Stopped
+
+if TYPE_CHECKING:
+    from outlast.model.execution import Execution
+    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.operation import Operation
+    from outlast.store.port import ClaimedExecution
+
+DefinitionOf = Callable[[str, str], WorkflowDefinition]
+"""By name and version; `UnknownWorkflow` if this program does not have it."""
+ResidentOf = Callable[[str, str], "LiveAttempt | None"]
+"""The attempt that this process runs of an execution, if it does."""
+
+
+class Inquiries:
+    def __init__(self, parts: Parts, definition_of: DefinitionOf, resident_of: ResidentOf) -> None:
+        self._parts = parts
+        self._definition_of = definition_of
+        self._resident_of = resident_of
+
+    async def ask(self, execution: Execution, name: str, data: bytes) -> bytes:
+        """The answer, encoded: whoever asked shares nothing with the code."""
+        live = self._resident_of(execution.namespace, execution.id)
+        # Of the same epoch: a lease that was lost unnoticed has fallen behind.
+        held = live is not None and execution.status is Status.ACTIVE and execution.epoch == live.execution.epoch
+        if live is not None and held and live.at_rest:
+            return live.asked.inquire(name, data)
+        definition = self._definition_of(execution.workflow, execution.version)
+        inquiry = _Inquiry(self._parts, await as_claimed(self._parts, execution), definition, name, data)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                ending = await inquiry.run()
+        except TimeoutError:
+            lines = ", ".join(inquiry.lines()) or "an unknown line"
+            inquiry.lose("it took too long")  # or its code would go on
+            raise TimeoutError(
+                f"the code of execution {execution.id!r} does not come to rest within {PATIENCE_S:g} s, at {lines}"
+            ) from None
+        return await self._answer(execution, inquiry, ending)
+
+    async def _answer(self, execution: Execution, inquiry: _Inquiry, ending: Ending) -> bytes:
+        if inquiry.answer is not None:
+            return inquiry.answer
+        if inquiry.error is not None:
+            raise inquiry.error
+        key = payload_key(execution.namespace, execution.id, execution.journal_generation, Role.INPUT)
+        [stored] = await self._parts.engine.store.load([key])
+        if not isinstance(stored, Payload):
+            raise ExecutionNotFound(execution.namespace, execution.id)  # purged meanwhile
+        match ending:
+            case Diverged(error) | Raised(error):  # the latter: its arguments are not what this code takes
+                raise error
+            case _:
+                raise OutlastError(f"execution {execution.id!r} was not asked: {ending}")
+
+    async def close(self) -> None:
+        await self._parts.close()
+
+
+class _Inquiry(Rehearsal):
+    """Replays all that is recorded, and asks when the code is idle there, or has ended."""
+
+    def __init__(
+        self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition, name: str, data: bytes
+    ) -> None:
+        super().__init__(parts, claimed, workflow)
+        self._question = (name, data)
+        self.answer: bytes | None = None
+        self.error: Exception | None = None
+
+    def begin_or_hold(self, operation: Operation) -> None:
+        """What comes next is not begun; other branches may have recorded more."""
+
+    def nothing_runs(self) -> None:
+        self._ask()
+        self._end(Gone("asked"), Stopped)
+
+    def finish(self, ending: Ending) -> None:
+        """The code has ended: what it leaves can be asked, too."""
+        self._ask()
+        super().finish(ending)
+
+    def _ask(self) -> None:
+        try:
+            self.answer = self.asked.inquire(*self._question)
+        except Exception as error:
+            self.error = error

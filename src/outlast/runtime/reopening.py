@@ -1,0 +1,79 @@
+"""A flow is retried: opens again what did not succeed, a part at a time, then the flow itself.
+
+An errand of the outbox: what a crash leaves is finished by whoever carries it next. Until the last part nothing of the
+flow is claimed, so nobody runs ahead of upstreams that are not open yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from outlast import limits
+from outlast.machine import decide_member
+from outlast.machine.changes import lane_channel
+from outlast.machine.decide_flow import FlowView, reopened
+from outlast.machine.decide_member import MemberView
+from outlast.model.flow import Edge, FlowState
+from outlast.model.outbox import Delivery
+from outlast.model.partition import partition_of
+from outlast.model.status import Status
+
+if TYPE_CHECKING:
+    from outlast.runtime.engine import Engine
+
+LOOKS_MAX = 100
+TOGETHER_MAX = 500
+"""So many answers are taken back in one change."""
+
+
+async def reopen_members(engine: Engine, delivery: Delivery) -> bool:
+    """True if what is owed is struck off by it."""
+    namespace, flow_id = delivery.namespace, delivery.target.rstrip("/")
+    partition = partition_of(namespace, delivery.target, engine.store.partitions)
+    flow, summary = await engine.flows.heads(namespace, flow_id)
+    if flow is None or summary is None or flow.state is not FlowState.REOPENING:
+        return False  # somebody else did it
+    lanes: dict[str, None] = {}
+    ids: list[str] = []
+    async for page in engine.flows.roster(namespace, flow_id):
+        views = await engine.flows.views(partition, namespace, page)
+        await asyncio.gather(*(_reopen(engine, view) for view in views))
+        lanes.update(dict.fromkeys(lane_channel(namespace, view.execution.lane) for view in views))
+        ids += page
+    view = FlowView(partition, flow, summary)
+    change = reopened(view, delivery, lanes=tuple(lanes)[:LOOKS_MAX], change_id=engine.entropy.new_id())
+    if not (await engine.commit(change)).applied:
+        return False
+    # What succeeded has answered before, and may be all that somebody waits for.
+    for begin in range(0, len(ids), limits.LOAD_MAX_KEYS // 2):
+        some = ids[begin : begin + limits.LOAD_MAX_KEYS // 2]
+        waiting = [view for view in await engine.flows.views(partition, namespace, some) if decide_member.waits(view)]
+        await asyncio.gather(*(engine.flows.advance(namespace, view.execution.id) for view in waiting))
+    await engine.flows.tally(namespace, flow_id)
+    return True
+
+
+async def _reopen(engine: Engine, view: MemberView) -> None:
+    """Looked at again if somebody was faster; repeating it finds nothing to do."""
+    namespace, execution_id = view.execution.namespace, view.execution.id
+    for _ in range(LOOKS_MAX):
+        answers = await _answers(engine, view)
+        for begin in range(0, len(answers) - TOGETHER_MAX, TOGETHER_MAX):
+            # More than one change holds: those that will be given anew go ahead.
+            some = [edge for edge in answers[begin : begin + TOGETHER_MAX] if edge.answer != Status.SUCCEEDED]
+            await engine.commit(decide_member.forgotten(view, some, change_id=engine.entropy.new_id()))
+        changes = decide_member.reopened(view, answers[-TOGETHER_MAX:], change_id=engine.entropy.new_id())
+        if changes is None or (await engine.commit(changes)).applied:
+            return
+        [view] = await engine.flows.views(view.partition, namespace, [execution_id])
+
+
+async def _answers(engine: Engine, view: MemberView) -> list[Edge]:
+    owner, found = (view.execution.namespace, view.execution.id), list[Edge]()
+    while True:
+        after = found[-1].key if found else None
+        page = await engine.store.scan(Edge.KIND, owner, after=after, limit=limits.SCAN_MAX_RECORDS)
+        found += [record for record in page if isinstance(record, Edge)]
+        if len(page) < limits.SCAN_MAX_RECORDS:
+            return found

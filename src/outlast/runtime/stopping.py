@@ -1,0 +1,164 @@
+"""The cancels that a stopped flow owes to its members: at once in the process that stopped it, by a reconciler after
+the grace.
+
+The flow's gate is shut already, so nothing hurries. Each member is told and acknowledged in one commit; one that has
+ended counts as done. What fails for now stays owed; what fails for good is acknowledged, so that nothing poisons the
+backlog; an entry that names nothing is dropped. The last acknowledgement takes the flow off the backlog, in one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
+
+from outlast.errors import OutlastError, StoreError
+from outlast.machine import facts
+from outlast.machine.changes import Changes, Delete, Matches, Patch, Refusal
+from outlast.machine.decide import decide
+from outlast.machine.decide_flow import acknowledged
+from outlast.machine.decide_member import MemberView
+from outlast.model.flow import CancelPolicy, Flow, FlowState, dependency_key, whole_of
+from outlast.model.partition import partition_of
+from outlast.model.status import Status
+from outlast.store.port import EVERYTHING, Filter
+
+if TYPE_CHECKING:
+    from outlast.runtime.engine import Engine
+
+_log = logging.getLogger(__name__)
+
+GRACE_MS = 5_000
+"""So long whoever stopped a flow has to cancel its members, before a reconciler does."""
+PARALLEL = 16
+LOOKS_MAX = 100
+CYCLE_MAX = 500
+"""So many members of a flow are told in one cycle of the reconciler, chosen at random: a part that fails again and
+again does not keep the others waiting."""
+
+
+class Stopped(Struct):
+    """What came of it: members told or found ended, left for later, dropped because they name nothing."""
+
+    acknowledged: int = 0
+    owed: int = 0
+    dropped: int = 0
+    errors: int = 0
+
+
+async def cancel_members(
+    engine: Engine, namespace: str, flow_id: str, *, most: int | None = None, filter: Filter = EVERYTHING
+) -> Stopped:
+    """Tell all members of a stopped flow, or `most` of them; those outside of the filter stay owed."""
+    done = Stopped()
+    flow, _ = await engine.flows.heads(namespace, flow_id)
+    if flow is None or flow.state is not FlowState.STOPPED or flow.cancel_at is None:
+        return done
+    partition = partition_of(namespace, flow_id, engine.store.partitions)
+    owed, left = await _owed(engine, flow, partition, filter, done)
+    if most is not None and len(owed) > most:
+        owed = sorted(owed, key=lambda _: engine.entropy.random())[:most]
+        left += 1
+    last = owed.pop() if owed and not left else None
+    for begin in range(0, len(owed), PARALLEL):
+        some = owed[begin : begin + PARALLEL]
+        await asyncio.gather(*(_cancel(engine, flow, view, done) for view in some))
+    if last is not None:
+        # With the last one nothing is owed any more, unless one of the others still is.
+        await _cancel(engine, flow, last, done, last=done.owed == 0)
+    elif not left and not owed and done.owed == 0:
+        await _clear(engine, flow, partition)
+    done.owed += left
+    return done
+
+
+async def _owed(
+    engine: Engine, flow: Flow, partition: int, filter: Filter, done: Stopped
+) -> tuple[list[MemberView], int]:
+    """The members that were not reached yet, and how many of them are not this reconciler's to reach."""
+    owed: list[MemberView] = []
+    outside = 0
+    async for page in engine.flows.roster(flow.namespace, flow.id):
+        views = await engine.flows.views(partition, flow.namespace, page)
+        known = {view.execution.id for view in views}
+        for missing in [one for one in page if one not in known]:
+            await _drop(engine, flow, partition, missing, done)
+        for view in views:
+            if view.member.acknowledged:
+                continue
+            tags = view.execution.tag_map if filter.tag is not None else {}
+            if filter.tag is not None and tags.get(filter.tag[0]) != filter.tag[1]:
+                outside += 1
+            else:
+                owed.append(view)
+    return owed, outside
+
+
+async def _cancel(engine: Engine, flow: Flow, view: MemberView, done: Stopped, *, last: bool = False) -> None:
+    """One member, whatever comes of it: its failure is not the others'."""
+    try:
+        reached = await _reached(engine, flow, view, last=last)
+    except StoreError as error:
+        _log.info("the cancel of %s is owed until later: %s", view.execution.id, error)
+        done.errors += 1
+        done.owed += 1
+        return
+    except OutlastError as error:
+        _log.warning("the cancel of %s fails for good, and is not owed any more: %s", view.execution.id, error)
+        done.errors += 1
+        await engine.commit(acknowledged(view.partition, view.member, flow if last else None, engine.entropy.new_id()))
+        reached = True
+    if reached:
+        done.acknowledged += 1
+    else:
+        done.owed += 1
+
+
+async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) -> bool:
+    """True once it is told, or has ended. False if it runs and may go on running."""
+    execution, member = view.execution, view.member
+    for _ in range(LOOKS_MAX):
+        if flow.policy is CancelPolicy.CANCEL_PENDING and execution.status is Status.ACTIVE:
+            return False
+        ack = acknowledged(view.partition, member, flow if last else None, engine.entropy.new_id())
+        fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=flow.reason or "")
+        state = engine.view(execution.namespace, execution.id, execution)
+        answer = decide(state, fact, engine.group.now)
+        if not isinstance(answer, Refusal):
+            answer = await engine.cascade(state, execution, fact, answer, engine.group.now)
+            ack = structs.replace(
+                answer,
+                anchors=(*answer.anchors, *ack.anchors),
+                guards=(*answer.guards, *ack.guards),
+                writes=(*answer.writes, *ack.writes),
+            )
+        if (await engine.commit(ack)).applied:
+            return True
+        views = await engine.flows.views(view.partition, execution.namespace, [execution.id])
+        if not views or views[0].member.acknowledged:
+            return True
+        execution, member = views[0].execution, views[0].member
+    return False
+
+
+async def _drop(engine: Engine, flow: Flow, partition: int, execution_id: str, done: Stopped) -> None:
+    """An entry that names no execution: edited by hand, or purged by one who should not have."""
+    key = dependency_key(flow.namespace, whole_of(flow.id), execution_id)
+    _log.warning("flow %s has no member %s: its entry is dropped", flow.id, execution_id)
+    done.dropped += 1
+    await engine.commit(Changes(id=engine.entropy.new_id(), partition=partition, anchors=(key,), writes=(Delete(key),)))
+
+
+async def _clear(engine: Engine, flow: Flow, partition: int) -> None:
+    """All are acknowledged, perhaps by another process that died before it could say so."""
+    await engine.commit(
+        Changes(
+            id=engine.entropy.new_id(),
+            partition=partition,
+            anchors=(flow.key,),
+            guards=(Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision}),),
+            writes=(Patch(flow.key, {"cancel_at": None}),),
+        )
+    )

@@ -1,0 +1,91 @@
+"""Letting go of an execution that only waits: written down, its lease released, its memory freed.
+
+It is asked when the code is idle and nothing runs for it. What is about to be woken stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from outlast.errors import LeaseLost, LimitExceeded
+from outlast.machine import facts
+from outlast.model.status import Reason
+
+if TYPE_CHECKING:
+    from outlast.runtime.attempt import LiveAttempt
+
+_log = logging.getLogger(__name__)
+
+
+class Suspending:
+    def __init__(self, attempt: LiveAttempt) -> None:
+        self._attempt = attempt
+        self._warned = False
+        self.under_way = False
+
+    def consider(self, *, outstanding: bool, lines: Callable[[], list[str]]) -> None:
+        """`outstanding`: the code awaits operations. `lines`: where it stands."""
+        attempt = self._attempt
+        if attempt.busy or self.under_way:
+            return
+        pending, next_try_at = attempt.waits.pending(), attempt.performing.next_try_at
+        times = [time for time in (pending.wake_at, next_try_at) if time is not None]
+        if times and min(times) - attempt.parts.engine.group.now <= attempt.parts.resident_ms:
+            return  # it would be woken before it had slept
+        named = [wait for wait in pending.waits if wait != Reason.TIMER]
+        also = attempt.asked.waits
+        if times or pending.waits or also:
+            self.under_way = True
+            reason = named[0] if named else self._reason(pending.wake_at, next_try_at) or also[0]
+            attempt.errand(self.suspend(reason, (*named, *also), min(times, default=None)))
+        elif not outstanding and not self._warned:
+            self._warned = True
+            _log.warning(
+                "execution %s awaits something that no durable operation can end, at %s",
+                attempt.execution.id,
+                ", ".join(lines()) or "an unknown line",
+            )
+
+    def _reason(self, wake_at: int | None, next_try_at: int | None) -> str | None:
+        if wake_at is not None:
+            return Reason.TIMER
+        return None if next_try_at is None else Reason.RETRY
+
+    async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
+        attempt = self._attempt
+        try:
+            await attempt.waits.write_down()
+            if not await attempt.asked.may_sleep(waits):
+                self.under_way = False
+                attempt.nudge()
+                return
+            verdict = await attempt.lease.tell(
+                facts.Suspend(
+                    change_id=attempt.lease.new_id(),
+                    epoch=attempt.execution.epoch,
+                    inbox=attempt.heard_inbox,
+                    reason=reason,
+                    waits=waits,
+                    wake_at=wake_at,
+                )
+            )
+        except LeaseLost as lost:
+            attempt.lose(str(lost))
+            return
+        except LimitExceeded as error:
+            if not self._warned:
+                self._warned = True
+                _log.warning("execution %s stays in memory while it waits: %s", attempt.execution.id, error)
+            return  # `under_way` stays: asking again would change nothing
+        if verdict is not None and verdict.applied:
+            attempt.fall_asleep()
+            return
+        self.under_way = False
+        await attempt.look_outside()
+        attempt.nudge()
+
+    def let_go(self) -> None:
+        """The attempt has ended, and nothing of this is under way."""
+        del self._attempt

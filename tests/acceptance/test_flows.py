@@ -1,0 +1,332 @@
+"""Flows: DAGs of executions with data on their edges, joins, skips, retries and maps, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast import (
+    App,
+    FlowConflict,
+    FlowFailed,
+    FlowNotFound,
+    FlowRefused,
+    InvalidArguments,
+    InvalidFlow,
+    Status,
+    any_of,
+    quorum,
+)
+from outlast.errors import LimitExceeded
+from tests.acceptance.conftest import Place
+from tests.acceptance.flow_workflows import FAILS, Order, member_is, statuses, workflows
+
+# ---- data ---------------------------------------------------------------------------------------------------------
+
+
+async def test_outputs_are_passed_and_make_the_edges(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("sums", id="sums-1")
+        one, two = flow.add("one", kit.number, 1), flow.add("two", kit.number, 2)
+        both = flow.add("both", kit.add, one.output, b=two.output)
+        flow.add("all", kit.total, [one.output, both.output, 10])
+        fh = await flow.start()
+        assert await fh.result("20s") == {"one": 1, "two": 2, "both": 3, "all": 14}
+        assert (await app.execution("sums-1/both").info()).status is Status.SUCCEEDED
+        graph = await fh.graph()
+        assert set(graph.edges) == {("one", "both"), ("two", "both"), ("one", "all"), ("both", "all")}
+        status = await fh.status()
+        assert (status.status, status.members, status.counts) == (Status.SUCCEEDED, 4, {Status.SUCCEEDED: 4})
+        assert status.critical_path[-2:] == ("both", "all")
+
+
+async def test_outputs_go_into_fields_of_dataclasses_and_dicts_and_parts_of_them_out_again(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("shop", id="shop-1")
+        pen = flow.add("pen", kit.order, "pen", 3)
+        ink = flow.add("ink", kit.prices, Order("ink", pen.output.price), {"pen": pen.output.price})
+        flow.add("price", kit.number, ink.output["ink"])
+        assert (await (await flow.start()).result("20s"))["price"] == 3
+
+
+async def test_a_part_that_is_not_there_skips_who_wants_it_and_says_why(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("shop", id="shop-1")
+        pen = flow.add("pen", kit.prices, Order("pen", 1), {})
+        flow.add("price", kit.number, pen.output["ink"])
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="has no 'ink'"):
+            await fh.result("20s")
+        assert await statuses(fh) == {"pen": "succeeded", "price": "skipped"}
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_work_is_refused_and_nothing_is_written(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("bad", id="bad")
+        a, b = flow.add("a", kit.number, 1), flow.add("b", kit.number, 2)
+        with pytest.raises(InvalidFlow, match="two members 'a'"):
+            flow.add("a", kit.number, 1)
+        with pytest.raises(InvalidFlow, match="must not contain '/'"):
+            flow.add("a/b", kit.number, 1)
+        with pytest.raises(InvalidFlow, match="x takes str, but 'a' gives int"):
+            flow.add("c", kit.text, a.output)
+        with pytest.raises(InvalidArguments):
+            flow.add("c", kit.number, "one")
+        with pytest.raises(InvalidFlow, match="at least 1"):
+            quorum(0)
+        c = flow.add("c", kit.add, a.output, b.output)
+        a.after(c)
+        with pytest.raises(InvalidFlow, match=r"circles: (a → c → a|c → a → c)"):
+            await flow.start()
+        for wrong, said in (
+            (lambda f: f.add("d", kit.number, 1).after("d"), "wait for itself"),
+            (lambda f: f.add("d", kit.number, 1).after("nobody"), "'nobody', which is no member"),
+            (
+                lambda f: f.add("d", kit.number, 1).after(f.add("e", kit.number, 2), join=quorum(2)),
+                "but has 1 upstreams",
+            ),
+            (lambda f: f.add("d", kit.number, 1).after(join=any_of()), "but has 0 upstreams"),
+            (lambda f: None, "no members"),
+        ):
+            flow = app.flow("bad", id="bad")
+            wrong(flow)
+            with pytest.raises(InvalidFlow, match=said):
+                await flow.start()
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("bad").status()
+        assert await app.count() == 0
+
+
+def test_a_flow_over_the_limits_is_refused(app: App, monkeypatch: pytest.MonkeyPatch):
+    kit = workflows(app)
+    monkeypatch.setattr("outlast.limits.FLOW_MEMBERS_MAX", 3)
+    flow = app.flow("large")
+    for n in range(3):
+        flow.add(f"m{n}", kit.number, n)
+    with pytest.raises(LimitExceeded):
+        flow.add("m3", kit.number, 3)
+    monkeypatch.setattr("outlast.limits.FLOW_EDGES_MAX", 1)
+    flow = app.flow("dense")
+    a = flow.add("a", kit.number, 1)
+    flow.add("b", kit.number, 1).after(a)
+    flow.add("c", kit.number, 1).after(a)
+    with pytest.raises(LimitExceeded):
+        flow.built()
+
+
+async def test_the_same_id_is_the_same_flow_and_with_other_members_a_conflict(app: App):
+    kit = workflows(app)
+
+    def flow(x: int) -> outlast.Flow:
+        made = app.flow("same", id="same")
+        made.add("a", kit.number, x)
+        return made
+
+    async with app:
+        first = await flow(1).start()
+        assert await first.result("20s") == {"a": 1}
+        assert await (await flow(1).start()).result("20s") == {"a": 1}
+        with pytest.raises(FlowConflict, match="other members"):
+            await flow(2).start()
+        await kit.number.options(id="taken").start(1)
+        other = app.flow("taken", id="taken")
+        other.add("a", kit.number, 1)
+        with pytest.raises(FlowConflict, match="execution"):
+            await other.start()
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("nowhere").result("1s")
+        assert await app.count() == 2
+
+
+# ---- joins --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_failure_skips_all_that_needs_it_and_nothing_else(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        bad, good = flow.add("bad", kit.fails), flow.add("good", kit.number, 2)
+        skipped = flow.add("skipped", kit.add, bad.output, good.output)
+        flow.add("below", kit.number, skipped.output)
+        flow.add("beside", kit.number, good.output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="bad") as raised:
+            await fh.result("20s")
+        assert set(raised.value.members) == {"bad", "skipped", "below"}
+        assert await statuses(fh) == {
+            "bad": "failed",
+            "good": "succeeded",
+            "skipped": "skipped",
+            "below": "skipped",
+            "beside": "succeeded",
+        }
+
+
+async def test_any_of_and_quorum_make_up_for_failures(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        bad, a, b = flow.add("bad", kit.fails), flow.add("a", kit.number, 1), flow.add("b", kit.number, 2)
+        flow.add("any", kit.number, 3).after(bad, a, join=any_of())
+        flow.add("two", kit.total, [1, 2]).after(bad, a, b, join=quorum(2))
+        assert await (await flow.start()).result("20s") == {"a": 1, "b": 2, "any": 3, "two": 3}
+
+
+async def test_a_quorum_is_impossible_as_soon_as_too_many_failed(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        slow, one, two = flow.add("slow", kit.waits), flow.add("one", kit.fails), flow.add("two", kit.fails)
+        flow.add("quorum", kit.number, 1).after(slow, one, two, join=quorum(2))
+        fh = await flow.start()
+        await member_is(fh, "quorum", Status.SKIPPED)
+        assert (await statuses(fh))["slow"] in ("active", "suspended", "ready")
+        info = await fh.status()
+        assert info.status is None
+        await app.execution("f/slow").send("go", 1)
+        with pytest.raises(FlowFailed):
+            await fh.result("20s")
+
+
+async def test_a_satisfied_join_cancels_what_nobody_needs_any_more(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        fast, slow, shared = flow.add("fast", kit.number, 1), flow.add("slow", kit.waits), flow.add("shared", kit.waits)
+        flow.add("first", kit.number, 5).after(fast, slow, shared, join=any_of(), on_satisfied="cancel_remaining")
+        flow.add("other", kit.number, shared.output)
+        fh = await flow.start()
+        await member_is(fh, "slow", Status.CANCELLED)
+        assert (await statuses(fh))["shared"] != "cancelled"
+        await app.execution("f/shared").send("go", 7)
+        assert await fh.result("20s") == {"fast": 1, "shared": 7, "first": 5, "other": 7}
+
+
+async def test_a_member_may_run_on_failure_and_sees_all_of_it(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        bad, good = flow.add("bad", kit.fails), flow.add("good", kit.number, 4)
+        flow.add("clean-up", kit.told, bad.failure, good.output).after(on_failure="run")
+        fine = flow.add("fine", kit.told, good.failure, good.output).after(on_failure="run")
+        flow.add("below", kit.text, fine.output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="bad"):
+            await fh.result("20s")
+        assert await app.execution("f/clean-up").result() == "bad failed: no x (4)"
+        assert await app.execution("f/below").result() == "fine"
+
+
+async def test_members_have_options_of_their_own_but_no_name(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("a", kit.number.options(tags={"site": "paris"}, priority=3), 1)
+        await (await flow.start()).result("20s")
+        assert [info.id for info in await app.find(tags={"site": "paris"})] == ["f/a"]
+        other = app.flow("g")
+        other.add("a", kit.number.options(id="mine"), 1)
+        with pytest.raises(outlast.InvalidInput, match="named by it"):
+            await other.start()
+
+
+# ---- large --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_map_gives_its_results_in_order_however_many_run_at_once(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("m", id="m")
+        squares = flow.map(kit.number, range(60), max_parallel=7)
+        flow.add("sum", kit.total, squares.output)
+        outputs = await (await flow.start()).result("60s")
+        assert outputs["number"] == list(range(60))
+        assert outputs["sum"] == sum(range(60))
+
+
+async def test_a_large_flow_is_staged_and_opened_as_a_whole(place: Place):
+    app = place.app()
+    kit = workflows(app)
+    async with app.client():
+        flow = app.flow("large", id="large")
+        members = [flow.add(f"m{n}", kit.number, n) for n in range(600)]
+        flow.add("sum", kit.total, [member.output for member in members])
+        client = app.opened()
+        commit = client._engine.commit
+        seen: list[tuple[int, int]] = []
+
+        async def watched(changes: Any) -> Any:
+            seen.append((await app.count(), len(seen)))
+            return await commit(changes)
+
+        client._engine.commit = watched  # type: ignore[method-assign]
+        await flow.start()
+        assert len(seen) > 3
+        assert {count for count, _ in seen} == {0}
+        assert await app.count() == 601
+    async with app:
+        assert (await app.flow_handle("large").result("60s"))["sum"] == sum(range(600))
+
+
+# ---- once more ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_opens_what_failed_and_was_skipped_and_keeps_what_succeeded(app: App):
+    kit = workflows(app)
+    FAILS.add("later")
+    async with app:
+        flow = app.flow("f", id="f")
+        good, bad = flow.add("good", kit.number, 1), flow.add("bad", kit.fails, "later")
+        both = flow.add("both", kit.add, good.output, bad.output)
+        flow.add("below", kit.number, both.output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed):
+            await fh.result("20s")
+        with pytest.raises(outlast.ExecutionRefused, match="retried with it"):
+            await app.execution("f/bad").retry()
+        before = await app.execution("f/good").info()
+        await fh.retry()
+        with pytest.raises(FlowFailed):  # still so
+            await fh.result("20s")
+        FAILS.discard("later")
+        await fh.retry()
+        assert await fh.result("20s") == {"good": 1, "bad": 1, "both": 2, "below": 2}
+        after = await app.execution("f/good").info()
+        assert (after.generation, after.finished_at) == (before.generation, before.finished_at)
+        assert (await fh.status()).counts == {Status.SUCCEEDED: 4}
+        with pytest.raises(FlowRefused, match="succeeded"):
+            await fh.retry()
+
+
+def test_the_blocking_face(app: App):
+    kit = workflows(app)
+
+    async def run() -> None:
+        async with app:
+            flow = app.flow("f", id="f")
+            flow.add("a", kit.number, 1)
+
+            def blocking() -> dict[str, Any]:
+                fh = flow.sync.start()
+                assert fh.graph().members[0].name == "a"
+                outputs = fh.result("20s")
+                assert fh.status().status is Status.SUCCEEDED
+                with pytest.raises(FlowRefused):
+                    fh.cancel()
+                with pytest.raises(FlowRefused):
+                    fh.retry()
+                return outputs
+
+            assert await asyncio.to_thread(blocking) == {"a": 1}
+
+    asyncio.run(run())

@@ -1,0 +1,460 @@
+"""`start_in`: an execution that is started by the commit of the caller's own transaction, or never was."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import asyncpg
+import django
+import psycopg
+import pytest
+import sqlalchemy
+from django.conf import settings
+from django.db import connections, transaction
+from psycopg.rows import dict_row
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+import outlast
+from outlast import (
+    App,
+    ExecutionConflict,
+    ExecutionNotFound,
+    InvalidInput,
+    TransactionUnsupported,
+    WrongConnection,
+    WrongPlace,
+)
+from outlast.client.portal import portal
+from tests import postgres
+from tests.conformance.valkey_harness import valkey_url
+
+ORDER = "CREATE TABLE IF NOT EXISTS public.orders (id text PRIMARY KEY)"
+
+
+@pytest.fixture
+async def url() -> str:
+    return await prepared()
+
+
+@pytest.fixture
+def app(url: str) -> App:
+    return make_app(url)
+
+
+def make_app(url: str, **options: Any) -> App:
+    app = App(url, **options)
+
+    @app.workflow(lane="shop")
+    async def checkout(order: str, count: int = 1) -> str:
+        return order * count
+
+    return app
+
+
+def checkout_of(app: App) -> Any:
+    return app.registry.newest("checkout")
+
+
+async def ids(url: str) -> tuple[list[str], list[str]]:
+    """(orders, executions), as somebody else sees them."""
+    connection = await asyncpg.connect(url)
+    try:
+        orders = [row[0] for row in await connection.fetch("SELECT id FROM public.orders ORDER BY id")]
+        executions = [row[0] for row in await connection.fetch("SELECT id FROM outlast.execution ORDER BY id")]
+        return orders, executions
+    finally:
+        await connection.close()
+
+
+class RolledBack(Exception):
+    pass
+
+
+# ---- what people have ---------------------------------------------------------------------------------------------
+# Each gives a connection inside of a transaction, which is committed at the end and rolled back by an exception; and a
+# function that inserts an order with it.
+
+
+Asynchronous = Callable[[str], Any]
+
+
+@asynccontextmanager
+async def with_asyncpg(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction():
+            yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES ($1)", order)
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def with_a_pool_of_asyncpg(url: str) -> AsyncIterator[Any]:
+    async with asyncpg.create_pool(url, min_size=1) as pool, pool.acquire() as connection:
+        async with connection.transaction():
+            yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES ($1)", order)
+
+
+connect: Any = psycopg.AsyncConnection.connect
+
+
+@asynccontextmanager
+async def with_psycopg(url: str) -> AsyncIterator[Any]:
+    async with await connect(url, row_factory=dict_row) as connection:
+        yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES (%s)", [order])
+
+
+@asynccontextmanager
+async def with_sqlalchemy(url: str, driver: str = "psycopg") -> AsyncIterator[Any]:
+    engine = create_async_engine(alchemy(url, driver), poolclass=NullPool)
+    async with engine.begin() as connection:
+        yield connection, lambda order: connection.execute(sqlalchemy.text(INSERT), {"id": order})
+
+
+@asynccontextmanager
+async def with_sqlalchemy_on_asyncpg(url: str) -> AsyncIterator[Any]:
+    async with with_sqlalchemy(url, "asyncpg") as given:
+        yield given
+
+
+@asynccontextmanager
+async def with_a_session_of_sqlalchemy(url: str) -> AsyncIterator[Any]:
+    engine = create_async_engine(alchemy(url, "psycopg"), poolclass=NullPool)
+    async with AsyncSession(engine) as session, session.begin():
+        yield session, lambda order: session.execute(sqlalchemy.text(INSERT), {"id": order})
+
+
+ASYNC = {
+    "asyncpg": with_asyncpg,
+    "asyncpg pool": with_a_pool_of_asyncpg,
+    "psycopg": with_psycopg,
+    "sqlalchemy": with_sqlalchemy,
+    "sqlalchemy on asyncpg": with_sqlalchemy_on_asyncpg,
+    "sqlalchemy session": with_a_session_of_sqlalchemy,
+}
+INSERT = "INSERT INTO public.orders VALUES (:id)"
+
+
+def alchemy(url: str, driver: str) -> Any:
+    parts = urlsplit(url)
+    query = {name: values[0] for name, values in parse_qs(parts.query).items() if name == "host"}
+    return sqlalchemy.URL.create(
+        f"postgresql+{driver}",
+        username=parts.username,
+        password=parts.password,
+        host=parts.hostname,
+        port=parts.port,
+        database=parts.path.lstrip("/"),
+        query=query,
+    )
+
+
+@contextmanager
+def blocking_psycopg(url: str) -> Iterator[Any]:
+    with psycopg.connect(url) as connection:
+        yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES (%s)", [order])
+
+
+@contextmanager
+def blocking_sqlalchemy(url: str) -> Iterator[Any]:
+    engine = sqlalchemy.create_engine(alchemy(url, "psycopg"), poolclass=NullPool)
+    with engine.begin() as connection:
+        yield connection, lambda order: connection.execute(sqlalchemy.text(INSERT), {"id": order})
+
+
+@contextmanager
+def blocking_session_of_sqlalchemy(url: str) -> Iterator[Any]:
+    engine = sqlalchemy.create_engine(alchemy(url, "psycopg"), poolclass=NullPool)
+    with Session(engine) as session, session.begin():
+        yield session, lambda order: session.execute(sqlalchemy.text(INSERT), {"id": order})
+
+
+@contextmanager
+def blocking_django(url: str) -> Iterator[Any]:
+    connection = django_connection(url)
+    try:
+        atomic: Any = transaction.atomic(using="shop")
+        with atomic, connection.cursor() as cursor:
+            yield connection, lambda order: cursor.execute("INSERT INTO public.orders VALUES (%s)", [order])
+    finally:
+        connection.close()
+
+
+def django_connection(url: str) -> Any:
+    parts = urlsplit(url)
+    shop = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path.lstrip("/"),
+        "USER": parts.username,
+        "PASSWORD": parts.password or "",
+        "HOST": parts.hostname or parse_qs(parts.query)["host"][0],
+        "PORT": str(parts.port or ""),
+    }
+    default = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    if not settings.configured:
+        settings.configure(DATABASES={"shop": shop, "default": default}, USE_TZ=True)
+        django.setup()
+    return connections["shop"]
+
+
+BLOCKING = {
+    "psycopg": blocking_psycopg,
+    "sqlalchemy": blocking_sqlalchemy,
+    "sqlalchemy session": blocking_session_of_sqlalchemy,
+    "django": blocking_django,
+}
+
+
+# ---- commit and rollback ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+async def test_a_commit_starts_it_and_a_rollback_leaves_nothing(app: App, url: str, kind: str):
+    checkout = checkout_of(app)
+    async with app:
+        async with ASYNC[kind](url) as (connection, insert):
+            await insert("a")
+            handle = await checkout.options(id="a").start_in(connection, "apple", count=2)
+            assert await ids(url) == ([], [])
+            with pytest.raises(ExecutionNotFound):
+                await handle.result(timeout=5)
+        assert await handle.result(timeout=10) == "appleapple"
+        with suppress(RolledBack):
+            async with ASYNC[kind](url) as (connection, insert):
+                await insert("b")
+                await checkout.options(id="b").start_in(connection, "banana")
+                raise RolledBack
+    assert await ids(url) == (["a"], ["a"])
+
+
+@pytest.mark.parametrize("kind", BLOCKING)
+def test_the_same_for_code_that_blocks(kind: str):
+    url = asyncio.run(prepared())
+    app, worker = make_app(url), make_app(url)
+    checkout = checkout_of(app)
+    with running(worker):
+        with BLOCKING[kind](url) as (connection, insert):
+            insert("a")
+            handle = checkout.options(id="a").sync.start_in(connection, "apple", count=2)
+            assert asyncio.run(ids(url)) == ([], [])
+        assert handle.result(timeout=10) == "appleapple"
+        with suppress(RolledBack), BLOCKING[kind](url) as (connection, insert):
+            insert("b")
+            checkout.options(id="b").sync.start_in(connection, "banana")
+            raise RolledBack
+    portal().call(app._close)
+    assert asyncio.run(ids(url)) == (["a"], ["a"])
+
+
+async def prepared() -> str:
+    url = await postgres.empty()
+    connection = await asyncpg.connect(url)
+    await connection.execute(f"{ORDER}; TRUNCATE public.orders")
+    await connection.close()
+    return url
+
+
+@contextmanager
+def running(app: App) -> Iterator[None]:
+    """The app's worker, in a loop of its own."""
+    opened, over = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        async with app:
+            opened.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    assert opened.wait(20)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+async def test_the_commit_rings_so_it_starts_at_once(url: str):
+    """Nobody polls here: without the ring it would not be found."""
+    worker, client = make_app(url), make_app(url)
+    async with worker.worker(lanes=["shop"], poll="10m"):
+        await asyncio.sleep(0.3)  # its first looks are over
+        async with client.client():
+            async with with_asyncpg(url) as (connection, _):
+                handle = await checkout_of(client).start_in(connection, "x")
+                await asyncio.sleep(0.1)
+            async with asyncio.timeout(5):
+                assert await handle.result() == "x"
+
+
+async def test_a_delay_counts_and_all_options_are_those_of_a_start(app: App, url: str):
+    options = {"id": "o", "priority": 7, "delay": "1h", "tags": {"customer": "ann"}, "deadline": "2d", "lane": "slow"}
+    async with app.client():
+        async with with_asyncpg(url) as (connection, _):
+            handle = await checkout_of(app).options(**options).start_in(connection, "x")
+        info = await handle.info()
+        assert (info.status, info.reason, info.tags, info.lane) == ("blocked", "delay", {"customer": "ann"}, "slow")
+
+
+# ---- ids ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_id_is_the_same_execution_and_other_arguments_are_a_conflict(app: App, url: str):
+    checkout = checkout_of(app)
+    async with app.client():
+        async with with_asyncpg(url) as (connection, insert):
+            for _ in range(2):
+                assert (await checkout.options(id="a").start_in(connection, "x")).id == "a"
+            with pytest.raises(ExecutionConflict, match=r'"x".*ready.*"y"'):
+                await checkout.options(id="a").start_in(connection, "y")
+            await insert("still usable")
+        async with with_asyncpg(url) as (connection, _):
+            await checkout.options(id="a").start_in(connection, "x")
+            with pytest.raises(ExecutionConflict):
+                await checkout.options(id="a", if_exists="error").start_in(connection, "x")
+        assert (await checkout.options(id="a").start("x")).id == "a"
+    assert await ids(url) == (["still usable"], ["a"])
+
+
+async def test_two_transactions_with_one_id_start_it_once(app: App, url: str):
+    checkout = checkout_of(app)
+    async with app.client():
+        async with with_asyncpg(url) as (first, _):
+            await checkout.options(id="a").start_in(first, "x")
+            other = asyncio.create_task(started_in_another(checkout, url))
+            await asyncio.sleep(0.2)
+            assert not other.done(), "who is second waits to see what becomes of the first"
+        assert await asyncio.wait_for(other, 10) == "a"
+    assert (await ids(url))[1] == ["a"]
+
+
+async def started_in_another(checkout: Any, url: str) -> str:
+    async with with_asyncpg(url) as (connection, _):
+        return (await checkout.options(id="a").start_in(connection, "x")).id
+
+
+# ---- refusals -----------------------------------------------------------------------------------------------------
+
+
+async def test_without_a_transaction_nothing_is_written(app: App, url: str):
+    checkout = checkout_of(app)
+    async with app.client():
+        bare = await asyncpg.connect(url)
+        committing = await psycopg.AsyncConnection.connect(url, autocommit=True)
+        engine = create_async_engine(alchemy(url, "psycopg"), poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        async with engine.connect() as alone:
+            for connection in (bare, committing, alone):
+                with pytest.raises(WrongConnection, match="no transaction"):
+                    await checkout.start_in(connection, "x")
+        await bare.close()
+        await committing.close()
+    assert (await ids(url))[1] == []
+
+
+def test_django_outside_of_atomic_is_refused():
+    url = asyncio.run(prepared())
+    app, connection = make_app(url), django_connection(url)
+    try:
+        with pytest.raises(WrongConnection, match="no transaction"):
+            checkout_of(app).sync.start_in(connection, "x")
+        with pytest.raises(WrongConnection, match="sqlite"):
+            checkout_of(app).sync.start_in(connections["default"], "x")
+    finally:
+        connection.close()
+        portal().call(app._close)
+    assert asyncio.run(ids(url))[1] == []
+
+
+async def test_another_database_is_refused(app: App, url: str):
+    name = postgres.server().new_name()
+    admin = await asyncpg.connect(postgres.server().url)
+    await admin.execute(f"CREATE DATABASE {name}")
+    elsewhere = postgres.server().url_of(name)
+    try:
+        async with app.client():
+            async with with_asyncpg(elsewhere) as (connection, _):
+                with pytest.raises(WrongConnection, match="another database"):
+                    await checkout_of(app).start_in(connection, "x")
+                assert await connection.fetchval("SELECT 1") == 1, "the transaction is as it was"
+            await App(elsewhere)._make_store().migrate()
+            async with with_asyncpg(elsewhere) as (connection, _):
+                with pytest.raises(WrongConnection, match="another database"):
+                    await checkout_of(app).start_in(connection, "x")
+    finally:
+        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await admin.close()
+
+
+async def test_what_is_no_connection_that_we_know_is_refused(app: App, url: str):
+    checkout = checkout_of(app)
+    with psycopg.connect(url) as blocking:
+        async with app.client():
+            for unknown in (object(), None, sqlite3):
+                with pytest.raises(WrongConnection, match=r"no connection that Outlast knows.*outlast\.start"):
+                    await checkout.start_in(unknown, "x")
+            with pytest.raises(WrongConnection, match=r"\.sync\.start_in"):
+                await checkout.start_in(blocking, "x")
+    async with with_asyncpg(url) as (connection, _):
+        with pytest.raises(WrongConnection, match="for async code"):
+            await asyncio.to_thread(lambda: checkout.sync.start_in(connection, "x"))
+        with pytest.raises(WrongPlace, match="would block"):
+            checkout.sync.start_in(connection, "x")
+    await asyncio.to_thread(lambda: portal().call(app._close))
+
+
+async def test_options_that_it_cannot_honour_are_refused(app: App, url: str):
+    async with app.client(), with_asyncpg(url) as (connection, _):
+        for options in ({"if_exists": "restart"}, {"send": {"item": 1}}):
+            with pytest.raises(InvalidInput, match="another's transaction"):
+                await checkout_of(app).options(**options).start_in(connection, "x")
+        with pytest.raises(InvalidInput, match="children"):
+            await checkout_of(app).options(detached=True).start_in(connection, "x")
+    assert (await ids(url))[1] == []
+
+
+async def test_workflow_code_is_refused(app: App):
+    checkout = checkout_of(app)
+
+    @app.workflow
+    async def inside() -> None:
+        await checkout.start_in(object(), "x")
+
+    async with app:
+        with pytest.raises(WrongPlace, match="in a step"):
+            await (await inside.start()).result(timeout=10)
+
+
+@pytest.mark.parametrize("make", [lambda folder: f"sqlite:///{folder}/x.db", valkey_url], ids=["sqlite", "valkey"])
+async def test_other_stores_refuse_with_what_to_do(tmp_path: Path, make: Any):
+    app = make_app(make(tmp_path))
+    async with app.client():
+        with pytest.raises(TransactionUnsupported, match=r"PostgreSQL.*after the commit"):
+            await checkout_of(app).start_in(sqlite3.connect(":memory:"), "x")
+
+
+async def test_it_is_possible_in_a_step(app: App, url: str):
+    checkout = checkout_of(app)
+
+    @app.step
+    async def order() -> str:
+        async with with_asyncpg(url) as (connection, insert):
+            await insert("a")
+            return (await checkout.options(id="a").start_in(connection, "x")).id
+
+    @app.workflow
+    async def ordering() -> str:
+        return await order()
+
+    async with app:
+        assert await (await ordering.options(id="o").start()).result(timeout=10) == "a"
+        assert await app.execution("a").result(timeout=10) == "x"
+    assert outlast.WrongConnection is WrongConnection

@@ -1,0 +1,656 @@
+"""`@app.transaction` on PostgreSQL: the user's SQL and the journal's record in one commit, exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+import outlast
+from outlast import App, Retry, StatementRefused, TransactionUnsupported, WrongPlace
+from outlast.app import store_for
+from outlast.store.postgres.transacting import refused
+from outlast.testing import CrashPoints, ManualClock
+from tests import postgres
+from tests.acceptance.conftest import Place, claims_no_more, until
+
+pytestmark = pytest.mark.timeout(60)
+
+CUT_OTHERS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+@pytest.fixture
+async def url() -> str:
+    return await postgres.empty()
+
+
+@pytest.fixture
+async def bank(url: str) -> AsyncIterator[Any]:
+    """A table of the user's own, in the store's database."""
+    connection = await asyncpg.connect(url)
+    await connection.execute(
+        "DROP TABLE IF EXISTS account; CREATE TABLE account (name text PRIMARY KEY, cents int CHECK (cents >= 0));"
+        "INSERT INTO account VALUES ('ann', 100), ('bob', 0)"
+    )
+    yield connection
+    await connection.execute("DROP TABLE account")
+    await connection.close()
+
+
+@pytest.fixture
+def app(url: str, bank: Any) -> App:
+    return App(url)
+
+
+@pytest.fixture
+def clocked(url: str, bank: Any) -> Place:
+    return Place(url, ManualClock())
+
+
+async def balances(bank: Any) -> dict[str, int]:
+    return dict(await bank.fetch("SELECT name, cents FROM account ORDER BY name"))
+
+
+def define_move(app: App, **options: Any) -> Any:
+    @app.transaction(**options)
+    async def move(giver: str, taker: str, cents: int) -> int:
+        sql = outlast.connection()
+        assert await sql.execute("UPDATE account SET cents = cents + $1 WHERE name = $2", cents, taker) == "UPDATE 1"
+        await sql.execute("UPDATE account SET cents = cents - $1 WHERE name = $2", cents, giver)
+        return await sql.fetchval("SELECT cents FROM account WHERE name = $1", giver)
+
+    return move
+
+
+async def test_the_sql_is_committed_with_the_journal_and_its_result_is_the_steps(app: App, bank: Any):
+    move = define_move(app)
+
+    @app.workflow
+    async def pay() -> list[int]:
+        return [await move("ann", "bob", 30), await move("ann", "bob", 20)]
+
+    async with app:
+        handle = await pay.start()
+        assert await handle.result(timeout=20) == [70, 50]
+        assert [(e.op, e.name, e.outcome) for e in await handle.journal()] == [("transaction", "move", "succeeded")] * 2
+    assert await balances(bank) == {"ann": 50, "bob": 50}
+
+
+async def test_a_def_workflow_calls_it_by_its_blocking_face(app: App, bank: Any):
+    move = define_move(app)
+
+    @app.workflow
+    def pay() -> int:
+        return move.sync("ann", "bob", 30)
+
+    async with app:
+        assert await pay.aio() == 70
+    assert await balances(bank) == {"ann": 70, "bob": 30}
+
+
+async def test_what_it_raises_rolls_back_its_own_statements_and_nothing_else(app: App, bank: Any):
+    move = define_move(app)
+
+    @app.step
+    async def other() -> str:
+        return "fine"
+
+    @app.workflow
+    async def pay() -> list[str]:
+        done = await asyncio.gather(move("ann", "bob", 10), move("ann", "bob", 999), other(), return_exceptions=True)
+        return [type(one).__name__ if isinstance(one, Exception) else str(one) for one in done]
+
+    async with app:
+        handle = await pay.start()
+        assert await handle.result(timeout=20) == ["90", "CheckViolationError", "fine"]
+        assert sorted(e.outcome for e in await handle.journal()) == ["failed", "succeeded", "succeeded"]
+    assert await balances(bank) == {"ann": 90, "bob": 10}
+
+
+async def test_it_is_retried_as_it_says_from_a_clean_state(app: App, bank: Any):
+    tries: list[int] = []
+
+    @app.transaction(retry=Retry(max_attempts=3, initial="1ms"))
+    async def flaky() -> int:
+        await outlast.connection().execute("UPDATE account SET cents = cents + 1 WHERE name = 'bob'")
+        tries.append(1)
+        if len(tries) < 3:
+            raise OSError("again")
+        return len(tries)
+
+    @app.workflow
+    async def pay() -> int:
+        return await flaky()
+
+    async with app:
+        handle = await pay.start()
+        assert await handle.result(timeout=20) == 3
+        [entry] = await handle.journal()
+        assert entry.tries == 3
+    assert (await balances(bank))["bob"] == 1
+
+
+async def test_replay_does_not_call_it_again(clocked: Place, bank: Any):
+    calls: list[str] = []
+    gate: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+
+    def build(app: App, n: int) -> Any:
+        @app.transaction
+        async def deposit() -> int:
+            calls.append("deposit")
+            sql = outlast.connection()
+            return await sql.fetchval("UPDATE account SET cents = cents + 7 WHERE name = 'bob' RETURNING cents")
+
+        @app.step
+        async def stop() -> None:
+            calls.append("stop")
+            await gate[n].wait()
+
+        @app.workflow(name="pay")
+        async def pay() -> int:
+            got = await deposit()
+            await stop()
+            return got
+
+        return pay
+
+    first, second = clocked.app(), clocked.app()
+    theirs = build(second, 1)
+    gate[1].set()
+    async with first:
+        await build(first, 0).options(id="it").start()
+        await until(lambda: "stop" in calls, "it does not get on")
+        opened, first._opened = first._opened, None
+        assert opened is not None
+        await opened.abandon()
+    async with second:
+        await clocked.pass_time(second, "2d")
+        assert await theirs.execution("it").result(timeout=20) == 7
+    assert calls == ["deposit", "stop", "stop"]
+    assert (await balances(bank))["bob"] == 7
+
+
+async def test_a_lost_reply_does_not_do_it_twice(url: str, bank: Any):
+    points = CrashPoints()
+    app = App(url, store=lambda: store_for(url, points=points))
+    move = define_move(app)
+
+    @app.workflow
+    async def pay() -> int:
+        return await move("ann", "bob", 30)
+
+    async with app:
+        points.lose_reply("transact")
+        assert await (await pay.start()).result(timeout=20) == 70
+    assert "transact:reply" in points.passed
+    assert await balances(bank) == {"ann": 70, "bob": 30}
+
+
+@pytest.mark.slow
+async def test_a_connection_that_is_cut_at_any_moment_neither_loses_nor_doubles_it(app: App, bank: Any):
+    calls: list[int] = []
+
+    @app.transaction
+    async def deposit() -> None:
+        sql = outlast.connection()
+        calls.append(1)
+        await sql.execute("UPDATE account SET cents = cents + 1 WHERE name = 'bob'")
+        await asyncio.sleep(0.005)
+        await sql.fetchval("SELECT 1")
+
+    @app.workflow
+    async def pay() -> None:
+        for _ in range(8):
+            await deposit()
+
+    async with app:
+        handles = [await pay.options(id=f"p{n}").start() for n in range(3)]
+        waiting = asyncio.gather(*(handle.result(timeout=60) for handle in handles))
+        while not waiting.done():
+            await bank.execute(CUT_OTHERS)
+            await asyncio.sleep(0.2 + random.random() * 0.1)
+        await waiting
+    assert (await balances(bank))["bob"] == 24
+    assert len(calls) > 24, "some were called again, after a rollback"
+
+
+async def test_a_serialization_failure_and_a_deadlock_are_nobodys_business(url: str, bank: Any):
+    app, tries = App(url), {"deadlock": 0, "serial": 0}
+    both = asyncio.Event()
+
+    @app.transaction
+    async def crossing(first: str, second: str) -> None:
+        """Two of these lock each other out."""
+        sql = outlast.connection()
+        tries["deadlock"] += 1
+        await sql.execute("UPDATE account SET cents = cents + 1 WHERE name = $1", first)
+        if tries["deadlock"] >= 2:
+            both.set()
+        await both.wait()
+        await sql.execute("UPDATE account SET cents = cents + 1 WHERE name = $1", second)
+
+    @app.transaction
+    async def counted() -> None:
+        sql = outlast.connection()
+        tries["serial"] += 1
+        cents = await sql.fetchval("SELECT cents FROM account WHERE name = 'bob'")
+        await asyncio.sleep(0.02)
+        await sql.execute("UPDATE account SET cents = $1 WHERE name = 'bob'", cents + 1)
+
+    @app.workflow
+    async def pay() -> None:
+        await asyncio.gather(crossing("ann", "bob"), crossing("bob", "ann"))
+        await asyncio.gather(*(counted() for _ in range(4)))
+
+    database = postgres.RECYCLED
+    await bank.execute(f"ALTER DATABASE {database} SET default_transaction_isolation = 'repeatable read'")
+    await bank.execute(f"ALTER DATABASE {database} SET deadlock_timeout = '50ms'")
+    try:
+        async with app:
+            handle = await pay.start()
+            await handle.result(timeout=30)
+            assert [entry.tries for entry in await handle.journal()] == [1] * 6
+    finally:
+        await bank.execute(f"ALTER DATABASE {database} RESET ALL")
+    assert await balances(bank) == {"ann": 102, "bob": 6}
+    assert tries["deadlock"] > 2
+    assert tries["serial"] > 4
+
+
+async def test_a_zombie_does_not_even_begin(clocked: Place, bank: Any):
+    await zombie(clocked, bank, holds_before=True)
+
+
+async def test_who_becomes_a_zombie_in_the_middle_is_rolled_back(clocked: Place, bank: Any):
+    await zombie(clocked, bank, holds_before=False)
+
+
+async def zombie(clocked: Place, bank: Any, *, holds_before: bool) -> None:
+    first, second = clocked.app(), clocked.app()
+    held: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
+    began, calls = asyncio.Event(), []
+
+    def build(app: App, n: int) -> Any:
+        async def wait() -> None:
+            began.set()
+            await held[n].wait()
+
+        @app.step
+        async def hold() -> None:
+            if holds_before:
+                await wait()
+
+        @app.transaction
+        async def deposit() -> None:
+            calls.append(n)
+            await outlast.connection().execute("INSERT INTO account VALUES ($1, 1)", f"worker {n}")
+            if not holds_before:
+                await wait()
+
+        @app.workflow(name="pay")
+        async def pay() -> None:
+            await hold()
+            await deposit()
+
+        return pay
+
+    theirs = build(second, 1)
+    held[1].set()
+    async with first:
+        await build(first, 0).options(id="it").start()
+        await began.wait()
+        claims_no_more(first)
+        async with second:
+            await clocked.pass_time(second, "2d")
+            await theirs.execution("it").result(timeout=20)
+            held[0].set()
+            await asyncio.sleep(0.1)
+    assert calls == ([1] if holds_before else [0, 1])
+    assert set(await balances(bank)) == {"ann", "bob", "worker 1"}
+
+
+REFUSED = [
+    "SELECT * FROM outlast.execution",
+    "UPDATE outlast.execution SET epoch = 99",
+    'DELETE FROM "outlast" . "journal"',
+    "DROP TABLE OUTLAST.frame",
+    "SELECT outlast.commit_12345678()",
+    "COMMIT",
+    "  -- a comment\n /* and another */ ROLLBACK",
+    "begin",
+    "END",
+    "ABORT",
+    "START TRANSACTION",
+    "SAVEPOINT mine",
+    "RELEASE mine",
+    "PREPARE TRANSACTION 'x'",
+    "SET search_path = outlast",
+    "SET SESSION synchronous_commit = off",
+    "RESET ALL",
+    "DISCARD ALL",
+    "LISTEN outlast",
+]
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_statements_that_it_may_not_do(sql: str):
+    said = refused(sql)
+    assert said is not None
+    assert any(word in said for word in ("schema outlast", "belong to Outlast", "beyond the transaction"))
+
+
+async def test_it_may_not_touch_what_is_outlasts(app: App, bank: Any):
+    @app.transaction
+    async def bad(sql: str) -> None:
+        connection = outlast.connection()
+        await connection.execute("UPDATE account SET cents = 1 WHERE name = 'bob'")
+        await connection.execute(sql)
+
+    @app.workflow
+    async def pay(sql: str) -> None:
+        await bad(sql)
+
+    async with app:
+        for sql in REFUSED[:6]:
+            with pytest.raises(StatementRefused):
+                await pay(sql)
+    assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
+async def test_several_statements_in_one_text_are_refused_by_the_server(app: App, bank: Any):
+    @app.transaction
+    async def bad() -> None:
+        await outlast.connection().execute("UPDATE account SET cents = 1 WHERE name = 'bob'; COMMIT")
+
+    @app.workflow
+    async def pay() -> None:
+        await bad()
+
+    async with app:
+        with pytest.raises(asyncpg.PostgresSyntaxError, match="multiple commands"):
+            await pay()
+    assert (await balances(bank))["bob"] == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SET LOCAL work_mem = '8MB'",
+        "SELECT 'outlast.execution'",
+        "SELECT 1 AS outlast",
+        "SELECT 1 -- COMMIT",
+        "SELECT outlast.start('checkout')",
+        "UPDATE my_outlast.account SET cents = 1",
+        "",
+    ],
+)
+def test_what_only_looks_like_it_is_fine(sql: str):
+    assert refused(sql) is None
+
+
+async def test_sql_that_takes_too_long_is_stopped_and_nobody_else_is_harmed(app: App, bank: Any):
+    @app.transaction(timeout="200ms")
+    async def endless() -> None:
+        sql = outlast.connection()
+        await sql.execute("UPDATE account SET cents = 1 WHERE name = 'bob'")
+        await sql.execute("SELECT pg_sleep(60)")
+
+    @app.transaction(timeout="100ms")
+    async def sleepy() -> None:
+        await outlast.connection().execute("UPDATE account SET cents = 1 WHERE name = 'ann'")
+        await asyncio.sleep(60)
+
+    @app.step
+    async def other() -> int:
+        return 1
+
+    @app.workflow
+    async def pay() -> list[str]:
+        done = await asyncio.gather(endless(), sleepy(), other(), return_exceptions=True)
+        return [type(one).__name__ for one in done]
+
+    async with app:
+        assert await (await pay.start()).result(timeout=30) == ["TimeoutError", "TimeoutError", "int"]
+    assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
+async def test_a_process_that_stands_still_has_not_used_up_the_time(app: App, bank: Any):
+    calls: list[int] = []
+
+    @app.transaction(timeout="200ms")
+    async def deposit() -> None:
+        calls.append(1)
+        await outlast.connection().execute("UPDATE account SET cents = cents + 1 WHERE name = 'bob'")
+        if len(calls) == 1:
+            time.sleep(1)  # noqa: ASYNC251 (as when it is frozen)
+        await asyncio.sleep(0.01)
+
+    @app.workflow
+    async def pay() -> None:
+        await deposit()
+
+    async with app:
+        await pay()
+    assert len(calls) == 2
+    assert (await balances(bank))["bob"] == 1
+
+
+async def test_while_it_runs_others_tell_its_execution_what_they_want(app: App, bank: Any):
+    began, over = asyncio.Event(), asyncio.Event()
+
+    @app.transaction
+    async def slow() -> None:
+        await outlast.connection().execute("UPDATE account SET cents = 1 WHERE name = 'bob'")
+        began.set()
+        await over.wait()
+
+    @app.workflow
+    async def pay() -> str:
+        await slow()
+        return await outlast.receive("word", str)
+
+    async with app:
+        handle = await pay.start()
+        await began.wait()
+        async with asyncio.timeout(2):
+            await handle.send("word", "hello")
+        over.set()
+        assert await handle.result(timeout=10) == "hello"
+
+
+async def test_a_statement_that_failed_and_was_swallowed_is_told(app: App, bank: Any):
+    @app.transaction
+    async def careless(again: bool) -> None:
+        sql = outlast.connection()
+        try:
+            await sql.execute("INSERT INTO account VALUES ('ann', 1)")
+        except asyncpg.UniqueViolationError:
+            if again:
+                await sql.execute("UPDATE account SET cents = 1 WHERE name = 'ann'")
+
+    @app.workflow
+    async def pay(again: bool) -> None:
+        await careless(again)
+
+    async with app:
+        for again in (False, True):
+            with pytest.raises(StatementRefused, match="rolled everything back"):
+                await pay(again)
+    assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
+async def test_a_savepoint_rolls_back_a_part(app: App, bank: Any):
+    @app.transaction
+    async def careful() -> str:
+        sql = outlast.connection()
+        await sql.execute("UPDATE account SET cents = 5 WHERE name = 'bob'")
+        try:
+            async with sql.savepoint():
+                await sql.execute("UPDATE account SET cents = 6 WHERE name = 'bob'")
+                async with sql.savepoint():
+                    await sql.execute("INSERT INTO account VALUES ('ann', 1)")
+        except asyncpg.UniqueViolationError:
+            await sql.executemany("INSERT INTO account VALUES ($1, $2)", [("cid", 1), ("dee", 2)])
+        async with sql.savepoint():
+            await sql.execute("UPDATE account SET cents = 9 WHERE name = 'dee'")
+        [row] = await sql.fetch("SELECT name FROM account WHERE cents = 1")
+        return row["name"]
+
+    @app.workflow
+    async def pay() -> str:
+        return await careful()
+
+    async with app:
+        assert await pay() == "cid"
+    assert await balances(bank) == {"ann": 100, "bob": 5, "cid": 1, "dee": 9}
+
+
+async def test_a_constraint_that_is_checked_by_the_commit_is_the_users_error(app: App, bank: Any):
+    await bank.execute("ALTER TABLE account ADD COLUMN friend text REFERENCES account DEFERRABLE INITIALLY DEFERRED")
+
+    @app.transaction
+    async def befriend(name: str) -> None:
+        await outlast.connection().execute("UPDATE account SET friend = $1 WHERE name = 'ann'", name)
+
+    @app.workflow
+    async def pay(name: str) -> None:
+        await befriend(name)
+
+    async with app:
+        with pytest.raises(asyncpg.ForeignKeyViolationError):
+            await pay("nobody")
+        await pay("bob")
+    assert await bank.fetchval("SELECT friend FROM account WHERE name = 'ann'") == "bob"
+
+
+async def test_a_def_is_refused_on_postgresql_with_what_to_write(app: App):
+    @app.transaction
+    def move() -> None: ...
+
+    @app.workflow
+    async def pay() -> None:
+        await move.aio()
+
+    async with app:
+        handle = await pay.start()
+        with pytest.raises(TransactionUnsupported, match="runs transactions written as async def"):
+            await handle.result(timeout=20)
+        assert await handle.journal() == []
+
+
+async def test_a_connection_is_of_no_use_afterwards(app: App, bank: Any):
+    kept: list[Any] = []
+
+    @app.transaction
+    async def keep() -> None:
+        kept.append(outlast.connection())
+
+    @app.workflow
+    async def pay() -> None:
+        await keep()
+
+    async with app:
+        await pay()
+    with pytest.raises(WrongPlace, match="that is over"):
+        await kept[0].execute("SELECT 1")
+
+
+async def test_what_it_starts_is_committed_with_it(app: App, bank: Any):
+    @app.workflow
+    async def thank(name: str) -> str:
+        return f"thank you, {name}"
+
+    @app.transaction
+    async def order(fails: bool) -> None:
+        sql = outlast.connection()
+        name = "nobody" if fails else "bob"
+        await thank.options(id=f"thank {name}").start_in(sql, name)
+        await sql.execute("SELECT outlast.start('thank', jsonb_build_object('name', $1::text), 'sql ' || $1)", name)
+        if fails:
+            raise ValueError
+
+    @app.workflow
+    async def ordering(fails: bool) -> None:
+        await order(fails)
+
+    async with app:
+        await ordering(False)
+        for execution_id in ("thank bob", "sql bob"):
+            assert await app.execution(execution_id).result(timeout=10) == "thank you, bob"
+        with pytest.raises(ValueError):
+            await ordering(True)
+        assert await app.count(workflow="thank") == 2
+
+
+@pytest.mark.slow
+async def test_crashes_at_every_point_leave_it_done_once(url: str, bank: Any):
+    """As when the process dies there: the next one goes on, and the effect is there once."""
+    names = await points_of(url, bank, None)
+    assert {"transact:begin", "transact:commit", "transact:reply"} <= set(names)
+    for number in range(len(names)):
+        await bank.execute("UPDATE account SET cents = 0 WHERE name = 'bob'")
+        await points_of(await postgres_emptied(bank, url), bank, number)
+        assert (await balances(bank))["bob"] == 1, f"after a crash at {names[number]}, number {number}"
+
+
+async def postgres_emptied(bank: Any, url: str) -> str:
+    for kind in ("execution", "payload", "attempt", "journal", "completion", "session"):
+        await bank.execute(f"DELETE FROM outlast.{kind}")
+    await bank.execute("SELECT setval('outlast.clock', 0)")
+    return url
+
+
+class Died(BaseException):
+    pass
+
+
+async def points_of(url: str, bank: Any, dies_at: int | None) -> list[str]:
+    """Run one transaction, dying at a point of it; a second process ends what is left. The points that were passed."""
+    passed: list[str] = []
+
+    def point(name: str) -> None:
+        if name.startswith("transact:"):
+            passed.append(name)
+            if len(passed) - 1 == dies_at:
+                raise Died
+
+    clock = ManualClock()
+
+    def build(points: Any) -> tuple[App, Any]:
+        store = lambda: store_for(url, points=points, clock=clock)  # noqa: E731
+        app = App(url, store=store, lease_ttl="1d", reconcile_shared=False)
+
+        @app.transaction
+        async def deposit() -> None:
+            await outlast.connection().execute("UPDATE account SET cents = cents + 1 WHERE name = 'bob'")
+
+        @app.workflow(name="pay")
+        async def pay() -> None:
+            await deposit()
+
+        return app, pay
+
+    first, pay = build(point)
+    await first.__aenter__()
+    handle = await pay.options(id="it").start()
+    if dies_at is None:
+        await handle.result(timeout=20)
+    else:
+        await until(lambda: len(passed) > dies_at, "it does not get there")
+    opened, first._opened = first._opened, None
+    assert opened is not None
+    await opened.abandon()
+    if dies_at is not None:
+        second, pay = build(None)
+        async with second:
+            await Place(url, clock).pass_time(second, "2d")
+            await pay.execution("it").result(timeout=20)
+    return passed
