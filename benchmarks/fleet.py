@@ -159,10 +159,14 @@ def ask(system: System, *arguments: object) -> Any:
 
 @contextmanager
 def working(system: System, url: str, *, workers: int, concurrency: int) -> Iterator[list[Part]]:
-    """So many worker processes that serve."""
+    """So many worker processes, told to begin together."""
     with ExitStack() as stack:
         each = max(1, concurrency // workers)
         parts = [stack.enter_context(Part(system, "work", url, each, number, workers)) for number in range(workers)]
+        for part in parts:
+            part.until("loaded")
+        for part in parts:
+            part.tell()
         yield parts
 
 

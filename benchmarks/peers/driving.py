@@ -107,6 +107,9 @@ def drive(load: Load) -> None:
         case "enqueue":
             _finish({"seconds": run(load.enqueue(url, int(rest[0])))})
         case "work":
+            # Workers begin together, when all have read their code.
+            say("loaded")
+            sys.stdin.readline()
             load.work(url, int(rest[0]), int(rest[1]), int(rest[2]))
         case "starts":
             _finish(run(load.starts(url, int(rest[0]), float(rest[1]))))
