@@ -16,7 +16,7 @@ from pathlib import Path
 import apsw
 
 import outlast
-from benchmarks import backlog, commit_path, end_to_end, fairness, postgres, scale, valkey, virtual
+from benchmarks import backlog, commit_path, end_to_end, fairness, postgres, scale, sleepers, valkey, virtual, wakeups
 from benchmarks.page import publish
 from benchmarks.report import RESULTS, Machine, Published, Report, heading
 from benchmarks.settings import Settings
@@ -31,6 +31,8 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "fairness": fairness.measure,
         "scale": scale.measure,
         "virtual": virtual.measure,
+        "sleepers": sleepers.measure,
+        "wake-ups": wakeups.measure,
     },
     "postgres": {
         "end-to-end": postgres.end_to_end,
