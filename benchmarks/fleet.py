@@ -25,7 +25,6 @@ from benchmarks.peers.environment import PeerMissing, python_for, version_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120.0
-STOP_S = 10.0
 OWN = ("outlast", "bare")
 T = TypeVar("T")
 
@@ -141,11 +140,10 @@ class Part:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_S)
+        # At once, with the children that it started, which are in its session: some take long to end by themselves,
+        # and what they leave behind goes with their place.
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # children that it started are in its session
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for reader in self._readers:
             reader.join(1.0)
@@ -159,10 +157,14 @@ def ask(system: System, *arguments: object) -> Any:
 
 @contextmanager
 def working(system: System, url: str, *, workers: int, concurrency: int) -> Iterator[list[Part]]:
-    """So many worker processes that serve."""
+    """So many worker processes, told to begin together."""
     with ExitStack() as stack:
         each = max(1, concurrency // workers)
         parts = [stack.enter_context(Part(system, "work", url, each, number, workers)) for number in range(workers)]
+        for part in parts:
+            part.until("loaded")
+        for part in parts:
+            part.tell()
         yield parts
 
 

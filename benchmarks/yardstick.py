@@ -20,7 +20,7 @@ import uuid_utils
 from benchmarks.bare import BATCH_MAX
 from benchmarks.load import JITTER_S, VALUE, WORKER
 from benchmarks.peers.driving import VALUE as ANSWER
-from benchmarks.peers.driving import Execute, Load, ended_by_signal, ready, run, say
+from benchmarks.peers.driving import Execute, Load, for_ever, ready, run, say
 
 PARTITIONS = 64
 
@@ -154,7 +154,7 @@ class Yardstick(Load):
         run(self._work(url, concurrency, number, workers))
 
     async def _work(self, url: str, concurrency: int, number: int, workers: int) -> None:
-        async with self._opened(url) as bare, ended_by_signal() as stop:
+        async with self._opened(url) as bare:
             ids = (await bare.waiting())[number::workers]
             ready()
             say(f"first {time.time():.6f}")
@@ -165,7 +165,7 @@ class Yardstick(Load):
                     await execution.complete()
 
             await asyncio.gather(*(one_after_another() for _ in range(concurrency)))
-            await stop.wait()
+            await for_ever()
 
 
 def new_id() -> str:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from contextlib import asynccontextmanager
 
 from dbos import DBOS, DBOSClient, DBOSConfig
 
-from benchmarks.peers.driving import VALUE, Execute, Load, drive, first, late, ready, run
+from benchmarks.peers.driving import VALUE, Execute, Load, drive, first, for_ever, late, ready, run
 
 LANE = "bench"
 THREADS = 16
@@ -91,10 +90,8 @@ class Dbos(Load):
     def work(self, url: str, concurrency: int, number: int, workers: int) -> None:
         async def serve() -> None:
             launch(url)
-            stop = asyncio.Event()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
             ready()
-            await stop.wait()
+            await for_ever()
 
         run(serve())
 

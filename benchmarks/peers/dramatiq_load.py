@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import threading
 import time
 
@@ -46,12 +45,9 @@ class Dramatiq(Load):
 
     def work(self, url: str, concurrency: int, number: int, workers: int) -> None:
         worker = dramatiq.Worker(Actors(url).broker)
-        stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
         worker.start()
         ready()
-        stop.wait()
-        worker.stop()
+        threading.Event().wait()
 
     async def starts(self, url: str, count: int, gap_s: float) -> None:
         actors = Actors(url)

@@ -15,7 +15,7 @@ import time
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisStreamBroker
 
-from benchmarks.peers.driving import Load, drive, ended_by_signal, first, late, ready, run
+from benchmarks.peers.driving import Load, drive, first, late, ready, run
 
 
 class Tasks:
@@ -58,13 +58,8 @@ class Taskiq(Load):
         async def serve() -> None:
             tasks = Tasks(url)
             tasks.broker.is_worker_process = True
-            async with ended_by_signal() as stop:
-                serving = asyncio.create_task(
-                    run_receiver_task(tasks.broker, max_async_tasks=concurrency, run_startup=True)
-                )
-                ready()
-                await stop.wait()
-                serving.cancel()
+            ready()
+            await run_receiver_task(tasks.broker, max_async_tasks=concurrency, run_startup=True)
 
         run(serve())
 
