@@ -112,6 +112,16 @@ class Part:
         """The numbers of `count` lines that begin with that word."""
         return [float(self.until(word)[-1].partition(" ")[2]) for _ in range(count)]
 
+    def number(self, word: str) -> float | None:
+        """The number of the first line so far that begins with that word, if there is one."""
+        while True:
+            try:
+                line = self._lines.get_nowait()
+            except queue.Empty:
+                return None
+            if line is not None and line.partition(" ")[0] == word:
+                return float(line.partition(" ")[2])
+
     def tell(self, word: str = "go") -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n")

@@ -14,6 +14,7 @@ On SQLite the file is durable in the same sense as ours (`synchronous=FULL`, SQL
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import time
@@ -58,7 +59,9 @@ async def waits() -> None:
 
 
 def launch(url: str) -> None:
-    DBOS(config=DBOSConfig(name="bench", system_database_url=url, log_level="ERROR"))
+    # An id of its own: else each would take what the others run for work of its own past to be recovered.
+    config = DBOSConfig(name="bench", system_database_url=url, log_level="ERROR", executor_id=f"bench-{os.getpid()}")
+    DBOS(config=config)
     DBOS.launch()
 
 

@@ -118,7 +118,7 @@ def drive(load: Load) -> None:
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
-        import uvloop  # pyright: ignore[reportMissingImports]
+        import uvloop
 
         factory = uvloop.new_event_loop
     except ImportError:

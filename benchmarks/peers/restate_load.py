@@ -115,7 +115,8 @@ class Restate(Load):
         async with aiohttp.ClientSession() as session:
             ids = [uuid.uuid4().hex for _ in range(count)]
             for workflow in ids:
-                async with session.post(f"{ingress}/LatencyWaits/{workflow}/waits/send") as answer:
+                target = f"{ingress}/LatencyWaits/{workflow}/waits/send"
+                async with session.post(target, skip_auto_headers=("Content-Type",)) as answer:
                     assert answer.status in (200, 202), await answer.text()
             await asyncio.sleep(3)  # by then they are suspended: see the workflow's inactivity timeout
             for workflow in ids:

@@ -26,6 +26,7 @@ from outlast.machine.decide_flow import (
     FlowView,
     NewFlow,
     NewMember,
+    Piece,
     accepted,
     chunks,
     known,
@@ -106,26 +107,26 @@ class FlowClient:
         self._started()
         return self.handle(new.id)
 
-    async def _stage(self, new: NewFlow, partition: int, parts: list[list[NewMember]]) -> None:
+    async def _stage(self, new: NewFlow, partition: int, parts: list[list[Piece]]) -> None:
         verdict = await self._engine.commit(staged(partition, new))
         if not verdict.applied:
             await self._refused_start(new, partition, parts)
             return
         await self._fill(new, partition, new.change_id, parts)
 
-    async def _fill(self, new: NewFlow, partition: int, stage: str, parts: list[list[NewMember]]) -> None:
+    async def _fill(self, new: NewFlow, partition: int, stage: str, parts: list[list[Piece]]) -> None:
         """The members, a bounded part at a time, then the word that opens the flow. Repeating it is harmless."""
         for begin in range(0, len(parts), PARALLEL):
             numbered = enumerate(parts[begin : begin + PARALLEL], start=begin)
             await asyncio.gather(
                 *(self._engine.commit(staged_members(partition, new, stage, number, part)) for number, part in numbered)
             )
-        lanes = lanes_of([member for part in parts for member in part])
+        lanes = lanes_of([piece.member for part in parts for piece in part])
         verdict = await self._engine.commit(opened(partition, new, stage, lanes))
         if not verdict.applied:
             await self._refused_start(new, partition, parts)
 
-    async def _refused_start(self, new: NewFlow, partition: int, parts: list[list[NewMember]]) -> None:
+    async def _refused_start(self, new: NewFlow, partition: int, parts: list[list[Piece]]) -> None:
         """There is one with that id. Which was only staged, by somebody who may have died, is finished."""
         flow, summary = await self._engine.flows.heads(self.namespace, new.id)
         if flow is None:

@@ -6,7 +6,7 @@ of it can be claimed or found before the change that opens it. What stays staged
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -72,11 +72,6 @@ class NewMember(Struct, frozen=True, kw_only=True):
     on_failure: OnFailure = OnFailure.SKIP
     template: bytes | None = None
 
-    @property
-    def weight(self) -> int:
-        """How many writes it takes."""
-        return 5 + len(self.upstreams) + len(self.start.tags) + len(self.start.sends)
-
 
 class NewFlow(Struct, frozen=True, kw_only=True):
     """A flow as it is accepted. `change_id` names the acceptance: a repeated one is the same."""
@@ -117,7 +112,10 @@ def accepted(partition: int, new: NewFlow, members: Sequence[NewMember]) -> Chan
         partition=partition,
         anchors=(flow_key(new.namespace, new.id),),
         guards=(_not_an_execution(new),),
-        writes=(*_heads(new, FlowState.OPEN), *(write for member in members for write in _member(new, member))),
+        writes=(
+            *_heads(new, FlowState.OPEN),
+            *(write for member in members for write in member_writes(new.id, member, new.change_id)),
+        ),
         rings=lanes_of(members),
     )
 
@@ -133,7 +131,7 @@ def staged(partition: int, new: NewFlow) -> Changes:
     )
 
 
-def staged_members(partition: int, new: NewFlow, stage: str, number: int, members: Sequence[NewMember]) -> Changes:
+def staged_members(partition: int, new: NewFlow, stage: str, number: int, pieces: Sequence[Piece]) -> Changes:
     """A chunk of a stage; `stage` is the change id with which it began, perhaps by a process that died since."""
     key = flow_key(new.namespace, new.id)
     return Changes(
@@ -141,7 +139,7 @@ def staged_members(partition: int, new: NewFlow, stage: str, number: int, member
         partition=partition,
         anchors=(key,),
         guards=(Matches(key, {"state": FlowState.STAGING, "change_id": stage}),),
-        writes=tuple(write for member in members for write in _member(new, member, f"{stage}/{number}")),
+        writes=tuple(write for piece in pieces for write in _piece(new, piece, f"{stage}/{number}")),
     )
 
 
@@ -160,20 +158,42 @@ def opened(partition: int, new: NewFlow, stage: str, lanes: tuple[str, ...]) -> 
     )
 
 
-def chunks(members: Sequence[NewMember]) -> list[list[NewMember]]:
-    """As many members at a time as one change holds."""
-    found: list[list[NewMember]] = [[]]
+class Piece(Struct, frozen=True):
+    """Of a member with more edges than one change holds, the others follow by themselves."""
+
+    member: NewMember
+    upstreams: tuple[str, ...]
+    first: bool = True
+
+    @property
+    def weight(self) -> int:
+        """How many writes it takes."""
+        start = self.member.start
+        return len(self.upstreams) + (5 + len(start.tags) + len(start.sends) if self.first else 0)
+
+
+def chunks(members: Sequence[NewMember]) -> list[list[Piece]]:
+    """As much at a time as one change holds."""
+    found: list[list[Piece]] = [[]]
     room = _ROOM
     for member in members:
-        if found[-1] and member.weight > room:
-            found.append([])
-            room = _ROOM
-        found[-1].append(member)
-        room -= member.weight
+        for piece in _pieces(member):
+            if found[-1] and piece.weight > room:
+                found.append([])
+                room = _ROOM
+            found[-1].append(piece)
+            room -= piece.weight
     return found
 
 
+def _pieces(member: NewMember) -> Iterator[Piece]:
+    yield Piece(member, member.upstreams[:_EDGES])
+    for begin in range(_EDGES, len(member.upstreams), _EDGES):
+        yield Piece(member, member.upstreams[begin : begin + _EDGES], first=False)
+
+
 _ROOM = limits.CHANGES_MAX_WRITES - 10
+_EDGES = _ROOM // 2
 
 
 def lanes_of(members: Sequence[NewMember]) -> tuple[str, ...]:
@@ -212,12 +232,26 @@ def _heads(new: NewFlow, state: FlowState) -> list[Write]:
     return [Insert(flow), Insert(summary)]
 
 
-def _member(new: NewFlow, member: NewMember, change_id: str | None = None) -> list[Write]:
-    return member_writes(new.id, member, change_id or new.change_id)
+def _piece(new: NewFlow, piece: Piece, change_id: str) -> list[Write]:
+    edges = _edges(piece.member.start, piece.upstreams, change_id)
+    if not piece.first:
+        return edges
+    return [*_alone(new.id, piece.member, change_id), *edges]
 
 
 def member_writes(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
     """All the records of a new member."""
+    return [*_alone(flow_id, member, change_id), *_edges(member.start, member.upstreams, change_id)]
+
+
+def _edges(start: facts.Start, upstreams: tuple[str, ...], change_id: str) -> list[Write]:
+    return [
+        Insert(Dependency(namespace=start.namespace, execution=above, downstream=start.id, change_id=change_id))
+        for above in upstreams
+    ]
+
+
+def _alone(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
     start = member.start
     namespace, execution_id = start.namespace, start.id
     record = Member(
@@ -242,10 +276,7 @@ def member_writes(flow_id: str, member: NewMember, change_id: str) -> list[Write
         *tags_of(start),
         *events_of(start),
         Insert(record),
-        *(
-            Insert(Dependency(namespace=namespace, execution=above, downstream=execution_id, change_id=change_id))
-            for above in (whole_of(flow_id), *member.upstreams)
-        ),
+        *_edges(start, (whole_of(flow_id),), change_id),
     ]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import structs
 
@@ -61,6 +61,9 @@ from outlast.runtime.settling import settling
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
 
+Seen: TypeAlias = dict[Key, Record | None]
+"""What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
+
 PAGE = 500
 """So many edges are answered at a time."""
 TOGETHER_MAX = 8
@@ -90,11 +93,12 @@ class Flows:
         end = Ended(delivery.namespace, delivery.target, fact.status, fact.generation)
         partition = self._partition(end.namespace, end.flow)
         first = await self._downstreams(end, None)
-        flow, summary = await self.heads(end.namespace, end.flow)
-        if flow is None or summary is None:
+        seen = await self._first_look(end, first)
+        flow = seen[flow_key(end.namespace, end.flow)]
+        if not isinstance(flow, Flow):
             return False  # purged
         open_ = flow.state is FlowState.OPEN
-        if open_ and len(first) <= TOGETHER_MAX and await self._all_at_once(partition, end, first, delivery):
+        if open_ and len(first) <= TOGETHER_MAX and await self._all_at_once(partition, end, first, delivery, seen):
             if not first:
                 await self.tally(end.namespace, end.flow)
             return True
@@ -109,6 +113,16 @@ class Flows:
             await self.tally(end.namespace, end.flow)
         return False
 
+    async def _first_look(self, end: Ended, page: list[Dependency]) -> Seen:
+        """All that the usual case needs to know, in one look."""
+        namespace = end.namespace
+        role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
+        keys = [flow_key(namespace, end.flow), payload_key(namespace, end.id, end.generation, role)]
+        for one in page if len(page) <= TOGETHER_MAX else ():
+            keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
+            keys.append(payload_key(namespace, one.downstream, 1, Role.TEMPLATE))
+        return dict(zip(keys, await self._engine.store.load(keys), strict=True))
+
     async def _downstreams(self, end: Ended, after: Key | None) -> list[Dependency]:
         found = await self._engine.store.scan(Dependency.KIND, (end.namespace, end.id), after=after, limit=PAGE)
         return [record for record in found if isinstance(record, Dependency)]
@@ -120,10 +134,12 @@ class Flows:
         answers = await asyncio.gather(*(self.advance(end.namespace, one.downstream) for one in page))
         return any(answer.answer is not Answer.ALREADY_RESOLVED for answer in answers)
 
-    async def _all_at_once(self, partition: int, end: Ended, page: list[Dependency], delivery: Delivery) -> bool:
+    async def _all_at_once(
+        self, partition: int, end: Ended, page: list[Dependency], delivery: Delivery, seen: Seen
+    ) -> bool:
         """The usual case of few downstreams that wait for nothing else: their answers, what these mean, and the debt
         that is struck off, in one commit. False if that can't be, or somebody else was faster."""
-        views = await self.views(partition, end.namespace, [one.downstream for one in page])
+        views = await self.views(partition, end.namespace, [one.downstream for one in page], seen)
         if len(views) < len(page) or any(view.member.upstreams != 1 or not waits(view) for view in views):
             return False
         together = answered_edge(partition, end, whole_of(end.flow))
@@ -132,7 +148,7 @@ class Flows:
             edge = answered_edge(partition, end, view.execution.id)
             [answer] = [write.record for write in edge.writes if isinstance(write, Insert)]
             assert isinstance(answer, Edge)
-            advanced = await self._decided(view, [answer], self._engine.entropy.new_id())
+            advanced = await self._decided(view, [answer], self._engine.entropy.new_id(), seen)
             assert advanced.changes is not None
             parts += (edge, advanced.changes)
         for part in parts:
@@ -193,24 +209,24 @@ class Flows:
                 return advanced
         raise StoreUnavailable(f"member {execution_id!r} changed {LOOKS_MAX:,} times while its answers were counted")
 
-    async def _decided(self, view: MemberView, edges: list[Edge], change_id: str) -> Advanced:
+    async def _decided(self, view: MemberView, edges: list[Edge], change_id: str, seen: Seen | None = None) -> Advanced:
         if not wants_input(view, edges):
             return advance(view, edges, change_id=change_id)
         try:
-            data = await self._composed(view, edges)
+            data = await self._composed(view, edges, seen or {})
         except CodecHookFailed:
             raise  # its key service may be away: later
         except (CodecError, LimitExceeded) as error:
             return advance(view, edges, change_id=change_id, unusable=f"input: {error}"[:CAUSE_MAX_CHARS])
         return advance(view, edges, change_id=change_id, input=data)
 
-    async def _composed(self, view: MemberView, edges: list[Edge]) -> bytes:
+    async def _composed(self, view: MemberView, edges: list[Edge], seen: Seen) -> bytes:
         """Its template, with what its upstreams gave."""
         values, e = self.values, view.execution
         if values is None:
             raise StoreUnavailable(f"the input of {e.id!r} is made by a process that has the app's codec")
         what = f"input of {e.id}"
-        [stored] = await self._engine.store.load([payload_key(e.namespace, e.id, 1, Role.TEMPLATE)])
+        [stored] = await self._load([payload_key(e.namespace, e.id, 1, Role.TEMPLATE)], seen)
         assert isinstance(stored, Payload)
         template = decode_template(values, stored.value, what)
         needed = needed_by(template)
@@ -229,7 +245,7 @@ class Flows:
             )
             for edge in answers
         ]
-        left = [record.value if isinstance(record, Payload) else None for record in await self._load(keys)]
+        left = [record.value if isinstance(record, Payload) else None for record in await self._load(keys, seen)]
         given = {edge.upstream: Given(edge.answer, value) for edge, value in zip(answers, left, strict=True)}
         return compose(values, template, given, what)
 
@@ -238,9 +254,9 @@ class Flows:
         found = await self._engine.store.scan(Edge.KIND, (namespace, execution_id), after=after, limit=EDGES)
         return [record for record in found if isinstance(record, Edge)]
 
-    async def views(self, partition: int, namespace: str, ids: list[str]) -> list[MemberView]:
+    async def views(self, partition: int, namespace: str, ids: list[str], seen: Seen | None = None) -> list[MemberView]:
         keys = [key for one in ids for key in (execution_key(namespace, one), member_key(namespace, one))]
-        found = await self._load(keys)
+        found = await self._load(keys, seen)
         return [
             MemberView(partition, execution, member)
             for execution, member in zip(found[::2], found[1::2], strict=True)
@@ -359,7 +375,9 @@ class Flows:
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
-    async def _load(self, keys: list[Key]) -> list[Record | None]:
+    async def _load(self, keys: list[Key], seen: Seen | None = None) -> list[Record | None]:
+        if seen is not None and all(key in seen for key in keys):
+            return [seen[key] for key in keys]
         found: list[Record | None] = []
         for begin in range(0, len(keys), limits.LOAD_MAX_KEYS):
             found += await self._engine.store.load(keys[begin : begin + limits.LOAD_MAX_KEYS])

@@ -1,0 +1,52 @@
+"""A process of its own that runs a flow, until a SIGKILL at the n-th reply of its store to a commit.
+
+python -m tests.acceptance.flow_killed URL NTH        # run as its own process by the tests
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from outlast import App
+from outlast.app import store_for
+from outlast.testing import CrashPoints
+
+OUTPUTS = {"a": 1, "b": 2, "c": 3, "d": 6, "e": 7}
+UPSTREAMS = {"a": 0, "b": 1, "c": 2, "d": 3, "e": 1}
+
+
+def build(app: App, *, again: bool = False) -> Any:
+    if again:
+        number, total = app.registry.newest("number"), app.registry.newest("total")
+    else:
+
+        @app.workflow
+        async def number(x: int) -> int:
+            return x
+
+        @app.workflow
+        async def total(xs: list[int]) -> int:
+            return sum(xs)
+
+    flow = app.flow("killed", id="killed")
+    a = flow.add("a", number, 1)
+    b = flow.add("b", total, [a.output, 1])
+    c = flow.add("c", total, [a.output, b.output])
+    d = flow.add("d", total, [a.output, b.output, c.output])
+    flow.add("e", total, [d.output, 1])
+    return flow
+
+
+async def main(url: str, nth: str) -> None:
+    points = CrashPoints()
+    points.kill_at("commit:reply", nth=int(nth))
+    app = App(url, store=lambda: store_for(url, points=points), lease_ttl="1s")
+    flow = build(app)
+    async with app:
+        await (await flow.start()).result("30s")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,388 @@
+"""Cancelling flows: at once at the gate, in the background for the members, finished by a reconciler after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from outlast import App, FlowCancelled, FlowNotFound, FlowRefused, InvalidInput, Status
+from outlast.errors import InvalidName, StoreUnavailable
+from outlast.machine.changes import Changes, Delete, Insert, Patch
+from outlast.model.execution import execution_key
+from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key, whole_of
+from outlast.reconcilers.driver import Report
+from outlast.runtime import stopping
+from outlast.runtime.engine import Engine
+from outlast.store.port import DueKind, Filter
+from tests.acceptance.conftest import Place, claims_no_more
+from tests.acceptance.flow_workflows import UNDONE, member_is, statuses, workflows
+
+
+def engine_of(app: App) -> Engine:
+    assert app._opened is not None
+    return app._opened._engine
+
+
+async def cycle(app: App, name: str) -> Report:
+    assert app._opened is not None
+    assert app._opened.reconcilers is not None
+    return await app._opened.reconcilers.cycle(name)
+
+
+async def backlog(app: App) -> list[str]:
+    due = await engine_of(app).store.due(DueKind.CANCEL, limit=10)
+    return [item.record.id for item in due.items if isinstance(item.record, Flow)]
+
+
+def canceller_dies(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> asyncio.Event:
+    """Whoever cancels a flow is gone after so many members; the reconcilers are not."""
+    whole, gone = stopping.cancel_members, asyncio.Event()
+
+    async def cut_off(engine: Engine, namespace: str, flow_id: str, **options: Any) -> Any:
+        if after:
+            await whole(engine, namespace, flow_id, most=after)
+        gone.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("outlast.client.flows.cancel_members", cut_off)
+    return gone
+
+
+async def test_all_members_are_cancelled_whatever_they_are_doing(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        done, waits = flow.add("done", kit.number, 1), flow.add("waits", kit.waits)
+        flow.add("blocked", kit.number, waits.output)
+        flow.add("delayed", kit.number.options(delay="1h"), 2)
+        undoes = flow.add("undoes", kit.undoes, "cancelled flow")
+        fh = await flow.start()
+        await member_is(fh, "waits", Status.SUSPENDED)
+        await member_is(fh, "undoes", Status.SUSPENDED)
+        answer = await fh.cancel(reason="not today")
+        assert not answer.already
+        with pytest.raises(FlowCancelled, match="not today"):
+            await fh.result("20s")
+        ends = await statuses(fh)
+        assert ends.pop("done") == "succeeded"
+        assert set(ends.values()) == {"cancelled"}
+        assert "cancelled flow" in UNDONE, "its undos have run"
+        again = await fh.cancel(reason="other")
+        assert again.already
+        assert (await fh.status()).reason == "not today"
+        assert not await backlog(app)
+        assert done.name == "done"
+        assert undoes.name == "undoes"
+
+
+async def test_a_cancel_that_waits_returns_when_all_have_ended(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        for n in range(40):
+            flow.add(f"m{n}", kit.waits)
+        fh = await flow.start()
+        answer = await fh.cancel(wait=True)
+        assert (answer.cancelled, answer.scheduled) == (40, 0)
+
+
+async def test_from_the_acceptance_on_nothing_is_claimed(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """Also if nobody is there to cancel the members."""
+    canceller_dies(monkeypatch)
+    app = place.app()
+    kit = workflows(app)
+    async with app.client():
+        flow = app.flow("f", id="f")
+        for n in range(20):
+            flow.add(f"m{n}", kit.number, n)
+        fh = await flow.start()
+        answer = await fh.cancel()
+        assert (answer.cancelled, answer.scheduled) == (0, 20)
+    async with app.worker(reconcilers=False):
+        await asyncio.sleep(0.3)
+        assert set((await statuses(fh)).values()) == {"ready"}
+
+
+async def test_what_runs_may_go_on_if_only_the_pending_are_cancelled(app: App):
+    kit = workflows(app)
+    gate = asyncio.Event()
+
+    @app.step
+    async def at_the_gate() -> None:
+        await gate.wait()
+
+    @app.workflow
+    async def gated() -> int:
+        await at_the_gate()
+        return 1
+
+    async with app:
+        flow = app.flow("f", id="f")
+        runs, waits = flow.add("runs", gated), flow.add("waits", kit.waits)
+        flow.add("below", kit.number, runs.output)
+        fh = await flow.start()
+        await member_is(fh, "runs", Status.ACTIVE)
+        await member_is(fh, "waits", Status.SUSPENDED)
+        await fh.cancel("cancel_pending")
+        await member_is(fh, waits.name, Status.CANCELLED)
+        await member_is(fh, "below", Status.CANCELLED)
+        assert (await statuses(fh))["runs"] == "active"
+        gate.set()
+        with pytest.raises(FlowCancelled):
+            await fh.result("20s")
+        assert (await statuses(fh))["runs"] == "succeeded"
+
+
+async def test_flow_only_shuts_the_gate_and_a_retry_opens_it(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        waits = flow.add("waits", kit.waits)
+        flow.add("below", kit.number, waits.output)
+        fh = await flow.start()
+        await member_is(fh, "waits", Status.SUSPENDED)
+        assert (await fh.cancel("flow_only")).scheduled == 0
+        with pytest.raises(FlowCancelled):
+            await fh.result("5s")
+        await app.execution("f/waits").send("go", 3)
+        await asyncio.sleep(0.1)
+        assert await statuses(fh) == {"waits": "ready", "below": "blocked"}
+        await fh.retry()
+        assert await fh.result("20s") == {"waits": 3, "below": 3}
+
+
+async def test_what_was_cancelled_is_retried(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        one, waits = flow.add("one", kit.number, 1), flow.add("waits", kit.waits)
+        flow.add("sum", kit.add, one.output, waits.output)
+        fh = await flow.start()
+        await member_is(fh, "waits", Status.SUSPENDED)
+        await member_is(fh, "one", Status.SUCCEEDED)
+        await fh.cancel(wait=True)
+        await fh.retry()
+        await member_is(fh, "waits", Status.SUSPENDED)
+        await app.execution("f/waits").send("go", 3)
+        assert await fh.result("20s") == {"one": 1, "waits": 3, "sum": 4}
+
+
+async def test_what_cannot_be_cancelled_says_so(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("a", kit.number, 1)
+        fh = await flow.start()
+        await fh.result("20s")
+        with pytest.raises(FlowRefused, match="succeeded"):
+            await fh.cancel()
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("nowhere").cancel()
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("nowhere").retry()
+        with pytest.raises(InvalidInput, match="policy"):
+            await fh.cancel("everything")  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="cancel reason"):
+            await fh.cancel(reason="x" * 3_000)
+        with pytest.raises(InvalidName):
+            app.flow_handle("f/a")
+
+
+# ---- the backlog --------------------------------------------------------------------------------------------------
+
+
+async def cancelled_by_who_died(
+    clocked: Place, app: App, monkeypatch: pytest.MonkeyPatch, members: int = 12, after: int = 0, **options: Any
+) -> Any:
+    kit = workflows(app)
+    gone = canceller_dies(monkeypatch, after)
+    claims_no_more(app)
+    flow = app.flow("f", id="f")
+    for n in range(members):
+        flow.add(f"m{n}", kit.waits.options(tags={"n": str(n % 2)}), **options)
+    fh = await flow.start()
+    await fh.cancel(reason="why not")
+    await gone.wait()
+    return fh
+
+
+async def test_the_backlog_is_finished_after_the_grace_and_not_before(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    async with app:
+        fh = await cancelled_by_who_died(clocked, app, monkeypatch, after=5)
+        assert (await cycle(app, "cancel_backlog")).processed == 0
+        assert list((await statuses(fh)).values()).count("cancelled") == 5
+        await clocked.pass_time(app, "5s")
+        assert await backlog(app) == ["f"]
+        report = await cycle(app, "cancel_backlog")
+        assert (report.processed, report.errors) == (1, 0)
+        assert set((await statuses(fh)).values()) == {"cancelled"}
+        assert await backlog(app) == []
+        with pytest.raises(FlowCancelled, match="why not"):
+            await fh.result("5s")
+        journal = await engine_of(app).store.scan("event", ("default", "f/m7", "outlast:cancel"))
+        assert [msgspec.structs.asdict(event)["value"] for event in journal] == [b"why not"]
+
+
+async def test_a_cycle_takes_a_bounded_part_of_a_flow(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    monkeypatch.setattr("outlast.reconcilers.flows.CYCLE_MAX", 5)
+    async with app:
+        fh = await cancelled_by_who_died(clocked, app, monkeypatch)
+        await clocked.pass_time(app, "5s")
+        left: list[int] = []
+        for _ in range(3):
+            await cycle(app, "cancel_backlog")
+            left.append(list((await statuses(fh)).values()).count("ready"))
+        assert left == [7, 2, 0]
+        assert await backlog(app) == []
+
+
+async def test_a_reason_that_cannot_be_read_is_waited_for_and_never_invented(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    async with app:
+        fh = await cancelled_by_who_died(clocked, app, monkeypatch)
+        await clocked.pass_time(app, "5s")
+        engine = engine_of(app)
+        key = flow_key("default", "f")
+
+        async def set_reason(reason: str | None) -> None:
+            partition = engine.view("default", "f", None).partition
+            write = Patch(key, {"reason": reason})
+            await engine.commit(Changes(id=reason or "none", partition=partition, anchors=(key,), writes=(write,)))
+
+        await set_reason(None)
+        assert (await cycle(app, "cancel_backlog")).errors == 1
+        assert set((await statuses(fh)).values()) == {"ready"}
+        assert await backlog(app) == ["f"], "it is still owed"
+        await set_reason("why not")
+        for _ in range(4):
+            await cycle(app, "cancel_backlog")
+        assert set((await statuses(fh)).values()) == {"cancelled"}
+
+
+async def test_what_fails_for_now_stays_owed_and_what_fails_for_good_does_not_poison_the_rest(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    async with app:
+        fh = await cancelled_by_who_died(clocked, app, monkeypatch)
+        await clocked.pass_time(app, "5s")
+        whole = stopping._reached
+        trouble: dict[str, Exception] = {
+            "f/m3": StoreUnavailable("later"),
+            "f/m4": InvalidInput("never"),
+        }
+
+        async def troubled(engine: Engine, flow: Flow, view: Any, **options: Any) -> bool:
+            if view.execution.id in trouble:
+                raise trouble[view.execution.id]
+            return await whole(engine, flow, view, **options)
+
+        monkeypatch.setattr(stopping, "_reached", troubled)
+        await cycle(app, "cancel_backlog")
+        ends = await statuses(fh)
+        assert [name for name, status in ends.items() if status == "ready"] == ["m3", "m4"]
+        assert await backlog(app) == ["f"]
+        del trouble["f/m3"]
+        await cycle(app, "cancel_backlog")
+        assert (await statuses(fh))["m3"] == "cancelled"
+        assert (await statuses(fh))["m4"] == "ready", "it was acknowledged, and not tried again"
+        assert await backlog(app) == []
+
+
+async def test_an_entry_that_names_nothing_is_dropped(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    async with app:
+        fh = await cancelled_by_who_died(clocked, app, monkeypatch)
+        await clocked.pass_time(app, "5s")
+        engine = engine_of(app)
+        partition = engine.view("default", "f", None).partition
+        ghost = Dependency(namespace="default", execution=whole_of("f"), downstream="f/ghost", change_id="g")
+        gone = (execution_key("default", "f/m2"), member_key("default", "f/m2"))
+        writes = (Insert(ghost), *(Delete(key) for key in gone))
+        await engine.commit(Changes(id="by hand", partition=partition, anchors=gone, writes=writes))
+        assert (await cycle(app, "cancel_backlog")).processed == 1
+        assert set((await statuses(fh)).values()) == {"cancelled"}
+        assert await backlog(app) == []
+
+
+async def test_members_outside_of_the_filter_stay_owed(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    async with app:
+        fh = await cancelled_by_who_died(clocked, app, monkeypatch)
+        await clocked.pass_time(app, "5s")
+        engine = engine_of(app)
+        done = await stopping.cancel_members(engine, "default", "f", most=500, filter=Filter(tag=("n", "1")))
+        assert (done.acknowledged, done.owed) == (6, 6)
+        assert await backlog(app) == ["f"]
+        assert sorted((await statuses(fh)).values()).count("ready") == 6
+        await cycle(app, "cancel_backlog")
+        assert await backlog(app) == []
+
+
+async def test_the_last_acknowledgement_takes_the_flow_off_the_backlog_in_one_commit(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    async with app:
+        await cancelled_by_who_died(clocked, app, monkeypatch, members=3)
+        await clocked.pass_time(app, "5s")
+        engine = engine_of(app)
+        commit, seen = engine.commit, list[tuple[int, bool]]()
+
+        async def watched(changes: Changes) -> Any:
+            acks = sum(type(w) is Patch and w.fields.get("acknowledged") is True for w in changes.writes)
+            cleared = any(type(w) is Patch and w.key.kind == "flow" and "cancel_at" in w.fields for w in changes.writes)
+            if acks or cleared:
+                seen.append((acks, cleared))
+            return await commit(changes)
+
+        monkeypatch.setattr(engine, "commit", watched)
+        await cycle(app, "cancel_backlog")
+        assert seen[:3] == [(1, False), (1, False), (1, True)]
+
+
+async def test_one_that_has_ended_counts_as_done(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    async with app:
+        fh = await cancelled_by_who_died(clocked, app, monkeypatch, members=3)
+        for n in range(3):
+            await app.execution(f"f/m{n}").cancel("by hand")
+        await clocked.pass_time(app, "5s")
+        await cycle(app, "cancel_backlog")
+        assert await backlog(app) == []
+        members = await engine_of(app).store.load([member_key("default", f"f/m{n}") for n in range(3)])
+        ended_first = (await fh.status()).status is Status.CANCELLED
+        assert ended_first or all(isinstance(member, Member) and member.acknowledged for member in members)
+
+
+async def test_a_failed_look_leaves_the_gauge_as_it_was(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    async with app:
+        await cancelled_by_who_died(clocked, app, monkeypatch)
+        await clocked.pass_time(app, "5s")
+        assert app._opened is not None
+        assert app._opened.reconcilers is not None
+        metrics = app._opened.reconcilers.metrics["cancel_backlog"]
+        monkeypatch.setattr(stopping, "_reached", _fails)
+        await cycle(app, "cancel_backlog")
+        assert metrics.depth == 1
+        store = engine_of(app).store
+
+        async def away(*args: Any, **options: Any) -> Any:
+            raise StoreUnavailable("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "due", away)
+            await cycle(app, "cancel_backlog")
+        assert metrics.depth == 1
+
+
+async def _fails(*args: Any, **options: Any) -> bool:
+    raise StoreUnavailable("later")

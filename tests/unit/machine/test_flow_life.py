@@ -1,0 +1,259 @@
+"""The life of a flow: accepted in one change or staged in many, grown, stopped, acknowledged, opened again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outlast import limits
+from outlast.machine import facts
+from outlast.machine.changes import Absent, Add, Changes, Code, Delete, Insert, Matches, Patch, Refusal
+from outlast.machine.decide_flow import (
+    FlowView,
+    NewFlow,
+    NewMember,
+    accepted,
+    acknowledged,
+    chunks,
+    grown,
+    known,
+    lanes_of,
+    opened,
+    reopened,
+    reopening,
+    staged,
+    staged_members,
+    stopped,
+)
+from outlast.model.execution import Execution
+from outlast.model.flow import (
+    CancelPolicy,
+    Dependency,
+    Flow,
+    FlowState,
+    Member,
+    Settled,
+    Summary,
+    decode_ids,
+    flow_key,
+)
+from outlast.model.outbox import Delivery
+from outlast.model.payload import Payload, Role
+from outlast.model.record import Now
+from outlast.model.status import Status
+from tests.unit.machine.build import PARTITION
+
+
+def new(**fields: Any) -> NewFlow:
+    given: dict[str, Any] = {"members": 2, "digest": "d", **fields}
+    return NewFlow(namespace="shop", id="f", name="nightly", change_id="new", **given)
+
+
+def member(name: str, *upstreams: str, template: bytes | None = None, **options: Any) -> NewMember:
+    start = facts.Start(
+        change_id=f"start {name}",
+        namespace="shop",
+        id=f"f/{name}",
+        workflow="w",
+        version="1",
+        input=b"{}",
+        input_digest="i",
+        flow="f",
+        after_dependencies=bool(upstreams),
+        **options,
+    )
+    ids = tuple(f"f/{upstream}" for upstream in upstreams)
+    return NewMember(start=start, name=name, upstreams=ids, needed=len(ids), template=template)
+
+
+def flow(**fields: Any) -> Flow:
+    given: dict[str, Any] = {"state": FlowState.OPEN, "digest": "d", **fields}
+    return Flow(namespace="shop", id="f", created_at=1, change_id="f", **given)
+
+
+def view(outcome: Status | None = None, **fields: Any) -> FlowView:
+    return FlowView(
+        PARTITION, flow(**fields), Summary(namespace="shop", id="f", members=2, outcome=outcome, change_id="s")
+    )
+
+
+def inserted(changes: Changes, kind: type[Any]) -> list[Any]:
+    return [write.record for write in changes.writes if isinstance(write, Insert) and isinstance(write.record, kind)]
+
+
+def patched(changes: object, kind: str) -> dict[str, Any]:
+    assert isinstance(changes, Changes)
+    [found] = [write.fields for write in changes.writes if isinstance(write, Patch) and write.key.kind == kind]
+    return found
+
+
+def refusal(answer: object) -> Code:
+    assert isinstance(answer, Refusal)
+    return answer.code
+
+
+# ---- acceptance ---------------------------------------------------------------------------------------------------
+
+
+def test_a_small_flow_is_one_change():
+    changes = accepted(PARTITION, new(), [member("a"), member("b", "a", template=b"t", tags={"x": "y"})])
+    [gate] = inserted(changes, Flow)
+    assert (gate.state, gate.staged_at, gate.purge_at, gate.name) == (FlowState.OPEN, None, None, "nightly")
+    assert [e.status for e in inserted(changes, Execution)] == [Status.READY, Status.BLOCKED]
+    assert [p.role for p in inserted(changes, Payload)] == [Role.INPUT, Role.TEMPLATE]
+    a, b = inserted(changes, Member)
+    assert (a.settled, b.settled, b.upstreams, b.needed, b.binds) == (Settled.SATISFIED, Settled.OPEN, 1, 1, True)
+    assert decode_ids(b.after) == ("f/a",)
+    assert [(d.execution, d.downstream) for d in inserted(changes, Dependency)] == [
+        ("f/", "f/a"),
+        ("f/", "f/b"),
+        ("f/a", "f/b"),
+    ]
+    assert changes.rings == ("lane:shop:default",)
+    assert any(isinstance(guard, Absent) for guard in changes.guards), "no execution has its id"
+
+
+def test_a_large_flow_is_staged_and_shut_until_it_is_opened():
+    begun = staged(PARTITION, new())
+    [gate] = inserted(begun, Flow)
+    assert (gate.state, gate.staged_at) == (FlowState.STAGING, Now())
+    assert isinstance(gate.purge_at, Now)
+    [summary] = inserted(begun, Summary)
+    assert (summary.check_at, summary.depend_at) == (None, None)
+    part = staged_members(PARTITION, new(), "new", 1, chunks([member("a")])[0])
+    assert part.id == "new/1"
+    assert {e.change_id for e in inserted(part, Execution)} == {"new/1"}
+    [guard] = part.guards
+    assert isinstance(guard, Matches)
+    assert guard.fields == {"state": FlowState.STAGING, "change_id": "new"}
+    last = opened(PARTITION, new(), "new", ("lane:shop:default",))
+    assert patched(last, "flow")["state"] is FlowState.OPEN
+    assert patched(last, "flow")["staged_at"] is None
+    assert patched(last, "summary")["check_at"] is not None
+
+
+def test_chunks_are_as_large_as_a_change_may_be():
+    members = [member(f"m{n}") for n in range(500)]
+    parts = chunks(members)
+    assert [one.member for part in parts for one in part] == members
+    for part in parts:
+        assert len(staged_members(PARTITION, new(), "new", 1, part).writes) + 1 <= limits.CHANGES_MAX_WRITES
+    assert chunks([]) == [[]]
+
+
+def test_a_member_with_more_edges_than_a_change_holds_comes_in_pieces():
+    upstreams = tuple(f"m{n}" for n in range(2_500))
+    parts = chunks([member("a"), member("wide", *upstreams), member("b")])
+    changes = [staged_members(PARTITION, new(), "new", n, part) for n, part in enumerate(parts)]
+    assert all(len(one.writes) < limits.CHANGES_MAX_WRITES for one in changes)
+    edges = [d.execution for one in changes for d in inserted(one, Dependency) if d.downstream == "f/wide"]
+    assert edges == ["f/", *(f"f/{name}" for name in upstreams)]
+    assert [e.id for one in changes for e in inserted(one, Execution)] == ["f/a", "f/wide", "f/b"]
+
+
+def test_lanes_of_those_that_wait_for_nothing_are_rung():
+    members = [member("a", lane="gpu"), member("b", "a", lane="cpu"), member("c", delay_ms=5, lane="later")]
+    assert lanes_of(members) == ("lane:shop:gpu",)
+
+
+def test_a_flow_that_is_there_is_the_same_or_another():
+    assert refusal(known(view(), new())) is Code.ALREADY
+    assert refusal(known(view(), new(digest="other"))) is Code.CONFLICT
+    assert known(view(state=FlowState.STAGING, staged_at=5), new()) is None
+
+
+# ---- growth -------------------------------------------------------------------------------------------------------
+
+
+def test_a_flow_grows_while_it_is_open():
+    answer = grown(view(revision=4), [member("c", "a")], "x")
+    assert not isinstance(answer, Refusal)
+    guards, writes = answer
+    assert guards == [Matches(flow_key("shop", "f"), {"state": FlowState.OPEN, "revision": 4})]
+    assert Patch(flow_key("shop", "f"), {"revision": 5}) in writes
+    assert [write.amount for write in writes if isinstance(write, Add)] == [1]
+    assert refusal(grown(view(state=FlowState.STOPPED), [], "x")) is Code.TERMINAL
+    assert refusal(grown(view(Status.FAILED), [], "x")) is Code.TERMINAL
+
+
+def test_a_flow_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "FLOW_MEMBERS_MAX", 2)
+    assert refusal(grown(view(), [member("c", "a")], "x")) is Code.LIMIT
+
+
+# ---- stopping -----------------------------------------------------------------------------------------------------
+
+
+def stop(seen: FlowView, policy: CancelPolicy = CancelPolicy.CANCEL_ALL) -> Changes | Refusal:
+    return stopped(seen, policy=policy, reason="why", grace_ms=7, change_id="x")
+
+
+def test_a_stopped_flow_is_shut_and_owes_its_cancels_after_the_grace():
+    fields = patched(stop(view(revision=3)), "flow")
+    assert (fields["state"], fields["reason"], fields["cancel_at"]) == (FlowState.STOPPED, "why", Now(7))
+    assert (fields["policy"], fields["revision"]) == (CancelPolicy.CANCEL_ALL, 4)
+
+
+def test_flow_only_ends_the_flow_and_owes_nothing():
+    answer = stop(view(), CancelPolicy.FLOW_ONLY)
+    assert patched(answer, "flow")["cancel_at"] is None
+    assert "purge_at" not in patched(answer, "flow")
+    assert patched(answer, "summary")["outcome"] is Status.CANCELLED
+    assert patched(stop(view(retention_ms=9), CancelPolicy.FLOW_ONLY), "flow")["purge_at"] == Now(9)
+
+
+@pytest.mark.parametrize(
+    "seen, code",
+    [
+        (FlowView(PARTITION, None), Code.UNKNOWN),
+        (FlowView(PARTITION, flow()), Code.UNKNOWN),
+        (view(state=FlowState.STAGING, staged_at=1), Code.UNKNOWN),
+        (view(state=FlowState.STOPPED), Code.ALREADY),
+        (view(Status.CANCELLED), Code.ALREADY),
+        (view(Status.SUCCEEDED), Code.TERMINAL),
+        (view(state=FlowState.REOPENING), Code.NOT_ALLOWED),
+    ],
+)
+def test_what_cannot_be_stopped_says_why(seen: FlowView, code: Code):
+    assert refusal(stop(seen)) is code
+
+
+def test_the_last_acknowledgement_takes_the_flow_off_the_backlog():
+    one = Member(namespace="shop", execution="f/a", flow="f", name="a", change_id="m")
+    first = acknowledged(PARTITION, one, None, "x")
+    assert patched(first, "member") == {"acknowledged": True}
+    assert len(first.writes) == 1
+    last = acknowledged(PARTITION, one, flow(state=FlowState.STOPPED), "x")
+    assert patched(last, "flow") == {"cancel_at": None}
+    assert len(last.guards) == 2
+
+
+# ---- once more ----------------------------------------------------------------------------------------------------
+
+
+def test_a_retry_shuts_the_flow_and_owes_the_rest():
+    answer = reopening(view(Status.FAILED), change_id="x")
+    assert patched(answer, "flow")["state"] is FlowState.REOPENING
+    assert patched(answer, "summary") == {"outcome": None, "finished_at": None}
+    assert isinstance(answer, Changes)
+    [debt] = inserted(answer, Delivery)
+    assert isinstance(facts.decode_debt(debt.fact), facts.ReopenMembers)
+    last = reopened(view(state=FlowState.REOPENING), debt, lanes=("l",), change_id="y")
+    assert patched(last, "flow")["state"] is FlowState.OPEN
+    assert patched(last, "summary")["drained"] == ""
+    assert Delete(debt.key) in last.writes
+
+
+@pytest.mark.parametrize(
+    "seen, code",
+    [
+        (FlowView(PARTITION, None), Code.UNKNOWN),
+        (FlowView(PARTITION, flow()), Code.UNKNOWN),
+        (view(state=FlowState.STAGING, staged_at=1), Code.UNKNOWN),
+        (view(), Code.NOT_ALLOWED),
+        (view(Status.SUCCEEDED), Code.TERMINAL),
+    ],
+)
+def test_what_cannot_be_retried_says_why(seen: FlowView, code: Code):
+    assert refusal(reopening(seen, change_id="x")) is code

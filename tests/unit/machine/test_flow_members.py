@@ -1,0 +1,311 @@
+"""Members of flows: answers to their edges, what these mean, the count of the whole, and opening them again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from outlast.machine import facts
+from outlast.machine.changes import HOME, Changes, Delete, Insert, Matches, Patch, Refusal, View, execution_after
+from outlast.machine.decide import decide
+from outlast.machine.decide_member import (
+    Advanced,
+    Ended,
+    MemberView,
+    advance,
+    answered_edge,
+    finished,
+    forgotten,
+    recounted,
+    reopened,
+    siblings_settled,
+    tallied,
+    waits,
+    wants_input,
+)
+from outlast.machine.joins import Answer
+from outlast.model.execution import Execution
+from outlast.model.flow import (
+    CancelPolicy,
+    Edge,
+    Flow,
+    FlowState,
+    Member,
+    OnFailure,
+    OnSatisfied,
+    Settled,
+    Summary,
+)
+from outlast.model.outbox import Delivery
+from outlast.model.payload import Payload, Role
+from outlast.model.record import Now
+from outlast.model.status import Status
+from tests.unit.machine.build import NOW, PARTITION, after, dependent, failed, succeeded
+
+S = Status
+
+
+def member_of(execution: Execution, **fields: Any) -> Member:
+    given: dict[str, Any] = {"upstreams": 1, "needed": 1, **fields}
+    return Member(namespace=execution.namespace, execution=execution.id, flow="f", name="m", change_id="made", **given)
+
+
+def waiting(**fields: Any) -> MemberView:
+    execution = dependent(flow="f", id="f/m")
+    return MemberView(PARTITION, execution, member_of(execution, **fields))
+
+
+def edge(upstream: str, answer: Status = S.SUCCEEDED) -> Edge:
+    return Edge(
+        namespace="shop", execution="f/m", upstream=f"f/{upstream}", answer=answer, answered_at=1, change_id="e"
+    )
+
+
+def patch_of(changes: Changes | None, kind: str) -> dict[str, Any]:
+    assert changes is not None
+    [found] = [write.fields for write in changes.writes if isinstance(write, Patch) and write.key.kind == kind]
+    return found
+
+
+def end_of(view: MemberView, advanced: Advanced) -> Status:
+    assert advanced.changes is not None
+    execution = execution_after(View(PARTITION, view.execution), advanced.changes, NOW)
+    assert execution is not None
+    return execution.status
+
+
+# ---- edges --------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_inserted_once_and_only_while_the_end_stands():
+    end = Ended("shop", "f/a", S.FAILED, 2)
+    changes = answered_edge(PARTITION, end, "f/m")
+    [write] = changes.writes
+    assert isinstance(write, Insert)
+    assert isinstance(write.record, Edge)
+    assert (write.record.upstream, write.record.answer, write.record.generation) == ("f/a", "failed", 2)
+    assert answered_edge(PARTITION, end, "f/m") == changes, "repeated it is the same change"
+    [guard] = changes.guards
+    assert isinstance(guard, Matches)
+    assert guard.fields == {"status": S.FAILED, "generation": 2}
+    assert end.flow == "f"
+
+
+def test_the_end_of_a_member_owes_an_answer_to_its_flow():
+    execution = after(dependent(flow="f", id="f/m"), facts.Skip)
+    view = waiting()
+    changes = decide(View(PARTITION, view.execution), facts.Skip(change_id="s"), NOW)
+    assert isinstance(changes, Changes)
+    [debt] = [w.record for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Delivery)]
+    fact = facts.decode_debt(debt.fact)
+    assert isinstance(fact, facts.MemberEnded)
+    assert (fact.status, fact.generation, debt.target) == (S.SKIPPED, 1, "f/m")
+    assert execution.status is S.SKIPPED
+
+
+# ---- advancing ----------------------------------------------------------------------------------------------------
+
+
+def test_a_satisfied_join_makes_the_member_ready():
+    view = waiting()
+    advanced = advance(view, [edge("a")], change_id="x")
+    assert (advanced.answer, advanced.injected, advanced.skipped) == (Answer.SATISFIED, False, False)
+    assert end_of(view, advanced) is S.READY
+    fields = patch_of(advanced.changes, "member")
+    assert (fields["answered"], fields["succeeded"], fields["drained"]) == (1, 1, "f/a")
+    assert fields["settled"] is Settled.SATISFIED
+    assert "siblings_at" not in fields
+
+
+def test_others_are_waited_for():
+    view = waiting(upstreams=3, needed=2)
+    advanced = advance(view, [edge("a")], change_id="x")
+    assert advanced.answer is Answer.PENDING
+    assert patch_of(advanced.changes, "member")["answered"] == 1
+    assert advance(view, [], change_id="x") == Advanced(Answer.PENDING)
+
+
+def test_an_impossible_join_skips_the_member_and_names_who_made_it_so():
+    view = waiting(upstreams=2, needed=2)
+    advanced = advance(view, [edge("a"), edge("b", S.EXPIRED)], change_id="x")
+    assert (advanced.answer, advanced.skipped) == (Answer.IMPOSSIBLE, True)
+    assert end_of(view, advanced) is S.SKIPPED
+    assert patch_of(advanced.changes, "execution")["cause"] == "b expired"
+    assert patch_of(advanced.changes, "member")["settled"] is Settled.IMPOSSIBLE
+
+
+def test_an_input_is_injected_with_the_advance():
+    view = waiting(binds=True)
+    assert wants_input(view, [edge("a")])
+    advanced = advance(view, [edge("a")], change_id="x", input=b"{}")
+    assert advanced.injected
+    assert advanced.changes is not None
+    [payload] = [w.record for w in advanced.changes.writes if isinstance(w, Insert) and isinstance(w.record, Payload)]
+    assert (payload.role, payload.value, payload.generation) == (Role.INPUT, b"{}", 1)
+    assert not wants_input(view, [edge("a", S.FAILED)]), "it does not run"
+    assert not wants_input(waiting(), [edge("a")]), "it takes nothing from others"
+
+
+def test_a_member_whose_input_cannot_be_made_is_skipped_though_its_join_is_satisfied():
+    view = waiting(binds=True)
+    advanced = advance(view, [edge("a")], change_id="x", unusable="input: too large")
+    assert (advanced.answer, advanced.skipped, advanced.injected) == (Answer.SATISFIED, True, False)
+    assert patch_of(advanced.changes, "execution")["cause"] == "input: too large"
+
+
+def test_one_that_runs_on_failure_is_made_ready_by_it():
+    view = waiting(on_failure=OnFailure.RUN)
+    advanced = advance(view, [edge("a", S.FAILED)], change_id="x")
+    assert (advanced.answer, advanced.skipped) == (Answer.IMPOSSIBLE, False)
+    assert end_of(view, advanced) is S.READY
+
+
+def test_what_is_no_longer_needed_is_to_be_cancelled():
+    view = waiting(upstreams=3, needed=1, on_satisfied=OnSatisfied.CANCEL_REMAINING)
+    advanced = advance(view, [edge("a")], change_id="x")
+    assert isinstance(patch_of(advanced.changes, "member")["siblings_at"], Now)
+    done = siblings_settled(PARTITION, view.member, "y")
+    assert patch_of(done, "member") == {"siblings_at": None}
+
+
+def test_what_is_settled_or_has_ended_is_resolved_already():
+    settled = waiting(settled=Settled.SATISFIED)
+    ended = MemberView(PARTITION, succeeded(), member_of(succeeded()))
+    for view in (settled, ended):
+        assert not waits(view)
+        assert advance(view, [edge("a")], change_id="x") == Advanced(Answer.ALREADY_RESOLVED)
+
+
+# ---- the whole ----------------------------------------------------------------------------------------------------
+
+
+def flow(**fields: Any) -> Flow:
+    given: dict[str, Any] = {"state": FlowState.OPEN, **fields}
+    return Flow(namespace="shop", id="f", created_at=1, change_id="f", **given)
+
+
+def summary(**fields: Any) -> Summary:
+    return Summary(namespace="shop", id="f", change_id="s", **{"members": 3, **fields})
+
+
+def test_ends_are_counted_by_status():
+    found = tallied(PARTITION, flow(), summary(succeeded=1), [edge("a"), edge("b", S.SKIPPED)], "x")
+    fields = patch_of(found, "summary")
+    assert (fields["succeeded"], fields["skipped"], fields["drained"]) == (2, 1, "f/b")
+    assert "failed" not in fields
+    assert "outcome" not in fields
+    assert tallied(PARTITION, flow(), summary(), [], "x") is None
+    assert tallied(PARTITION, flow(state=FlowState.REOPENING), summary(), [edge("a")], "x") is None
+
+
+def test_a_flow_ends_with_the_last_success_in_one_change():
+    found = tallied(PARTITION, flow(retention_ms=5, cancel_at=3), summary(members=1), [edge("a")], "x")
+    assert patch_of(found, "summary")["outcome"] is S.SUCCEEDED
+    assert patch_of(found, "flow") == {"cancel_at": None, "purge_at": Now(5)}
+    assert found is not None
+    assert found.rings == (HOME,)
+
+
+def test_a_flow_that_was_stopped_does_not_end_by_counting():
+    found = tallied(PARTITION, flow(state=FlowState.STOPPED), summary(members=1), [edge("a")], "x")
+    assert "outcome" not in patch_of(found, "summary")
+    again = tallied(PARTITION, flow(), summary(members=1, outcome=S.CANCELLED), [edge("a")], "x")
+    assert "outcome" not in patch_of(again, "summary")
+
+
+@pytest.mark.parametrize(
+    "state, made_up_for, outcome",
+    [
+        (FlowState.OPEN, True, S.SUCCEEDED),
+        (FlowState.OPEN, False, S.FAILED),
+        (FlowState.STOPPED, True, S.CANCELLED),
+    ],
+)
+def test_the_end_of_a_flow_says_how_it_went(state: FlowState, made_up_for: bool, outcome: Status):
+    ended = summary(succeeded=2, failed=1)
+    found = finished(PARTITION, flow(state=state), ended, made_up_for=made_up_for, change_id="x")
+    assert patch_of(found, "summary")["outcome"] is outcome
+    assert found is not None
+    assert [write.key.kind for write in found.writes if isinstance(write, Patch)] == ["summary"]
+
+
+@pytest.mark.parametrize(
+    "gate, count",
+    [
+        (flow(), summary(succeeded=2)),
+        (flow(), summary(succeeded=3, outcome=S.SUCCEEDED)),
+        (flow(state=FlowState.STAGING), summary(succeeded=3)),
+        (flow(state=FlowState.REOPENING), summary(succeeded=3)),
+    ],
+)
+def test_a_flow_does_not_end_before_its_time(gate: Flow, count: Summary):
+    assert finished(PARTITION, gate, count, made_up_for=True, change_id="x") is None
+
+
+def test_a_count_can_begin_anew():
+    fields = patch_of(recounted(PARTITION, summary(succeeded=3, drained="f/a"), "x"), "summary")
+    assert (fields["succeeded"], fields["skipped"], fields["drained"]) == (0, 0, "")
+
+
+# ---- once more ----------------------------------------------------------------------------------------------------
+
+
+def in_flow(execution: Execution) -> Execution:
+    return msgspec.structs.replace(execution, flow="f")
+
+
+def test_what_ran_and_failed_runs_again_with_the_input_that_it_had():
+    execution = in_flow(failed())
+    view = MemberView(PARTITION, execution, member_of(execution, settled=Settled.SATISFIED, answered=1))
+    changes = reopened(view, [edge("a")], change_id="x")
+    assert changes is not None
+    opened = execution_after(View(PARTITION, execution), changes, NOW)
+    assert opened is not None
+    assert (opened.status, opened.generation) == (S.READY, 2)
+    assert "settled" not in patch_of(changes, "member")
+    assert [w.key.values[1:] for w in changes.writes if isinstance(w, Delete)] == [("f/", execution.id)]
+
+
+def test_what_was_skipped_waits_again_for_those_that_did_not_succeed():
+    skipped = after(waiting().execution, facts.Skip)
+    view = MemberView(PARTITION, skipped, member_of(skipped, upstreams=2, needed=2, settled=Settled.IMPOSSIBLE))
+    changes = reopened(view, [edge("a"), edge("b", S.FAILED)], change_id="x")
+    assert changes is not None
+    opened = execution_after(View(PARTITION, skipped), changes, NOW)
+    assert opened is not None
+    assert (opened.status, opened.reason) == (S.BLOCKED, "dependencies")
+    fields = patch_of(changes, "member")
+    assert (fields["answered"], fields["drained"], fields["settled"]) == (0, "", Settled.OPEN)
+    gone = [w.key.values[1:] for w in changes.writes if isinstance(w, Delete) and w.key.kind == "edge"]
+    assert gone == [("f/m", "f/b"), ("f/", "f/m")]
+
+
+def test_what_was_cancelled_before_it_could_run_waits_again_and_a_root_does_not():
+    cancelled = after(waiting().execution, facts.CancelRequested)
+    for upstreams, status in ((1, S.BLOCKED), (0, S.READY)):
+        view = MemberView(PARTITION, cancelled, member_of(cancelled, upstreams=upstreams))
+        changes = reopened(view, [], change_id="x")
+        assert changes is not None
+        opened = execution_after(View(PARTITION, cancelled), changes, NOW)
+        assert opened is not None
+        assert opened.status is status
+
+
+def test_what_succeeded_or_has_not_ended_stays():
+    for execution in (in_flow(succeeded()), waiting().execution):
+        assert reopened(MemberView(PARTITION, execution, member_of(execution)), [], change_id="x") is None
+
+
+def test_answers_leave_ahead_if_they_are_many():
+    changes = forgotten(waiting(), [edge("a"), edge("b")], change_id="x")
+    assert len(changes.writes) == 2
+    assert all(isinstance(write, Delete) for write in changes.writes)
+
+
+def test_a_member_is_not_retried_by_itself():
+    answer = decide(View(PARTITION, in_flow(failed())), facts.Retry(change_id="r"), NOW)
+    assert isinstance(answer, Refusal)
+    assert "retried with it" in answer.message
+    assert CancelPolicy("flow_only") is CancelPolicy.FLOW_ONLY
