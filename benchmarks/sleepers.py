@@ -25,6 +25,7 @@ BYTES_BAR = 1_024
 TIMEOUT_S = 1_800
 UNITS = {
     "bytes_each": "B",
+    "pages_bytes_each": "B",
     "threads": "threads",
     "threads_more": "threads",
     "files_more": "files",
@@ -32,6 +33,7 @@ UNITS = {
     "drain_per_s": "1/s",
     "late_p50_ms": "ms",
     "late_p99_ms": "ms",
+    "failed": "executions",
 }
 
 Figures = dict[str, float]

@@ -21,7 +21,7 @@ from benchmarks.holding import holding, percentile
 
 WARM_UP = 200
 APART_S = 0.01
-STARTS_PER_S = 60
+STARTS_PER_S = 20
 """So fast are they started in time, on a slow machine: the moment when all wake is chosen by that."""
 
 
@@ -56,9 +56,10 @@ async def measured(count: int, spread: int) -> dict:
         "files_more": after.files - before.files,
     }
     assert time.time() < due_s, "they were not all asleep in time"
-    late_s = await asyncio.gather(*(handle.get_result() for handle in (*warm, *handles)))
-    figures["wake_per_s"] = count / (time.time() - due_s)
-    del late_s
+    ended = await asyncio.gather(*(handle.get_result() for handle in (*warm, *handles)), return_exceptions=True)
+    # Thousands that wake at once may be more than its pool of connections lets through in time.
+    figures["wake_per_s"] = sum(isinstance(one, float) for one in ended) / (time.time() - due_s)
+    figures["failed"] = sum(not isinstance(one, float) for one in ended)
     began_s = time.perf_counter()
     some = min(count, 1_000)
     running = [await DBOS.start_workflow_async(awake) for _ in range(some)]

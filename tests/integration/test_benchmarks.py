@@ -51,6 +51,7 @@ def test_every_scenario_leaves_its_rows(tmp_path: Path):
     assert "without DBOS (QUICK)" in done.stdout
     assert {row.metric for row in rows if row.scenario == "sleepers"} == {
         "bytes_each",
+        "pages_bytes_each",
         "threads",
         "threads_more",
         "files_more",
