@@ -113,4 +113,5 @@ bench-publish: setup ## a whole run of STORE's benchmarks, put on the page docs/
 docs: setup ## regenerate the generated pages and check every link
 	$(BIN)/python -m outlast.machine.diagram docs/state-machine.md
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m outlast.reconcilers.page docs/workers.md
 	$(BIN)/pytest tests/tidy/test_docs.py

@@ -6,6 +6,7 @@ from outlast.authoring.asking import query, update
 from outlast.authoring.compensation import compensate
 from outlast.authoring.continuing import continue_as_new
 from outlast.authoring.flow import Flow, FlowMember, Join, all_of, any_of, quorum
+from outlast.authoring.growing import Growth, flow
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
 from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
@@ -73,6 +74,7 @@ __all__ = [
     "FlowHandle",
     "FlowInfo",
     "FlowMember",
+    "Growth",
     "Join",
     "MemberInfo",
     "SyncFlowHandle",
@@ -94,6 +96,7 @@ __all__ = [
     "Deferred",
     "continue_as_new",
     "deferred",
+    "flow",
     "interrupted",
     "patched",
     "query",

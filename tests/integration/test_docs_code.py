@@ -25,6 +25,7 @@ PAGES = [
     "docs/workflows.md",
     "docs/waiting.md",
     "docs/structure.md",
+    "docs/flows.md",
     "docs/asking.md",
     "docs/executions.md",
     "docs/workers.md",

@@ -261,7 +261,7 @@ class Flow:
                 member.after(each[number - max_parallel], on_failure="run")
             each.append(member)
         results = Placeholder(Reference(OUTPUTS, tuple(member.name for member in each)))
-        gather = cast("Workflow[[Any], list[R]]", self._app.gather.options(lane=checked.placement[0]))
+        gather = cast("Workflow[[Any], list[R]]", checked.app.gather.options(lane=checked.placement[0]))
         return self.add(called, gather, results)
 
     async def start(self) -> FlowHandle:

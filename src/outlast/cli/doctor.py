@@ -27,8 +27,13 @@ LAG_MAX_MS = {
     DueKind.OUTBOX: 30_000,
     DueKind.RETENTION: 600_000,
     DueKind.SESSION: 600_000,
+    DueKind.FLOW: 600_000,
+    DueKind.CANCEL: 60_000,
+    DueKind.SUMMARY: 600_000,
+    DueKind.DEPENDENCY: 600_000,
+    DueKind.SIBLING: 60_000,
 }
-HARMLESS = {DueKind.RETENTION, DueKind.SESSION}
+HARMLESS = {DueKind.RETENTION, DueKind.SESSION, DueKind.FLOW, DueKind.SUMMARY, DueKind.DEPENDENCY}
 WHAT = {
     DueKind.LEASE: "executions whose worker is gone",
     DueKind.TIMEOUT: "attempts past their timeout",
@@ -37,6 +42,11 @@ WHAT = {
     DueKind.OUTBOX: "words owed to other executions",
     DueKind.RETENTION: "ended executions to purge",
     DueKind.SESSION: "sessions of workers that are gone",
+    DueKind.FLOW: "flows to purge",
+    DueKind.CANCEL: "cancelled flows whose members are to be cancelled",
+    DueKind.SUMMARY: "flows to be counted anew",
+    DueKind.DEPENDENCY: "flows to be searched for unanswered edges",
+    DueKind.SIBLING: "upstreams to cancel that nobody needs any more",
 }
 START_ONE = "start a worker: outlast worker MODULE:APP"
 MARKS = {Grade.OK: "✓", Grade.WARNING: "!", Grade.WRONG: "✗"}

@@ -19,6 +19,7 @@ from outlast.cli.cancel import cancel
 from outlast.cli.context import Context, Failed
 from outlast.cli.copy import copy
 from outlast.cli.doctor import doctor
+from outlast.cli.flows import flows
 from outlast.cli.fork import fork
 from outlast.cli.hold import hold
 from outlast.cli.ls import ls
@@ -42,7 +43,7 @@ OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
-    "Look": (ls, show, doctor, replay, query),
+    "Look": (ls, show, flows, doctor, replay, query),
     "Act": (send, update, resolve, cancel, retry, fork, hold, release),
     "Keep": (migrate, copy, purge, tokens),
 }

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import Flow, Summary
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS
 from outlast.model.lane import Lane, Quota
@@ -54,7 +55,7 @@ def home_of(record: Record, partitions: int) -> int:
 
 def anchor_of(record: Record) -> Key:
     """What is locked while the record is written: the execution that it belongs to."""
-    if "partition" in record.KEY:
+    if isinstance(record, Flow | Summary) or "partition" in record.KEY:
         return record.key
     namespace, execution_id = record.key.values[:2]
     return execution_key(str(namespace), str(execution_id))

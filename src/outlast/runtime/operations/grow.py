@@ -1,0 +1,82 @@
+"""A running member adds members behind itself: in one commit of its own, fenced by its lease and the flow's revision.
+
+The commit is named by the operation's place in the code: performed again after a crash, it meets its own records, and
+the journal entry that was missing follows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import structs
+
+from outlast.codec.failures import settle_failure
+from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavailable
+from outlast.machine.changes import Absent, Changes, Code, Refusal
+from outlast.machine.decide_flow import FlowView, NewMember, grown
+from outlast.machine.parts import held_by
+from outlast.model.execution import Execution
+from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.performed import BackOff, Performed
+
+if TYPE_CHECKING:
+    from outlast.codec.values import Values
+    from outlast.runtime.parts import Parts
+
+LOOKS_MAX = 1_000
+
+
+class Grow(Performed):
+    __slots__ = ("flow", "members")
+
+    OP: ClassVar = "flow"
+
+    def __init__(self, flow: str, members: list[NewMember]) -> None:
+        self.flow = flow
+        self.members = members
+
+    @property
+    def name(self) -> str:
+        return "flow"
+
+    async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
+        try:
+            await self._grow(parts, execution, operation)
+        except (FlowRefused, FlowNotFound, InvalidFlow) as error:
+            data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
+            return Outcome(parts.values.seal(data), error=settled)
+        data, _ = parts.values.settle(None, None, str(operation))
+        return Outcome(data, value=None)
+
+    async def _grow(self, parts: Parts, execution: Execution, operation: Operation) -> None:
+        engine = parts.engine
+        scope, name, occurrence = operation.key
+        change_id = f"{execution.id}@{execution.journal_generation}/{scope}{name}/{occurrence}"
+        partition = engine.view(execution.namespace, execution.id, execution).partition
+        members = [structs.replace(m, start=structs.replace(m.start, change_id=change_id)) for m in self.members]
+        for _ in range(LOOKS_MAX):
+            flow, summary = await engine.flows.heads(execution.namespace, self.flow)
+            if flow is None or summary is None:
+                raise FlowNotFound(execution.namespace, self.flow)
+            answer = grown(FlowView(partition, flow, summary), members, change_id)
+            if isinstance(answer, Refusal):
+                raise FlowRefused(self.flow, answer.code, answer.message)
+            guards, writes = answer
+            verdict = await engine.commit(
+                Changes(
+                    id=change_id,
+                    partition=partition,
+                    anchors=(execution.key, flow.key, summary.key),
+                    guards=(held_by(execution), *guards),
+                    writes=tuple(writes),
+                )
+            )
+            refused_by = verdict.refused_by
+            if verdict.applied or (refused_by is not None and refused_by.key == execution.key):
+                return  # the lease is gone: recording this will say so
+            if isinstance(refused_by, Absent) and refused_by.key.kind == Execution.KIND:
+                raise InvalidFlow(f"flow {self.flow!r} has a member {str(refused_by.key.values[1])!r} already")
+        raise StoreUnavailable(f"flow {self.flow!r} changed {LOOKS_MAX:,} times while it was to grow ({Code.CONFLICT})")
+
+    def decode(self, values: Values, data: bytes, what: object) -> None:
+        return None

@@ -1,0 +1,58 @@
+"""Processes that run and cancel one large flow.
+
+python -m tests.acceptance.flow_fleet worker URL          # until it is killed
+python -m tests.acceptance.flow_fleet cancel URL MEMBERS  # starts it, lets it run a little, and cancels it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from outlast import App, Status
+from outlast.model.flow import FlowState
+from tests.acceptance.conftest import until
+
+
+def make_app(url: str) -> App:
+    app = App(url, lease_ttl="5s")
+
+    @app.workflow
+    async def short(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    return app
+
+
+async def cancel(url: str, members: int) -> None:
+    app = make_app(url)
+    short = app.registry.newest("short")
+    async with app.client():
+        flow = app.flow("fleet", id="fleet")
+        for n in range(members):
+            flow.add(f"m{n}", short, n)
+        fh = await flow.start()
+
+        async def some_have_ended() -> bool:
+            return await app.count(status=Status.SUCCEEDED) > 0
+
+        await until(some_have_ended, "nobody runs it")
+        cancelling = asyncio.create_task(fh.cancel(reason="enough"))
+
+        async def is_stopped() -> bool:
+            return (await app.opened().flows._heads("fleet"))[0].state is FlowState.STOPPED
+
+        await until(is_stopped, "it is not stopped")
+        sys.stdout.write(f"accepted {await app.opened()._engine.store.now()}\n")
+        sys.stdout.flush()
+        await cancelling
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    what, url, *rest = sys.argv[1:]
+    if what == "worker":
+        make_app(url).run_worker()
+    else:
+        asyncio.run(cancel(url, int(rest[0])))

@@ -1,0 +1,188 @@
+"""Flows that grow while they run: a member adds others behind itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast import App, FlowFailed, FlowRefused, InvalidFlow, Status, WrongPlace
+from outlast.errors import LimitExceeded
+from tests.acceptance.conftest import Place
+from tests.acceptance.crashing import Crash, CrashPoints
+from tests.acceptance.flow_workflows import member_is, statuses, workflows
+
+
+def growing(app: App, kit: Any) -> Any:
+    @app.workflow
+    async def expand(count: int, *, fails: bool = False) -> int:
+        growth = outlast.flow()
+        items = [growth.add(f"item-{n}", kit.number, n) for n in range(count)]
+        growth.add("sum", kit.total, [item.output for item in items])
+        await growth.start()
+        if fails:
+            raise ValueError("after growing")
+        return count
+
+    return expand
+
+
+async def test_a_member_adds_members_behind_itself(app: App):
+    kit = workflows(app)
+    expand = growing(app, kit)
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("expand", expand, 5)
+        fh = await flow.start()
+        outputs = await fh.result("20s")
+        assert outputs == {"expand": 5, "sum": 10, **{f"item-{n}": n for n in range(5)}}
+        assert (await fh.status()).members == 7
+        assert ("expand", "item-3") in (await fh.graph()).edges
+
+
+async def test_what_was_added_is_skipped_if_the_one_that_added_it_fails(app: App):
+    kit = workflows(app)
+    expand = growing(app, kit)
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("expand", expand, 2, fails=True)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed):
+            await fh.result("20s")
+        assert await statuses(fh) == {"expand": "failed", "item-0": "skipped", "item-1": "skipped", "sum": "skipped"}
+
+
+async def test_a_flow_that_is_cancelled_does_not_grow(app: App):
+    kit = workflows(app)
+    said: list[str] = []
+
+    @app.workflow
+    async def late() -> None:
+        await outlast.receive("go", int)
+        growth = outlast.flow()
+        growth.add("more", kit.number, 1)
+        try:
+            await growth.start()
+        except FlowRefused as error:
+            said.append(str(error))
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("late", late)
+        fh = await flow.start()
+        await member_is(fh, "late", Status.SUSPENDED)
+        # It runs when the flow is stopped: the code goes on, and is refused.
+        engine = app.opened()._engine
+        heads = engine.flows.heads
+
+        async def stopped_meanwhile(*name: str) -> Any:
+            gate, summary = await heads(*name)
+            assert gate is not None
+            return outlast_replace(gate), summary
+
+        engine.flows.heads = stopped_meanwhile  # type: ignore[method-assign]
+        await app.execution("f/late").send("go", 1)
+        await app.execution("f/late").result("20s")
+        engine.flows.heads = heads  # type: ignore[method-assign]
+        assert said
+        assert "does not grow" in said[0]
+
+
+def outlast_replace(gate: Any) -> Any:
+    from msgspec import structs
+
+    from outlast.model.flow import FlowState
+
+    return structs.replace(gate, state=FlowState.STOPPED)
+
+
+async def test_growth_is_refused_where_it_cannot_be(app: App, monkeypatch: pytest.MonkeyPatch):
+    kit = workflows(app)
+    monkeypatch.setattr("outlast.limits.FLOW_GROWTH_MAX", 3)
+    said: list[str] = []
+
+    @app.workflow
+    async def tries() -> None:
+        for wrong in (
+            lambda g: None,
+            lambda g: g.add("tries", kit.number, 1),
+            lambda g: g.add("there", kit.number, 1),
+            lambda g: g.add("x", kit.number, 1).after("nobody"),
+            lambda g: [g.add(f"x{n}", kit.number, n) for n in range(4)],
+        ):
+            growth = outlast.flow()
+            try:
+                wrong(growth)
+                await growth.start()
+            except (InvalidFlow, LimitExceeded) as error:
+                said.append(str(error))
+
+    @app.workflow
+    async def alone() -> None:
+        outlast.flow()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("tries", tries)
+        flow.add("there", kit.number, 1)
+        fh = await flow.start()
+        await fh.result("20s")
+        assert len(said) == 5
+        for text, words in zip(
+            said, ("nothing was added", "two members", "already", "no member of", "members at once"), strict=True
+        ):
+            assert words in text
+        with pytest.raises(WrongPlace, match="no member of a flow"):
+            await alone()
+    with pytest.raises(WrongPlace):
+        outlast.flow()
+
+
+@pytest.mark.parametrize("nth", [4, 6, 8, 10, 12, 14])
+async def test_a_crash_while_it_grows_adds_everything_once(clocked: Place, nth: int):
+    """The commit that grows it, and the entry that says so, are two: between them it may die."""
+    clock = clocked._clock
+    assert clock is not None
+    points = CrashPoints()
+    from outlast.app import store_for
+
+    mortal = App(
+        clocked.url,
+        store=lambda: store_for(clocked.url, clock=clock, points=points),
+        lease_ttl="1d",
+        reconcile_shared=False,
+    )
+    expand = growing(mortal, workflows(mortal))
+    flow = mortal.flow("f", id="f")
+    flow.add("expand", expand, 3)
+    points.crash_at("commit:reply", nth=nth)
+    try:
+        async with mortal:
+            opened = mortal._opened
+            fh = await flow.start()
+            await fh.result("2s")
+    except (Crash, outlast.OutlastError, TimeoutError):
+        mortal._opened = None
+        if opened is not None:
+            await _quietly(opened.abandon())
+    heir = clocked.app()
+    growing(heir, workflows(heir))
+    async with heir:
+        again = heir.flow("f", id="f")
+        again.add("expand", heir.registry.newest("expand"), 3)
+        fh = await again.start()
+        await clocked.pass_time(heir, "2d")
+        assert heir._opened is not None
+        assert heir._opened.reconcilers is not None
+        await heir._opened.reconcilers.cycle("outbox")
+        assert (await fh.result("20s"))["sum"] == 3
+        assert (await fh.status()).members == 5
+
+
+async def _quietly(awaitable: Any) -> None:
+    try:
+        await awaitable
+    except BaseException as error:
+        if not isinstance(error, Crash | outlast.OutlastError):
+            raise

@@ -1,0 +1,105 @@
+"""Flows of ten thousand members, and a cancel of five thousand whose canceller is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from outlast import App, FlowCancelled, FlowFailed, Status
+from outlast.model.attempt import Attempt
+from tests.acceptance import flow_fleet
+from tests.acceptance.conftest import Place
+from tests.acceptance.flow_workflows import workflows
+
+MANY = 10_000
+ROOT = flow_fleet.__file__.partition("/tests/")[0]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def test_ten_thousand_members_fan_out_and_in(app: App, capsys: pytest.CaptureFixture[str]):
+    kit = workflows(app)
+    before = peak_mb()
+    async with app:
+        flow = app.flow("fan", id="fan")
+        root = flow.add("root", kit.number, 1)
+        members = [flow.add(f"m{n}", kit.number, n).after(root) for n in range(MANY)]
+        flow.add("sum", kit.total, [member.output for member in members])
+        fh = await flow.start()
+        began = time.monotonic()
+        outputs = await fh.result("800s")
+        took = time.monotonic() - began
+        assert outputs["sum"] == sum(range(MANY))
+        assert (await fh.status()).counts == {Status.SUCCEEDED: MANY + 2}
+    assert peak_mb() - before < 500, "memory is bounded"
+    with capsys.disabled():
+        print(f"\n{MANY / took:,.0f} members/s of a fan-out and fan-in")
+
+
+async def test_a_chain_of_ten_thousand_skips_ends(app: App, capsys: pytest.CaptureFixture[str]):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("chain", id="chain")
+        last = flow.add("m0", kit.fails)
+        for n in range(1, MANY):
+            last = flow.add(f"m{n}", kit.number, last.output)
+        fh = await flow.start()
+        began = time.monotonic()
+        with pytest.raises(FlowFailed):
+            await fh.result("800s")
+        took = time.monotonic() - began
+        assert (await fh.status()).counts == {Status.FAILED: 1, Status.SKIPPED: MANY - 1}
+    with capsys.disabled():
+        print(f"\n{MANY / took:,.0f} skips/s of a chain")
+
+
+def test_a_flow_of_five_thousand_is_cancelled_though_its_canceller_is_killed(place: Place):
+    """Four workers run it. From the acceptance on nobody starts a member; all have ended within grace and a cycle."""
+    workers = [
+        subprocess.Popen([sys.executable, "-m", "tests.acceptance.flow_fleet", "worker", place.url], cwd=ROOT)
+        for _ in range(4)
+    ]
+    try:
+        canceller = subprocess.Popen(
+            [sys.executable, "-m", "tests.acceptance.flow_fleet", "cancel", place.url, "5000"],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert canceller.stdout is not None
+        with canceller.stdout as said:
+            word, _, accepted_at = said.readline().strip().partition(" ")
+        assert word == "accepted"
+        time.sleep(random.random() * 0.5)
+        canceller.send_signal(signal.SIGKILL)
+        canceller.wait()
+
+        async def finish() -> None:
+            app = flow_fleet.make_app(place.url)
+            async with app.client():
+                fh = app.flow_handle("fleet")
+                with pytest.raises(FlowCancelled, match="enough"):
+                    await fh.result("300s")
+                found = await app.opened()._engine.store.scan(Attempt.KIND, ("default",), limit=10_000)
+                attempts = [attempt for attempt in found if isinstance(attempt, Attempt)]
+                assert max(int(str(attempt.started_at)) for attempt in attempts) <= int(accepted_at)
+                counts = (await fh.status()).counts
+                assert set(counts) <= {Status.SUCCEEDED, Status.CANCELLED}
+                assert counts[Status.CANCELLED] > 0
+
+        asyncio.run(finish())
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
