@@ -102,11 +102,16 @@ demo: setup ## orders on two worker processes, one of them killed in the middle 
 	$(BIN)/python -m examples.demo
 
 .PHONY: bench
-bench: setup ## benchmarks of STORE (sqlite), QUICK=1 for less than a minute
-	$(BIN)/python -m benchmarks --store $(STORE) $(if $(QUICK),--quick)
+bench: setup ## benchmarks of STORE (sqlite, postgres, valkey) beside its peers, QUICK=1 for a minute without peers
+	$(BIN)/python -m benchmarks --store $(STORE) $(if $(QUICK),--quick) $(ARGS)
+
+.PHONY: bench-publish
+bench-publish: setup ## a whole run of STORE's benchmarks, put on the page docs/benchmarks.md with its plots
+	$(BIN)/python -m benchmarks --store $(STORE) --publish
 
 .PHONY: docs
 docs: setup ## regenerate the generated pages and check every link
 	$(BIN)/python -m outlast.machine.diagram docs/state-machine.md
+	$(BIN)/python -m benchmarks.page
 	$(BIN)/python -m outlast.reconcilers.page docs/workers.md
 	$(BIN)/pytest tests/tidy/test_docs.py

@@ -5,18 +5,35 @@ from __future__ import annotations
 import argparse
 import platform
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from os import cpu_count, getloadavg
 from pathlib import Path
 
 import apsw
 
 import outlast
-from benchmarks import backlog, commit_path, end_to_end, fairness, flows, postgres, scale, virtual
-from benchmarks.report import RESULTS, Report, heading
+from benchmarks import (
+    backlog,
+    commit_path,
+    end_to_end,
+    fairness,
+    flows,
+    postgres,
+    scale,
+    sleepers,
+    valkey,
+    virtual,
+    wakeups,
+)
+from benchmarks.page import publish
+from benchmarks.report import RESULTS, Machine, Published, Report, heading
 from benchmarks.settings import Settings
+from outlast.testing.postgres_server import installations
+from outlast.testing.valkey_server import binary as valkey_binary
 
 SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
     "sqlite": {
@@ -27,12 +44,20 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "scale": scale.measure,
         "flows": flows.measure,
         "virtual": virtual.measure,
+        "sleepers": sleepers.measure,
+        "wake-ups": wakeups.measure,
     },
     "postgres": {
         "end-to-end": postgres.end_to_end,
         "backlog": postgres.backlog,
         "latency": postgres.latency,
         "round-trips": postgres.round_trips,
+    },
+    "valkey": {
+        "end-to-end": valkey.end_to_end,
+        "backlog": valkey.backlog,
+        "latency": valkey.latency,
+        "round-trips": valkey.round_trips,
     },
 }
 
@@ -54,20 +79,57 @@ def main(arguments: list[str] | None = None) -> int:
         ready=2_000 if options.quick else 100_000,
         rounds=options.rounds or (150 if options.quick else 1_000),
     )
-    began, report = time.perf_counter(), Report()
+    began, report, load_before = time.perf_counter(), Report(), getloadavg()[0]
     print(
-        f"outlast {outlast.__version__} · {options.store} (SQLite {apsw.sqlite_lib_version()}) · "
-        f"Python {platform.python_version()} · {cpu_count()} cores, load {getloadavg()[0]:.1f} · "
+        f"outlast {outlast.__version__} · {_behind(options.store)} · "
+        f"Python {platform.python_version()} · {cpu_count()} cores, load {load_before:.1f} · "
         f"medians of {settings.repeats} turns, their minimum and maximum beside them"
     )
     for name, measure in scenarios.items():
         if options.only in (None, name):
             measure(settings, report)
     report.write(options.output)
+    if options.publish:
+        minutes = (time.perf_counter() - began) / 60
+        machine = Machine(
+            processor=_processor(),
+            cores=cpu_count() or 0,
+            system=f"{platform.system()} {platform.release()}",
+            python=platform.python_version(),
+            store=_behind(options.store),
+            began=f"{datetime.now(UTC):%Y-%m-%d}",
+            minutes=minutes,
+            load_before=load_before,
+            load_after=getloadavg()[0],
+            turns=settings.repeats,
+        )
+        publish(Published(machine=machine, rows=report.rows, bars=report.bars), options.store)
     heading(f"bars ({time.perf_counter() - began:.0f} s, load now {getloadavg()[0]:.1f}; {options.output})")
     for bar in report.bars:
         print(f"  {bar}")
     return 0
+
+
+def _behind(store: str) -> str:
+    """What keeps the data, with its version."""
+    match store:
+        case "postgres":
+            return f"PostgreSQL {max(installations(), default='missing')}, durable"
+        case "valkey":
+            said = subprocess.run([valkey_binary(), "--version"], capture_output=True, text=True, check=True).stdout
+            version = next((word[2:] for word in said.split() if word.startswith("v=")), "?")
+            return f"Valkey {version}, append-only file"
+        case _:
+            return f"SQLite {apsw.sqlite_lib_version()}, WAL, synchronous=FULL"
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _systems(options: argparse.Namespace) -> frozenset[str] | None:
@@ -84,6 +146,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true", help="also show where the time is spent")
     parser.add_argument("--repeats", type=int, metavar="N", help="how many turns each system gets")
     parser.add_argument("--seconds", type=float, metavar="S", help="how long each turn takes")
+    parser.add_argument("--publish", action="store_true", help="put the run on the page docs/benchmarks.md")
     parser.add_argument("--rounds", type=int, metavar="N", help="how many calls the scale scenario times")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help=f"default: {RESULTS}")
     options = parser.parse_args(arguments)
@@ -92,6 +155,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     known = SCENARIOS[options.store]
     if options.only is not None and options.only not in known:
         parser.error(f"{options.store} has no scenario {options.only!r}; there is: {', '.join(known)}")
+    if options.profile and options.store != "sqlite":
+        parser.error("--profile is for sqlite: there the systems are in this process")
+    if options.publish and (options.quick or options.only or options.peers):
+        parser.error("only a whole run is published: neither --quick, nor --only, nor --peers")
     return options
 
 

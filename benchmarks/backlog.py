@@ -11,6 +11,7 @@ import uuid_utils
 
 from benchmarks.bare import Bare
 from benchmarks.checkout import checkout_app
+from benchmarks.peers.driving import run
 from benchmarks.report import Report, Scene, heading
 from benchmarks.settings import Settings, workplace
 
@@ -56,7 +57,7 @@ def _outlast(folder: Path, count: int) -> Rates:
             await asyncio.gather(*(checkout.execution(handle.id).result() for handle in started))
             return count / enqueued_s, count / (time.perf_counter() - began)
 
-    return asyncio.run(turn())
+    return run(turn())
 
 
 def _bare(folder: Path, count: int) -> Rates:
@@ -79,4 +80,4 @@ def _bare(folder: Path, count: int) -> Rates:
         await bare.close()
         return count / enqueued_s, count / drained_s
 
-    return asyncio.run(turn())
+    return run(turn())

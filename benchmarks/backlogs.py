@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 
-from benchmarks.fleet import System, ask, in_turns, working
+from benchmarks.fleet import Part, System, ask, in_turns, working
 from benchmarks.peers.environment import PeerMissing
 from benchmarks.report import Report, Scene, heading
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
+from outlast.store.valkey.connection import Address, Login, connect
+from outlast.store.valkey.url import PARTITIONS
 
 COUNT, COUNT_QUICK = 5_000, 500
 CONCURRENCY = 100
-REPEATS_MAX = 5
-PATIENCE_S, LOOK_S = 300.0, 0.005
+REPEATS_MAX = 3
+PATIENCE_S, LOOK_S, SAID_S = 300.0, 0.005, 5.0
 
 Rates = tuple[float, float]
 """(enqueued, drained) per second."""
@@ -43,7 +46,10 @@ POSTGRES_FIRST = {
     "pgqueuer": "SELECT extract(epoch FROM min(created)) FROM pgqueuer_log WHERE status = 'picked'",
 }
 
-Observe = Callable[[System, str], Awaitable[tuple[float, float | None]]]
+OUTLAST_OPEN = [f"{{outlast:{n}}}:groups:{index}" for n in range(PARTITIONS) for index in ("ready", "held")]
+"""Keys that exist only while something waits for a worker, or is held by one."""
+
+Observe = Callable[[System, str], Coroutine[Any, Any, tuple[float, float | None]]]
 """The time when nothing was left, and when the first was claimed, if that is on record."""
 
 
@@ -59,12 +65,54 @@ async def observe_postgres(system: System, url: str) -> tuple[float, float | Non
         await connection.close()
 
 
+async def observe_valkey(system: System, url: str) -> tuple[float, float | None]:
+    parts = urlsplit(url)
+    connection = await connect(Address(host=parts.hostname or "", port=parts.port or 6379), Login())
+
+    async def asked(*command: str | int) -> Any:
+        [answer] = await connection.send([command])
+        return answer
+
+    async def nothing_left() -> bool:
+        match system.name:
+            case "bare":
+                return await asked("LLEN", "begun") == await asked("LLEN", "completion")
+            case "outlast":
+                return not await asked("EXISTS", *OUTLAST_OPEN)
+            case "celery":
+                return not await asked("EXISTS", "celery", "unacked")
+            case "dramatiq":
+                return not await asked("EXISTS", "dramatiq:default", "dramatiq:default.msgs")
+            case "arq":
+                return not await asked("EXISTS", "arq:queue")
+            case _:
+                [group] = await asked("XINFO", "GROUPS", "taskiq")
+                found = dict(zip(group[::2], group[1::2], strict=True))
+                return found[b"pending"] == 0 and found[b"lag"] == 0
+
+    try:
+        await until_true(system, nothing_left)
+        return time.time(), None
+    finally:
+        await connection.close()
+
+
 async def until_true(system: System, look: Callable[[], Awaitable[Any]]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not await look():
         if time.monotonic() > deadline:
             raise PeerMissing(f"{system.name} had not drained its backlog after {PATIENCE_S:.0f} s")
         await asyncio.sleep(LOOK_S)
+
+
+def first_of(parts: list[Part]) -> float:
+    """When the first user code ran, in any of the workers: one that came too late has nothing to say."""
+    deadline = time.monotonic() + SAID_S
+    while not (found := [said for part in parts if (said := part.number("first")) is not None]):
+        if time.monotonic() > deadline:
+            raise PeerMissing("no worker said when it began")
+        time.sleep(LOOK_S)
+    return min(found)
 
 
 def measure_backlog(
@@ -79,7 +127,7 @@ def measure_backlog(
             with working(system, url, workers=workers, concurrency=CONCURRENCY) as parts:
                 ended, began = asyncio.run(observe(system, url))
                 if began is None:
-                    began = min(float(part.until("first")[-1].partition(" ")[2]) for part in parts[:1])
+                    began = first_of(parts)
             return count / enqueued_s, count / (ended - began)
 
     turns = in_turns(stage.systems, min(settings.repeats, REPEATS_MAX), turn, verb="enqueue")

@@ -8,24 +8,15 @@ locks nothing, and could not claim: workers are told which executions are theirs
 
 from __future__ import annotations
 
-import asyncio
-import random
-import signal
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
-import msgspec
-import uuid_utils
 
-from benchmarks.bare import BATCH_MAX, POLICY, ROUTE
-from benchmarks.load import DIGEST, INPUT, JITTER_S, LANE, NAMESPACE, OUTPUT, STEP, VALUE, VERSION, WORKER, WORKFLOW
-from benchmarks.peers.driving import VALUE as ANSWER
-from benchmarks.peers.driving import Execute, Load, drive, ready, run, say
-
-PARTITIONS = 64
+from benchmarks.bare import POLICY, ROUTE
+from benchmarks.load import DIGEST, INPUT, LANE, NAMESPACE, OUTPUT, STEP, VERSION, WORKER, WORKFLOW
+from benchmarks.peers.driving import drive
+from benchmarks.yardstick import Batched, Rows, Yardstick
 
 SCHEMA = """
 CREATE TABLE execution (
@@ -100,139 +91,34 @@ end_output AS (INSERT INTO payload
 SELECT 1
 """.replace("$17, DEFAULT, change", "$17, nextval(pg_get_serial_sequence('completion', 'seq')), change")
 
-Ids = list[tuple[int, str]]
 
-
-class BarePostgres:
-    """Group commit over one connection."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[None]]] = []
-        self._pump: asyncio.Task[None] | None = None
+class BarePostgres(Batched):
+    """One connection."""
 
     async def open(self) -> None:
         # A plan that is made on empty tables must still be good on full ones.
         settings = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
-        self.connection: Any = await asyncpg.connect(self._url, server_settings=settings)
-        self._statement = await self.connection.prepare(BATCH)
+        self._connection: Any = await asyncpg.connect(self.url, server_settings=settings)
+        self._statement = await self._connection.prepare(BATCH)
 
     async def close(self) -> None:
-        await self.connection.close()
+        await self._connection.close()
 
-    async def begin(self, execution_id: str, *, active: bool = True) -> BareExecution:
-        partition = hash(execution_id) % PARTITIONS
-        await self.commit("begin", (partition, execution_id, _new_id(), WORKER if active else None, active))
-        return BareExecution(self.commit, partition, execution_id)
-
-    async def claim(self, partition: int, execution_id: str) -> BareExecution:
-        await self.commit("claim", (partition, execution_id, _new_id()))
-        return BareExecution(self.commit, partition, execution_id)
-
-    async def commit(self, kind: str, row: tuple[Any, ...]) -> None:
-        if self._pump is None:
-            self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.append((kind, row, future))
-        if self._pump is None:
-            self._pump = self._loop.create_task(self._drain())
-        await future
-
-    async def _drain(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:BATCH_MAX], self._waiting[BATCH_MAX:]
-            rows: dict[str, list[tuple[Any, ...]]] = {"begin": [], "claim": [], "step": [], "end": []}
-            for kind, row, _ in batch:
-                rows[kind].append(row)
-            columns: list[Any] = []
-            for kind, width in (("begin", 5), ("claim", 3), ("step", 5), ("end", 3)):
-                columns += [list(column) for column in zip(*rows[kind], strict=True)] or [[]] * width
-            await self._statement.fetchval(*columns, time.time_ns() // 1_000_000)
-            for _, _, future in batch:
-                future.set_result(None)
-        self._pump = None
-
-
-class BareExecution:
-    def __init__(self, commit: Callable[..., Any], partition: int, execution_id: str) -> None:
-        self._commit, self._partition, self._id = commit, partition, execution_id
-
-    async def step(self, name: str, occurrence: int) -> None:
-        await self._commit("step", (self._partition, self._id, _new_id(), occurrence, VALUE))
-
-    async def complete(self) -> None:
-        await self._commit("end", (self._partition, self._id, _new_id()))
-
-
-async def charge() -> dict[str, object]:
-    return ANSWER
-
-
-async def charge_slowly() -> dict[str, object]:
-    await asyncio.sleep(random.random() * JITTER_S)
-    return ANSWER
-
-
-class Yardstick(Load):
-    async def prepare(self, url: str) -> None:
-        connection: Any = await asyncpg.connect(url)
+    async def create(self) -> None:
+        connection: Any = await asyncpg.connect(self.url)
         await connection.execute(SCHEMA)
         await connection.close()
 
-    @asynccontextmanager
-    async def embedded(self, url: str, concurrency: int, charge: Callable[[], Any] = charge) -> AsyncIterator[Execute]:
-        bare = BarePostgres(url)
-        await bare.open()
+    async def waiting(self) -> list[tuple[int, str]]:
+        rows = await self._connection.fetch("SELECT partition, id FROM execution ORDER BY id")
+        return [(row["partition"], row["id"]) for row in rows]
 
-        async def checkout(steps: int) -> int:
-            execution = await bare.begin(_new_id())
-            for number in range(steps):
-                msgspec.json.decode(msgspec.json.encode(await charge()))
-                await execution.step(STEP, number)
-            await execution.complete()
-            return steps
-
-        yield checkout
-        await bare.close()
-
-    def jittered(self, url: str, concurrency: int) -> Any:
-        return self.embedded(url, concurrency, charge_slowly)
-
-    async def enqueue(self, url: str, count: int) -> float:
-        bare = BarePostgres(url)
-        await bare.open()
-        ids = [_new_id() for _ in range(count)]
-        began = time.perf_counter()
-        await asyncio.gather(*(bare.begin(execution_id, active=False) for execution_id in ids))
-        took_s = time.perf_counter() - began
-        await bare.close()
-        return took_s
-
-    def work(self, url: str, concurrency: int, number: int, workers: int) -> None:
-        run(self._work(url, concurrency, number, workers))
-
-    async def _work(self, url: str, concurrency: int, number: int, workers: int) -> None:
-        bare = BarePostgres(url)
-        await bare.open()
-        rows = await bare.connection.fetch("SELECT partition, id FROM execution ORDER BY id")
-        ids = [tuple(row) for row in rows][number::workers]
-        ready()
-        say(f"first {time.time():.6f}")
-
-        async def one_after_another() -> None:
-            while ids:
-                execution = await bare.claim(*ids.pop())
-                await execution.complete()
-
-        await asyncio.gather(*(one_after_another() for _ in range(concurrency)))
-        stop = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        await stop.wait()
-
-
-def _new_id() -> str:
-    return uuid_utils.uuid7().hex
+    async def write(self, rows: Rows) -> None:
+        columns: list[Any] = []
+        for kind, width in (("begin", 5), ("claim", 3), ("step", 5), ("end", 3)):
+            columns += [list(column) for column in zip(*rows[kind], strict=True)] or [[]] * width
+        await self._statement.fetchval(*columns, time.time_ns() // 1_000_000)
 
 
 if __name__ == "__main__":
-    drive(Yardstick())
+    drive(Yardstick(BarePostgres))

@@ -25,7 +25,6 @@ from benchmarks.peers.environment import PeerMissing, python_for, version_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120.0
-STOP_S = 10.0
 OWN = ("outlast", "bare")
 T = TypeVar("T")
 
@@ -112,6 +111,16 @@ class Part:
         """The numbers of `count` lines that begin with that word."""
         return [float(self.until(word)[-1].partition(" ")[2]) for _ in range(count)]
 
+    def number(self, word: str) -> float | None:
+        """The number of the first line so far that begins with that word, if there is one."""
+        while True:
+            try:
+                line = self._lines.get_nowait()
+            except queue.Empty:
+                return None
+            if line is not None and line.partition(" ")[0] == word:
+                return float(line.partition(" ")[2])
+
     def tell(self, word: str = "go") -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{word}\n")
@@ -131,11 +140,10 @@ class Part:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(STOP_S)
+        # At once, with the children that it started, which are in its session: some take long to end by themselves,
+        # and what they leave behind goes with their place.
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # children that it started are in its session
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for reader in self._readers:
             reader.join(1.0)
@@ -149,10 +157,14 @@ def ask(system: System, *arguments: object) -> Any:
 
 @contextmanager
 def working(system: System, url: str, *, workers: int, concurrency: int) -> Iterator[list[Part]]:
-    """So many worker processes that serve."""
+    """So many worker processes, told to begin together."""
     with ExitStack() as stack:
         each = max(1, concurrency // workers)
         parts = [stack.enter_context(Part(system, "work", url, each, number, workers)) for number in range(workers)]
+        for part in parts:
+            part.until("loaded")
+        for part in parts:
+            part.tell()
         yield parts
 
 

@@ -31,9 +31,8 @@ def measure_latency(
             worker.until("ready")
             settle(SETTLE_S)
             with Part(system, verb, url, count, GAP_S) as sender:
-                took_s = worker.numbers("late", count)
                 sender.figures()
-            return [each * 1_000 for each in took_s]
+            return [each * 1_000 for each in worker.numbers("late", count)]
 
     turns = in_turns(stage.systems, min(settings.repeats, REPEATS_MAX), turn, verb=verb)
     versions = {system.name: system.version for system in stage.systems}

@@ -39,10 +39,12 @@ def end_to_end(settings: Settings, report: Report) -> None:
     )
 
 
-def of_bare(report: Report, turns: Turns, steps: int, concurrency: int, where: str) -> None:
+def of_bare(
+    report: Report, turns: Turns, steps: int, concurrency: int, where: str, *, share_min: float | None = None
+) -> None:
     share = times(turns, "bare")
     assert share is not None
-    bar = OF_BARE[concurrency]
+    bar = OF_BARE[concurrency] if share_min is None else share_min
     report.bar(f"{share:.0%} of bare {where}, {steps} steps at {concurrency} (at least {bar:.0%})", met=share >= bar)
 
 

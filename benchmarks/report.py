@@ -28,7 +28,11 @@ class Row(Scene, frozen=True, kw_only=True):
 
     metric: str
     value: float
+    """The median of the turns."""
     unit: str
+    low: float = 0.0
+    high: float = 0.0
+    """The least and the most that a turn gave: the noise."""
 
 
 class Bar(Struct, frozen=True):
@@ -41,18 +45,52 @@ class Bar(Struct, frozen=True):
         return f"{'met   ' if self.met else 'MISSED'}  {self.text}"
 
 
+class Machine(Struct, frozen=True, kw_only=True):
+    """On what it was measured, and when."""
+
+    processor: str
+    cores: int
+    system: str
+    python: str
+    store: str
+    """The store and the version of what is behind it."""
+    began: str
+    """The date."""
+    minutes: float
+    load_before: float
+    load_after: float
+    turns: int
+
+
+class Published(Struct, frozen=True, kw_only=True):
+    """A whole run of one store, as the page of benchmarks is made from it."""
+
+    machine: Machine
+    rows: list[Row]
+    bars: list[Bar]
+
+
 class Report(Struct):
     rows: list[Row] = field(default_factory=list[Row])
     bars: list[Bar] = field(default_factory=list[Bar])
 
     def add(self, scene: Scene, metric: str, samples: list[float], unit: str) -> float:
         """Keep the median of repeats, print it with its noise, and return it."""
-        value = median(samples)
-        self.rows.append(Row(**msgspec.structs.asdict(scene), metric=metric, value=round(value, 4), unit=unit))
-        noise = f"{_number(min(samples))} – {_number(max(samples))}" if len(samples) > 1 else ""
+        value, low, high = median(samples), min(samples), max(samples)
+        self.rows.append(
+            Row(
+                **msgspec.structs.asdict(scene),
+                metric=metric,
+                value=round(value, 4),
+                unit=unit,
+                low=round(low, 4),
+                high=round(high, 4),
+            )
+        )
+        noise = f"{number(low)} – {number(high)}" if len(samples) > 1 else ""
         print(
             f"  {scene.system:8} {scene.scenario:24} c={scene.concurrency:<4} w={scene.workers:<2} {metric:17} "
-            f"{_number(value):>10} {unit:8} {noise}",
+            f"{number(value):>10} {unit:8} {noise}",
             flush=True,
         )
         return value
@@ -76,7 +114,7 @@ def percentile(samples: list[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     if value >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3f}"

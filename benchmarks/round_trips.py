@@ -30,6 +30,8 @@ class Proxy:
         """`host` is a name, or the path of a socket if it begins with a slash."""
         self._host, self._port = host, port
         self._loop = asyncio.new_event_loop()
+        self._writers: list[asyncio.StreamWriter] = []
+        self._passing: set[asyncio.Task[None]] = set()
         self.trips = 0
         self.port = 0
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -42,14 +44,31 @@ class Proxy:
         try:
             yield self
         finally:
+            asyncio.run_coroutine_threadsafe(self._let_go(server), self._loop).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+            self._loop.close()
+
+    async def _let_go(self, server: asyncio.Server) -> None:
+        server.close()
+        for writer in self._writers:
+            writer.close()
+        if self._passing:
+            await asyncio.wait(self._passing)
+        for writer in self._writers:
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+        self._writers.clear()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        passing = asyncio.current_task()
+        assert passing is not None
+        self._passing.add(passing)
         if self._host.startswith("/"):
             far_reader, far_writer = await asyncio.open_unix_connection(self._host)
         else:
             far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        self._writers += (writer, far_writer)
         answered = True
 
         async def outward() -> None:

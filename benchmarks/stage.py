@@ -31,7 +31,9 @@ POSTGRES_PEERS = {
     "procrastinate": ("enqueue", "work", "starts"),
     "pgqueuer": ("enqueue", "work", "starts"),
 }
-VALKEY_PEERS = dict.fromkeys(("celery", "dramatiq", "arq", "taskiq"), ("enqueue", "work", "starts"))
+VALKEY_PEERS: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("celery", "dramatiq", "arq", "taskiq"), ("enqueue", "work", "starts")
+)
 PACKAGES = {"absurd": "absurd-sdk", "restate": "restate-sdk"}
 
 

@@ -15,7 +15,7 @@ from benchmarks.report import Report, Scene, heading
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 
-STEPS, STEPS_QUICK = (0, 1, 10), (10,)
+STEPS = (0, 1, 10)
 SECONDS_MAX, SECONDS_QUICK = 2.0, 0.3
 REPEATS_MAX = 5
 PROCESSES = 4
@@ -24,10 +24,10 @@ Turns = dict[str, list[Figures]]
 
 
 def measure_all(
-    settings: Settings, report: Report, stage: Stage, *, note: str = ""
+    settings: Settings, report: Report, stage: Stage, *, note: str = "", steps_quick: tuple[int, ...] = (10,)
 ) -> dict[tuple[int, int, int], Turns]:
     """Every case, by (steps, concurrency, processes)."""
-    every = STEPS_QUICK if settings.quick else STEPS
+    every = steps_quick if settings.quick else STEPS
     cases = [(steps, concurrency, 1) for concurrency in (1, 100) for steps in every]
     cases += [(steps, 100, PROCESSES) for steps in every]
     return {case: measure_case(settings, report, stage, *case, note=note) for case in cases}

@@ -14,8 +14,8 @@ On SQLite the file is durable in the same sense as ours (`synchronous=FULL`, SQL
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-import signal
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager
 
 from dbos import DBOS, DBOSClient, DBOSConfig
 
-from benchmarks.peers.driving import VALUE, Execute, Load, drive, first, late, ready, run
+from benchmarks.peers.driving import VALUE, Execute, Load, drive, first, for_ever, late, ready, run
 
 LANE = "bench"
 THREADS = 16
@@ -58,7 +58,9 @@ async def waits() -> None:
 
 
 def launch(url: str) -> None:
-    DBOS(config=DBOSConfig(name="bench", system_database_url=url, log_level="ERROR"))
+    # An id of its own: else each would take what the others run for work of its own past to be recovered.
+    config = DBOSConfig(name="bench", system_database_url=url, log_level="ERROR", executor_id=f"bench-{os.getpid()}")
+    DBOS(config=config)
     DBOS.launch()
 
 
@@ -88,10 +90,8 @@ class Dbos(Load):
     def work(self, url: str, concurrency: int, number: int, workers: int) -> None:
         async def serve() -> None:
             launch(url)
-            stop = asyncio.Event()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
             ready()
-            await stop.wait()
+            await for_ever()
 
         run(serve())
 

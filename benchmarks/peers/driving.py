@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from benchmarks.closed_loop import carry
@@ -50,7 +49,7 @@ class Load:
         raise NotImplementedError
 
     def work(self, url: str, concurrency: int, number: int, workers: int) -> None:
-        """A worker process, until SIGTERM: this `number` of so many `workers`. It calls `ready` once it serves."""
+        """A worker process, until it is killed: this `number` of so many `workers`. It calls `ready` once it serves."""
         raise NotImplementedError
 
     async def starts(self, url: str, count: int, gap_s: float) -> None:
@@ -107,6 +106,9 @@ def drive(load: Load) -> None:
         case "enqueue":
             _finish({"seconds": run(load.enqueue(url, int(rest[0])))})
         case "work":
+            # Workers begin together, when all have read their code.
+            say("loaded")
+            sys.stdin.readline()
             load.work(url, int(rest[0]), int(rest[1]), int(rest[2]))
         case "starts":
             _finish(run(load.starts(url, int(rest[0]), float(rest[1]))))
@@ -118,7 +120,7 @@ def drive(load: Load) -> None:
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
     try:
-        import uvloop  # pyright: ignore[reportMissingImports]
+        import uvloop
 
         factory = uvloop.new_event_loop
     except ImportError:
@@ -157,9 +159,6 @@ async def _told() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
-@asynccontextmanager
-async def ended_by_signal() -> AsyncIterator[asyncio.Event]:
-    """For workers: an event that SIGTERM sets."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    yield stop
+async def for_ever() -> None:
+    """For workers: they are ended from outside."""
+    await asyncio.Event().wait()

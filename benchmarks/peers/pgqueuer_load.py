@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import time
 
 import asyncpg
@@ -50,7 +49,6 @@ class Queuer(Load):
             async def ping(job) -> None:
                 late(float(job.payload))
 
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, pgq.shutdown.set)
             ready()
             await pgq.run(batch_size=concurrency)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import signal
 import socket
 import time
 import uuid
@@ -25,7 +24,7 @@ import restate
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
-from benchmarks.peers.driving import VALUE, Execute, Load, drive, late, ready, run
+from benchmarks.peers.driving import VALUE, Execute, Load, drive, for_ever, late, ready, run
 
 
 async def charge() -> dict:
@@ -93,14 +92,12 @@ class Restate(Load):
             yield execute
 
     def work(self, url: str, concurrency: int, number: int, workers: int) -> None:
-        async def until_told() -> None:
-            stop = asyncio.Event()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        async def serve_latency() -> None:
             async with served(url, "Latency"):
                 ready()
-                await stop.wait()
+                await for_ever()
 
-        run(until_told())
+        run(serve_latency())
 
     async def starts(self, url: str, count: int, gap_s: float) -> None:
         ingress = url.split(",")[0]
@@ -115,7 +112,8 @@ class Restate(Load):
         async with aiohttp.ClientSession() as session:
             ids = [uuid.uuid4().hex for _ in range(count)]
             for workflow in ids:
-                async with session.post(f"{ingress}/LatencyWaits/{workflow}/waits/send") as answer:
+                target = f"{ingress}/LatencyWaits/{workflow}/waits/send"
+                async with session.post(target, skip_auto_headers=("Content-Type",)) as answer:
                     assert answer.status in (200, 202), await answer.text()
             await asyncio.sleep(3)  # by then they are suspended: see the workflow's inactivity timeout
             for workflow in ids:

@@ -6,6 +6,7 @@ This is the one place that knows which stores there are; a new store is a line i
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ from outlast import App, Duration
 from outlast.app import store_for
 from outlast.testing import ManualClock
 from tests import postgres
-from tests.conformance.valkey_harness import check_leaks, valkey_url
+from tests.conformance.valkey_harness import check_leaks, cluster_url, valkey_url
 
 STORES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/acceptance.db",
     "postgres": lambda _: asyncio.run(postgres.empty()),
     "valkey": valkey_url,
+    "cluster": cluster_url,
 }
+EVERYTHING_ON_A_CLUSTER = bool(os.environ.get("OUTLAST_TEST_CLUSTER"))
+"""A cluster is a Valkey store with its partitions on several servers: tests marked `on_cluster` run there too, and all
+of them if this is set."""
 
 
 class Place:
@@ -53,12 +58,31 @@ class Place:
         await app._opened.parts.timers.look()
 
 
-@pytest.fixture(params=STORES)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left = [item for item in items if not EVERYTHING_ON_A_CLUSTER and on_cluster(item) and not marked_for_it(item)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in set(left)]
+
+
+def on_cluster(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and callspec.params.get("place") == "cluster"
+
+
+def marked_for_it(item: pytest.Item) -> bool:
+    return item.get_closest_marker("on_cluster") is not None
+
+
+ONE_CLUSTER = (pytest.mark.slow, pytest.mark.xdist_group("valkey cluster"))
+
+
+@pytest.fixture(params=[pytest.param(name, marks=ONE_CLUSTER if name == "cluster" else ()) for name in STORES])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """A store with real time."""
     url = STORES[request.param](tmp_path)
     yield Place(url)
-    if request.param == "valkey":
+    if request.param in ("valkey", "cluster"):
         check_leaks(url)
 
 

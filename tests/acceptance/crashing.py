@@ -13,19 +13,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from outlast.app import App
+from outlast.app import App, store_for
 from outlast.machine import facts
 from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
 from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine
-from outlast.store.sqlite import SqliteStore
 from outlast.testing import Crash, CrashPoints, ManualClock
+from tests import postgres
 from tests.acceptance.waiting_workflows import Script, World
+from tests.conformance.valkey_harness import valkey_url
 
 Build = Callable[[App, list[str]], Any]
 """Registers a workflow on an app, whose steps write to the ledger, and returns it."""
+
+
+async def fresh(store: str, folder: Path, name: object) -> str:
+    """The URL of an empty store of that kind."""
+    match store:
+        case "postgres":
+            return await postgres.empty()
+        case "valkey":
+            return f"{valkey_url(folder)}-{name}"
+        case _:
+            return f"sqlite:///{folder}/{name}.db"
 
 
 class Performed(logging.Handler):
@@ -49,8 +61,8 @@ class Performed(logging.Handler):
 class Outside:
     """The world outside of the processes under test: it follows a script, and lets time pass when all sleep."""
 
-    def __init__(self, path: Path, clock: ManualClock, script: Script) -> None:
-        self._path, self._clock, self._script = path, clock, script
+    def __init__(self, url: str, clock: ManualClock, script: Script) -> None:
+        self._url, self._clock, self._script = url, clock, script
         self._acts: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
@@ -63,7 +75,7 @@ class Outside:
             await self._acts
 
     async def _act(self) -> None:
-        store = SqliteStore(str(self._path), clock=self._clock)
+        store = store_for(self._url, clock=self._clock)
         await store.migrate()
         await store.open()
         engine = Engine(store)
@@ -88,12 +100,12 @@ class Outside:
 
 
 class Process:
-    """An app on a file, in this process, that can die."""
+    """An app on a store, in this process, that can die."""
 
-    def __init__(self, path: Path, build: Build, clock: ManualClock, points: CrashPoints | None = None) -> None:
+    def __init__(self, url: str, build: Build, clock: ManualClock, points: CrashPoints | None = None) -> None:
         self.ledger: list[str] = []
         self._watch = Performed()
-        self.store = SqliteStore(str(path), clock=clock, points=points)
+        self.store = store_for(url, clock=clock, points=points)
         self.app = App(store=lambda: self.store, resident=0)
         self.workflow = build(self.app, self.ledger)
 
@@ -133,10 +145,10 @@ async def outcome(handle: Any) -> Any:
         return (type(error).__name__, str(error).partition("\n")[0])
 
 
-async def recorded(path: Path, clock: ManualClock, *, failures: bool) -> set[str]:
+async def recorded(url: str, clock: ManualClock, *, failures: bool) -> set[str]:
     """The steps in the journal, as the next process finds them; with those that failed, or without."""
     kept = {"succeeded", "failed"} if failures else {"succeeded"}
-    store = SqliteStore(str(path), clock=clock)
+    store = store_for(url, clock=clock)
     await store.open()
     entries = await store.scan(JournalEntry.KIND, ("default", "it"))
     await store.close()
@@ -147,9 +159,9 @@ async def recorded(path: Path, clock: ManualClock, *, failures: bool) -> set[str
     }
 
 
-async def received(path: Path, clock: ManualClock) -> tuple[int, int]:
+async def received(url: str, clock: ManualClock) -> tuple[int, int]:
     """How many events were received, and how many are left."""
-    store = SqliteStore(str(path), clock=clock)
+    store = store_for(url, clock=clock)
     await store.open()
     events = await store.scan(Event.KIND, ("default", "it"))
     await store.close()
@@ -157,8 +169,8 @@ async def received(path: Path, clock: ManualClock) -> tuple[int, int]:
     return consumed.count(True), consumed.count(False)
 
 
-async def exists(path: Path, clock: ManualClock) -> bool:
-    store = SqliteStore(str(path), clock=clock)
+async def exists(url: str, clock: ManualClock) -> bool:
+    store = store_for(url, clock=clock)
     await store.migrate()
     await store.open()
     found = await store.scan("execution", ("default", "it"))
@@ -185,4 +197,15 @@ async def _crashed(points: CrashPoints) -> None:
         await asyncio.sleep(0.001)
 
 
-__all__ = ["Build", "Crash", "Outside", "Process", "exists", "outcome", "received", "recorded", "until_crash"]
+__all__ = [
+    "Build",
+    "Crash",
+    "Outside",
+    "Process",
+    "exists",
+    "fresh",
+    "outcome",
+    "received",
+    "recorded",
+    "until_crash",
+]

@@ -38,7 +38,7 @@ class SharedClock(ManualClock):
 def main(store: str, clock: str, scenario: str, nth: str) -> None:
     points = CrashPoints()
     points.kill_at("*:reply", nth=int(nth))
-    process = Process(Path(store), SCENARIOS[scenario].build, SharedClock(Path(clock)), points)
+    process = Process(store, SCENARIOS[scenario].build, SharedClock(Path(clock)), points)
     outcome = asyncio.run(process.start_and_finish(()))
     sys.stdout.write(repr(outcome))
 

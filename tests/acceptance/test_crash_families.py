@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from outlast.app import store_for
 from outlast.model.event import UNDELIVERED, Event
 from outlast.model.execution import Execution
 from outlast.store.port import DueKind
-from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
-from tests.acceptance.crashing import Process, exists, until_crash
+from tests.acceptance.crashing import Process, exists, fresh, until_crash
 from tests.acceptance.family_workflows import FAMILIES
 
 POINTS_MAX = 2_000
@@ -53,9 +53,9 @@ class Family(Process):
                 await asyncio.sleep(0.002)
 
 
-async def left_behind(path: Path, clock: ManualClock) -> dict[str, str]:
+async def left_behind(url: str, clock: ManualClock) -> dict[str, str]:
     """Who there is and how it ended; nobody has an event that was not received, or a word that was refused."""
-    store = SqliteStore(str(path), clock=clock)
+    store = store_for(url, clock=clock)
     await store.open()
     events = [event for event in await store.scan(Event.KIND, ("default",), limit=10_000) if isinstance(event, Event)]
     executions = await store.scan(Execution.KIND, ("default",), limit=1_000)
@@ -71,22 +71,22 @@ async def left_behind(path: Path, clock: ManualClock) -> dict[str, str]:
 @pytest.mark.parametrize("name", FAMILIES)
 async def test_a_crash_at_any_await_of_a_family_changes_nothing(name: str, point: str, tmp_path: Path):
     build = FAMILIES[name]
-    clock, path = ManualClock(), tmp_path / "uncrashed.db"
-    expected = await Family(path, build, clock).start_and_finish(())
-    family = await left_behind(path, clock)
+    clock, url = ManualClock(), await fresh("sqlite", tmp_path, "uncrashed")
+    expected = await Family(url, build, clock).start_and_finish(())
+    family = await left_behind(url, clock)
     crashes = 0
     for nth in range(1, POINTS_MAX):
-        path = tmp_path / f"{nth}.db"
+        url = await fresh("sqlite", tmp_path, nth)
         clock, points = ManualClock(), CrashPoints()
         points.crash_at(point, nth=nth)
-        came = await until_crash(Family(path, build, clock, points), (), points)
+        came = await until_crash(Family(url, build, clock, points), (), points)
         if came is None:
             crashes += 1
-            if not await exists(path, clock):
+            if not await exists(url, clock):
                 continue
-            came = await Family(path, build, clock).take_over(clock)
+            came = await Family(url, build, clock).take_over(clock)
         assert came == expected, f"crashed at {nth}"
-        assert await left_behind(path, clock) == family, f"crashed at {nth}"
+        assert await left_behind(url, clock) == family, f"crashed at {nth}"
         if not points.crashed:
             break
     assert crashes >= 10, "fewer than a start, claims, children and ends need"

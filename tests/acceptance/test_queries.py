@@ -237,7 +237,7 @@ async def test_a_query_only_looks(app: App):
     async def shop() -> None:
         @outlast.query("charge")
         def charges() -> None:
-            charge()
+            charge()  # pyright: ignore[reportUnusedCoroutine]
 
         @outlast.query("ring")
         def rings() -> None:

@@ -12,7 +12,7 @@ import pytest
 import outlast
 from outlast import App
 from outlast.testing import CrashPoints, ManualClock
-from tests.acceptance.crashing import Process, exists, until_crash
+from tests.acceptance.crashing import Process, exists, fresh, recorded, until_crash
 
 DONE = ["open", "do 1", "do 2", "do 3", "undo 4", "undo 3", "undo 2", "undo 1"]
 
@@ -77,8 +77,8 @@ def build_parallel_saga(app: App, ledger: list[str]) -> Any:
     return parallel
 
 
-def books(path: Path) -> list[str]:
-    connection = apsw.Connection(str(path))
+def books(url: str) -> list[str]:
+    connection = apsw.Connection(url.removeprefix("sqlite:///"))
     try:
         if not list(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger'")):
             return []
@@ -94,20 +94,20 @@ async def test_a_crash_at_any_await_undoes_each_once(point: str, tmp_path: Path)
     expected = ("RuntimeError", "the fourth fails")
     crashes = 0
     for nth in range(1, 500):
-        path = tmp_path / f"{nth}.db"
+        url = await fresh("sqlite", tmp_path, nth)
         clock, points = ManualClock(), CrashPoints()
         points.crash_at(point, nth=nth)
-        came = await until_crash(Process(path, build_saga, clock, points), (), points)
+        came = await until_crash(Process(url, build_saga, clock, points), (), points)
         if came is not None:
             assert came == expected
-            assert books(path) == DONE
+            assert books(url) == DONE
             break
         crashes += 1
-        if not await exists(path, clock):
-            assert books(path) == []
+        if not await exists(url, clock):
+            assert books(url) == []
             continue
-        assert await Process(path, build_saga, clock).take_over(clock) == expected
-        assert books(path) == DONE
+        assert await Process(url, build_saga, clock).take_over(clock) == expected
+        assert books(url) == DONE
     assert crashes >= 7, "fewer than its transactions"
 
 
@@ -118,13 +118,13 @@ async def test_two_crashes_in_a_row_undo_each_once(point: str, tmp_path: Path) -
     expected = ("RuntimeError", "the fourth fails")
     for nth in range(8, 30, 3):
         for again in (2, 4, 6):
-            path = tmp_path / f"{nth}-{again}.db"
+            url = await fresh("sqlite", tmp_path, f"{nth}-{again}")
             clock, points = ManualClock(), CrashPoints()
             points.crash_at(point, nth=nth)
-            if await until_crash(Process(path, build_saga, clock, points), (), points) is not None:
+            if await until_crash(Process(url, build_saga, clock, points), (), points) is not None:
                 continue
             more = CrashPoints()
-            second = Process(path, build_saga, clock, more)
+            second = Process(url, build_saga, clock, more)
             more.crash_at(point, nth=again)
             taking = asyncio.create_task(second.take_over(clock))
             while not more.crashed and not taking.done():  # noqa: ASYNC110 (set by the store's own thread)
@@ -133,8 +133,8 @@ async def test_two_crashes_in_a_row_undo_each_once(point: str, tmp_path: Path) -
                 await second.die()
                 taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
-            assert await Process(path, build_saga, clock).take_over(clock) == expected
-            assert books(path) == DONE
+            assert await Process(url, build_saga, clock).take_over(clock) == expected
+            assert books(url) == DONE
 
 
 @pytest.mark.slow
@@ -143,18 +143,73 @@ async def test_two_crashes_in_a_row_undo_each_once(point: str, tmp_path: Path) -
 async def test_parallel_branches_are_undone_each_once(point: str, tmp_path: Path) -> None:
     expected = ("RuntimeError", "the fourth fails")
     for nth in range(1, 500):
-        path = tmp_path / f"{nth}.db"
+        url = await fresh("sqlite", tmp_path, nth)
         clock, points = ManualClock(), CrashPoints()
         points.crash_at(point, nth=nth)
-        came = await until_crash(Process(path, build_parallel_saga, clock, points), (), points)
-        if came is None and not await exists(path, clock):
+        came = await until_crash(Process(url, build_parallel_saga, clock, points), (), points)
+        if came is None and not await exists(url, clock):
             continue
         if came is None:
-            came = await Process(path, build_parallel_saga, clock).take_over(clock)
+            came = await Process(url, build_parallel_saga, clock).take_over(clock)
         assert came == expected
-        written = books(path)
+        written = books(url)
         assert written[0] == "open"
         assert sorted(written[1:4]) == ["do 1", "do 2", "do 3"]
         assert written[4:] == ["undo 3", "undo 2", "undo 1"]
         if not points.crashed:
             break
+
+
+def build_plain_saga(app: App, ledger: list[str]) -> Any:
+    """The same with steps, for stores that have no transactions."""
+
+    @app.step
+    async def do(n: int) -> int:
+        ledger.append(f"do {n}")
+        if n == 4:
+            raise RuntimeError("the fourth fails")
+        return n
+
+    @app.step
+    async def undo(n: int) -> None:
+        ledger.append(f"undo {n}")
+
+    @app.workflow(name="saga")
+    async def saga() -> None:
+        for n in range(1, 6):
+            await outlast.compensate(undo, n)
+            await do(n)
+
+    return saga
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("store", ["postgres", "valkey"])
+async def test_a_crash_at_any_await_repeats_no_undo_that_is_recorded(store: str, tmp_path: Path) -> None:
+    expected = ("RuntimeError", "the fourth fails")
+    undone = {f"undo.undo#{n}" for n in range(1, 5)}
+    crashes = 0
+    for nth in range(1, 500):
+        url = await fresh(store, tmp_path, nth)
+        clock, points = ManualClock(), CrashPoints()
+        points.crash_at("*:reply", nth=nth)
+        came = await until_crash(Process(url, build_plain_saga, clock, points), (), points)
+        if came is None and not await exists(url, clock):
+            crashes += 1
+            continue
+        if came is None:
+            crashes += 1
+            kept = await recorded(url, clock, failures=True)
+            second = Process(url, build_plain_saga, clock)
+            assert await second.take_over(clock) == expected
+            assert not kept & second.performed(), "recorded before the crash, and run again"
+            numbers = [int(line.partition(" ")[2]) for line in second.ledger if line.startswith("undo")]
+            assert numbers == sorted(numbers, reverse=True)
+        else:
+            assert came == expected
+        entries = await recorded(url, clock, failures=False)
+        assert {entry for entry in entries if entry.startswith("undo.")} == undone
+        if not points.crashed:
+            break
+    assert crashes >= 10, "fewer than a start, a claim, steps, undos and an end need"

@@ -14,6 +14,8 @@ from outlast.model.event import UNDELIVERED, Event
 from outlast.store.port import DueKind
 from tests.acceptance.conftest import Place, status_is, until
 
+pytestmark = pytest.mark.on_cluster
+
 
 def listener(app: App) -> Any:
     @app.workflow

@@ -464,7 +464,7 @@ async def test_a_function_that_others_ask_for_does_nothing_durable(app: App):
 
         @outlast.update("charge")
         def charges() -> None:
-            charge()
+            charge()  # pyright: ignore[reportUnusedCoroutine]
 
         @outlast.update("checked")
         def checked() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import inspect
 from typing import Any
 
 import pytest
 
 import outlast
-from outlast import App, DeferredRejected, ExecutionNotFound, ExecutionRefused, InvalidInput, Retry
+from outlast import App, DeferredRejected, ExecutionNotFound, ExecutionRefused, InvalidInput, Retry, limits
 from outlast.app import store_for
 from tests.acceptance.conftest import Place, status_is, until
 
@@ -773,16 +774,88 @@ async def test_branches_nested_too_deeply_fail_at_the_call(app: App):
 
 
 async def test_many_waits_of_one_execution(clocked: Place):
-    """More than a suspension can name stay in memory, and go on all the same."""
     app = clocked.app()
-
-    @app.workflow
-    async def many(count: int) -> int:
-        return sum(await asyncio.gather(*(outlast.deferred(f"d{n}", int) for n in range(count))))
-
+    many = many_waits(app)
     async with app:
         few = await many.start(200)
         await status_is(few, "suspended")
         for n in range(200):
             await few.resolve(f"d{n}", 1)
         assert await few.result(timeout=30) == 200
+
+
+def many_waits(app: App) -> Any:
+    @app.workflow
+    async def many(count: int) -> int:
+        return sum(await asyncio.gather(*(outlast.deferred(f"d{n}", int) for n in range(count))))
+
+    return many
+
+
+async def test_more_waits_than_a_suspension_can_name_stay_in_memory_and_go_on(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(limits, "WAITS_MAX", 20)
+    app = clocked.app()
+    many = many_waits(app)
+    async with app:
+        handle = await many.start(21)
+        await until(lambda: "stays in memory while it waits: waits: 21" in caplog.text, "nobody said so")
+        assert (await handle.info()).status == "active"
+        for n in range(21):
+            await handle.resolve(f"d{n}", 1)
+        assert await handle.result(timeout=30) == 21
+        assert (await handle.info()).attempts == 1
+
+
+async def test_giving_up_a_wait_when_the_journal_is_full_is_said_and_the_code_goes_on(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """The note that a wait was given up is for readers: without room for it the code is not held up."""
+    monkeypatch.setattr(limits, "JOURNAL_MAX_ENTRIES", 3)
+
+    @app.step
+    async def work() -> int:
+        return 1
+
+    @app.workflow
+    async def gives_up() -> str:
+        waiting = asyncio.create_task(outlast.receive("never"))
+        done = [await work() for _ in range(3)]
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        try:
+            await work()
+        except outlast.LimitExceeded as full:
+            return f"{sum(done)} done, then {full.what} full"
+        return "no limit"
+
+    async with app:
+        handle = await gives_up.start()
+        assert await handle.result(timeout=20) == "3 done, then journal full"
+        assert len(await handle.journal()) == 3
+    assert "no room to note that receive 'never' was given up" in caplog.text
+
+
+async def test_awaiting_what_nothing_durable_can_end_is_warned_of_with_its_line(
+    app: App, caplog: pytest.LogCaptureFixture
+):
+    lines: list[int] = []
+
+    @app.workflow
+    async def stuck() -> None:
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lines.append(inspect.currentframe().f_lineno + 1)  # type: ignore[union-attr]
+        await never
+
+    async with app:
+        handle = await stuck.options(id="stuck").start()
+        await until(lambda: "no durable operation can end" in caplog.text, "nobody warned")
+        [warning] = [one.getMessage() for one in caplog.records if "no durable operation" in one.getMessage()]
+        assert warning == (
+            f"execution stuck awaits something that no durable operation can end, at {__file__}:{lines[0]}"
+        )
+        assert (await handle.info()).status == "active"
+        await handle.cancel()
+        with pytest.raises(outlast.ExecutionCancelled):
+            await handle.result(timeout=20)

@@ -14,6 +14,8 @@ import pytest
 from outlast import App, CodecError, LimitExceeded, Retry, Status, WrongPlace
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
+pytestmark = pytest.mark.on_cluster
+
 AT_ONCE = Retry(max_attempts=3, initial=0, jitter=0)
 
 

@@ -6,9 +6,18 @@ from pathlib import Path
 
 from outlast.store.port import Clock, Points
 from outlast.store.sqlite import SqliteStore
+from outlast.testing.conformance.harness import OwnTable
 
 
 class SqliteHarness:
+    own_table = OwnTable(
+        create="CREATE TABLE IF NOT EXISTS ledger (what TEXT NOT NULL)",
+        add="INSERT INTO ledger (what) VALUES ('done')",
+        read="SELECT what FROM ledger",
+        endless="WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+        reach_in="DELETE FROM outlast_execution",
+    )
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._number = 0

@@ -1,34 +1,19 @@
 """Random operations on PostgreSQL and the oracle: answers and whole states agree, and every promise holds.
 
-`OUTLAST_STATEFUL_EXAMPLES=2000` makes it a long run. A failure prints its operations and a blob that
-repeats them.
+`OUTLAST_STATEFUL_EXAMPLES=2000` makes it a long run. A failure prints its operations, the seed of the run, and a blob
+that repeats it (`seeded.py`).
 """
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from outlast.store.port import Store
 from outlast.store.postgres import PostgresStore
 from outlast.testing import ManualClock
 from outlast.testing.differential import StoreMachine
 from tests import postgres
-
-EXAMPLES = int(os.environ.get("OUTLAST_STATEFUL_EXAMPLES", "40"))
-
-SETTINGS = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=40,
-    deadline=None,
-    derandomize=False,
-    print_blob=True,
-    # An example opens a store and compares whole states after each of its steps: slow by design, not by accident.
-    suppress_health_check=[HealthCheck.too_slow],
-)
+from tests.conformance.seeded import agree
 
 
 class PostgresMachine(StoreMachine):
@@ -51,4 +36,4 @@ class PostgresMachine(StoreMachine):
 @pytest.mark.slow
 @pytest.mark.timeout(0)  # shrinking a failure takes its time; a long run is long on purpose
 def test_postgres_agrees_with_the_oracle():
-    run_state_machine_as_test(PostgresMachine, settings=SETTINGS)
+    agree(PostgresMachine, examples=32)

@@ -1,37 +1,24 @@
 """Random operations on SQLite and the oracle: answers and whole states agree, and every promise holds.
 
-`OUTLAST_STATEFUL_EXAMPLES=2000` makes it a long run. A failure prints its operations and a blob that
-repeats them.
+`OUTLAST_STATEFUL_EXAMPLES=2000` makes it a long run. A failure prints its operations, the seed of the run, and a blob
+that repeats it (`seeded.py`).
 """
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from outlast.store.port import Store
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import ManualClock
 from outlast.testing.differential import StoreMachine
+from tests.conformance.seeded import agree
 
-EXAMPLES = int(os.environ.get("OUTLAST_STATEFUL_EXAMPLES", "100"))
 # In memory where the system has such a place: an fsync per operation would only slow the search down.
 ROOM = "/dev/shm" if Path("/dev/shm").is_dir() else None
-
-SETTINGS = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=False,
-    print_blob=True,
-    # An example opens a store and compares whole states after each of its steps: slow by design, not by accident.
-    suppress_health_check=[HealthCheck.too_slow],
-)
 
 
 class SqliteMachine(StoreMachine):
@@ -59,4 +46,4 @@ class SqliteMachine(StoreMachine):
 @pytest.mark.slow
 @pytest.mark.timeout(0)  # shrinking a failure takes its time; a long run is long on purpose
 def test_sqlite_agrees_with_the_oracle():
-    run_state_machine_as_test(SqliteMachine, settings=SETTINGS)
+    agree(SqliteMachine, examples=100)

@@ -1,35 +1,20 @@
 """Random operations on Valkey and the oracle: answers and whole states agree, and every promise holds.
 
-`OUTLAST_STATEFUL_EXAMPLES=2000` makes it a long run. A failure prints its operations and a blob that
-repeats them.
+`OUTLAST_STATEFUL_EXAMPLES=2000` makes it a long run. A failure prints its operations, the seed of the run, and a blob
+that repeats it (`seeded.py`).
 """
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from outlast.store.port import Store
 from outlast.store.valkey import ValkeyStore
 from outlast.testing import ManualClock
 from outlast.testing.differential import StoreMachine
+from tests.conformance.seeded import agree
 from tests.conformance.valkey_audit import leaks
 from tests.conformance.valkey_harness import the_cluster, the_server
-
-EXAMPLES = int(os.environ.get("OUTLAST_STATEFUL_EXAMPLES", "12"))
-
-SETTINGS = settings(
-    max_examples=EXAMPLES,
-    stateful_step_count=50,
-    deadline=None,
-    derandomize=False,
-    print_blob=True,
-    # An example opens a store and compares whole states after each of its steps: slow by design, not by accident.
-    suppress_health_check=[HealthCheck.too_slow],
-)
 
 
 class ValkeyMachine(StoreMachine):
@@ -87,17 +72,17 @@ class ClusterMachine(StoreMachine):
 @pytest.mark.slow
 @pytest.mark.timeout(0)  # shrinking a failure takes its time; a long run is long on purpose
 def test_valkey_agrees_with_the_oracle():
-    run_state_machine_as_test(ValkeyMachine, settings=SETTINGS)
+    agree(ValkeyMachine, examples=20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 def test_valkey_in_several_partitions_agrees_with_the_oracle():
-    run_state_machine_as_test(PartitionedMachine, settings=SETTINGS)
+    agree(PartitionedMachine, examples=20)
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("valkey cluster")
 @pytest.mark.timeout(0)
 def test_a_cluster_agrees_with_the_oracle():
-    run_state_machine_as_test(ClusterMachine, settings=settings(SETTINGS, max_examples=max(1, EXAMPLES // 4)))
+    agree(ClusterMachine, examples=8)

@@ -51,9 +51,16 @@ def valkey_url(folder: Path) -> str:
     return f"{the_server('acceptance').url}?prefix={folder.name}"
 
 
+def cluster_url(folder: Path) -> str:
+    """The same on this process's cluster."""
+    return f"{the_cluster().url}?prefix={folder.name}"
+
+
 def check_leaks(url: str) -> None:
-    """After a test on a store of `valkey_url`."""
-    server, (_, _, prefix) = the_server("acceptance"), url.partition("?prefix=")
-    found = leaks(server, prefix)
+    """After a test on a store of `valkey_url` or `cluster_url`."""
+    prefix = url.partition("?prefix=")[2]
+    servers = the_cluster().primaries if "+cluster" in url else [the_server("acceptance")]
+    found = [leak for server in servers for leak in leaks(server, prefix)]
     assert not found, "\n".join(found)
-    server.ask("FLUSHALL", "SYNC")
+    for server in servers:
+        server.ask("FLUSHALL", "SYNC")

@@ -49,6 +49,20 @@ def test_every_scenario_leaves_its_rows(tmp_path: Path):
         (system, metric) for system in ("bare", "outlast") for metric in ("enqueue_per_s", "drain_per_s")
     }
     assert "without DBOS (QUICK)" in done.stdout
+    assert {row.metric for row in rows if row.scenario == "sleepers"} == {
+        "bytes_each",
+        "pages_bytes_each",
+        "threads",
+        "threads_more",
+        "files_more",
+        "wake_per_s",
+        "drain_per_s",
+        "late_p50_ms",
+        "late_p99_ms",
+    }
+    assert {(row.scenario, row.metric) for row in rows if row.scenario.startswith("wake-up-")} == {
+        (f"wake-up-{kind}", metric) for kind in ("resident", "evicted") for metric in ("p50_ms", "p99_ms")
+    }
     assert {row.workers for row in rows if row.scenario == "fairness"} == {4}
     assert {row.scenario for row in rows} >= {"claim-few", "claim-20000", "due-timer-few", "due-timer-20000"}
     assert all(row.store == "sqlite" and row.value >= 0 and row.unit for row in rows)

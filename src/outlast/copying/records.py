@@ -12,34 +12,29 @@ from typing import Any
 
 import msgspec
 
-from outlast.model.attempt import Attempt
-from outlast.model.completion import Completion
-from outlast.model.deferred import Deferred
-from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
-from outlast.model.flow import Dependency, Edge, Flow, Member, Summary
+from outlast.model.flow import Flow, Summary
 from outlast.model.frame import Frame
-from outlast.model.journal import JournalEntry
+from outlast.model.kinds import KINDS
 from outlast.model.lane import Lane, Quota
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.payload import Payload
 from outlast.model.record import Key, Record
-from outlast.model.tag import Tag
+from outlast.model.session import Session
 
 GATES: tuple[type[Record], ...] = (Lane, Quota)
 """Set for every partition: few, and made anew for the partitions of the target."""
 
+NOT_COPIED = frozenset({Session.KIND})
+"""Workers do not move: theirs end, and new ones begin."""
+
+LAST: tuple[type[Record], ...] = (Execution, Delivery)
 WALKED: tuple[type[Record], ...] = (
-    *(Flow, Summary, Member, Dependency, Payload, Attempt, JournalEntry, Deferred, Tag, Event, Edge, Completion),
-    Execution,
-    Delivery,
+    *(kind for kind in KINDS.values() if kind not in (*GATES, *LAST) and kind.KIND not in NOT_COPIED),
+    *LAST,
 )
 """The kinds in the order of copying. An execution comes after all that belongs to it, so that no worker ever sees half
 of one; what it owes to others comes after those others."""
-
-NOT_COPIED = frozenset({"session"})
-"""Workers do not move: theirs end, and new ones begin."""
 
 
 def placed(record: Record, partitions: int) -> Record:

@@ -187,4 +187,5 @@ class Reconcilers:
         if self._sharing is None:
             return True
         overdue_ms = now - item.due_at
-        return await self._sharing.owns(self._engine.partition_of(item.record), now, overdue_ms, row.interval_ms)
+        steal_after_ms = row.steal_after * row.interval_ms
+        return await self._sharing.owns(self._engine.partition_of(item.record), now, overdue_ms, steal_after_ms)

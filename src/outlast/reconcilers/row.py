@@ -8,6 +8,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from outlast.model.record import Record
+from outlast.reconcilers.sharing import STEAL_AFTER_INTERVALS
 from outlast.runtime.engine import Engine
 from outlast.store.port import EVERYTHING, Due, DueKind, Filter
 
@@ -37,5 +38,7 @@ class Row(Struct, frozen=True, kw_only=True):
     sweep: Sweep | None = None
     due: DueKind | None = None
     look: Look | None = None
+    steal_after: int = STEAL_AFTER_INTERVALS
+    """When an item is overdue by so many intervals, every process takes it, whoever's it is."""
     enabled: bool = True
     filter: Filter = EVERYTHING

@@ -23,8 +23,8 @@ class Sharing:
         self._owners: dict[int, str | None] = {}
         self._seen_at: dict[int, int] = {}
 
-    async def owns(self, partition: int, now: int, overdue_ms: int, interval_ms: int) -> bool:
-        if overdue_ms > STEAL_AFTER_INTERVALS * interval_ms:
+    async def owns(self, partition: int, now: int, overdue_ms: int, steal_after_ms: int) -> bool:
+        if overdue_ms > steal_after_ms:
             return True
         if now - self._seen_at.get(partition, -REFRESH_MS) >= REFRESH_MS:
             self._owners[partition] = rendezvous(partition, await self._live(partition, now))

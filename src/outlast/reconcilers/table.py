@@ -87,6 +87,8 @@ ROWS: tuple[Row, ...] = (
         what="an active execution whose worker's session lapsed: the attempt is interrupted, another may claim it",
         due=DueKind.LEASE,
         interval_ms=1_000,
+        # Where one worker died others may have: the owner is then one whose own session has not lapsed yet.
+        steal_after=1,
         batch=200,
         repair=tells(_lease_lost),
     ),

@@ -7,7 +7,6 @@ next is begun. It does not matter whether the execution runs elsewhere, sleeps, 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
 from outlast.runtime.endings import Diverged, Ending, Gone, Raised
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.runtime.rehearsal import PATIENCE_S, Rehearsal, as_claimed
+from outlast.runtime.rehearsal import PATIENCE_S, Rehearsal, as_claimed, played
 from outlast.runtime.signals import Stopped
 
 if TYPE_CHECKING:
@@ -46,15 +45,12 @@ class Inquiries:
             return live.asked.inquire(name, data)
         definition = self._definition_of(execution.workflow, execution.version)
         inquiry = _Inquiry(self._parts, await as_claimed(self._parts, execution), definition, name, data)
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                ending = await inquiry.run()
-        except TimeoutError:
-            lines = ", ".join(inquiry.lines()) or "an unknown line"
-            inquiry.lose("it took too long")  # or its code would go on
+        ending, lines = await played(inquiry, PATIENCE_S)
+        if ending is None:
+            where = ", ".join(lines) or "an unknown line"
             raise TimeoutError(
-                f"the code of execution {execution.id!r} does not come to rest within {PATIENCE_S:g} s, at {lines}"
-            ) from None
+                f"the code of execution {execution.id!r} does not come to rest within {PATIENCE_S:g} s, at {where}"
+            )
         return await self._answer(execution, inquiry, ending)
 
     async def _answer(self, execution: Execution, inquiry: _Inquiry, ending: Ending) -> bytes:

@@ -7,7 +7,6 @@ written down.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from msgspec import Struct, structs
 
@@ -49,13 +48,19 @@ class Rehearsed(Struct, frozen=True, kw_only=True):
 async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinition) -> Rehearsed:
     """Reads the input and the journal from the store of `parts`, and writes nothing."""
     attempt = Rehearsal(parts, await as_claimed(parts, execution), workflow)
-    ending: Ending = Gone("it took too long")
-    with suppress(TimeoutError):
-        async with asyncio.timeout(PATIENCE_S):
-            ending = await attempt.run()
-    found = Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow))
-    attempt.lose("it took too long")  # code that has not ended by now must not go on
-    return found
+    ending, lines = await played(attempt, PATIENCE_S)
+    return Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow, lines))
+
+
+async def played(attempt: Rehearsal, patience_s: float) -> tuple[Ending | None, list[str]]:
+    """How it ended, or None if it does not; and where its code stood then. It does not go on, however this ends."""
+    running = asyncio.ensure_future(attempt.run())
+    try:
+        await asyncio.wait((running,), timeout=patience_s)
+        return (running.result() if running.done() else None), attempt.lines()
+    finally:
+        attempt.lose("it took too long")
+        await asyncio.wait((running,))
 
 
 async def as_claimed(parts: Parts, execution: Execution) -> ClaimedExecution:
@@ -67,15 +72,17 @@ async def as_claimed(parts: Parts, execution: Execution) -> ClaimedExecution:
     return ClaimedExecution(structs.replace(execution, cancel_requested=False, resumed=True), data)
 
 
-def _divergence(attempt: Rehearsal, ending: Ending, workflow: WorkflowDefinition) -> Divergence | None:
+def _divergence(
+    attempt: Rehearsal, ending: Ending | None, workflow: WorkflowDefinition, lines: list[str]
+) -> Divergence | None:
     match ending:
         case Diverged(error):
             return _of(error, workflow)
         case Raised(error) if not attempt.began:
             return Divergence(expected="its arguments", actual=f"something else: {error}", line=place_of(workflow))
-        case Gone() if not attempt.reached_end:
-            lines = ", ".join(attempt.lines()) or place_of(workflow)
-            return Divergence(expected="the next operation", actual="nothing: it waits for ever", line=lines)
+        case None | Gone() if not attempt.reached_end:
+            line = ", ".join(lines) or place_of(workflow)
+            return Divergence(expected="the next operation", actual="nothing: it waits for ever", line=line)
         case Completed() | Raised() | Gone():
             return None
         case _:

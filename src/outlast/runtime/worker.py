@@ -343,7 +343,8 @@ class Worker:
             async with engine.timing.limit(options.lease_ttl_ms / 3_000):
                 await engine.group.commit(said)
         except (OutlastError, TimeoutError) as error:
-            _log.warning("what worker %s offers could not be said, and is tried again: %s", options.name, error)
+            what = str(error) or "no answer in time"
+            _log.warning("what worker %s offers could not be said, and is tried again: %s", options.name, what)
         else:
             self._offered = serves
 

@@ -91,7 +91,8 @@ class PostgresServer:
 
     @classmethod
     def at(cls, url: str) -> PostgresServer:
-        return cls(url)
+        # With a query, as that of a server of one's own has: options are appended to it.
+        return cls(url if "?" in url else f"{url}?sslmode=prefer")
 
     def __enter__(self) -> PostgresServer:
         return self

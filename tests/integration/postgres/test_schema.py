@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+import outlast
 from outlast.app import App, store_for
 from outlast.errors import InvalidConfig, SchemaOutdated, SchemaTooNew, StoreError
 from outlast.model.kinds import KINDS
@@ -114,12 +115,111 @@ async def test_a_newer_schema_is_not_touched(database: str):
     store = PostgresStore(database)
     await store.migrate()
     connection = await asyncpg.connect(database)
-    await connection.execute("UPDATE outlast.meta SET value = '99' WHERE name = 'schema'")
+    await connection.execute("UPDATE outlast.meta SET value = '99' WHERE name IN ('schema', 'oldest')")
     with pytest.raises(SchemaTooNew):
         await store.open()
     with pytest.raises(SchemaTooNew):
         await store.migrate()
     await connection.close()
+
+
+NEXT_RELEASE = """
+ALTER TABLE outlast.execution ADD COLUMN colour text COLLATE "C" NOT NULL DEFAULT 'blue', ADD COLUMN weight bigint;
+ALTER TABLE outlast.journal ADD COLUMN cost bigint NOT NULL DEFAULT 0;
+CREATE TABLE outlast.shelf (partition int NOT NULL, id text, PRIMARY KEY (partition, id));
+CREATE INDEX execution_colour ON outlast.execution (colour);
+UPDATE outlast.meta SET value = '2' WHERE name = 'schema';
+"""
+
+
+async def test_this_release_runs_on_the_schema_of_the_next(database: str):
+    """While a deploy rolls: the new one has migrated, the old one is still at work, and may even begin."""
+    app = App(database, lease_ttl="1s")
+
+    @app.step
+    async def one() -> int:
+        return 1
+
+    @app.workflow
+    async def two(number: int) -> int:
+        await outlast.sleep("10ms")
+        return await one() + await one() + number
+
+    connection = await asyncpg.connect(database)
+    async with app:
+        assert await two(1) == 3
+        before = await two.options(delay="300ms").start(2)
+        await connection.execute(NEXT_RELEASE)
+        assert await two(3) == 5
+        assert await before.result(timeout=20) == 4
+    async with app:  # which migrates, and finds nothing to do
+        assert await two(4) == 6
+        await connection.execute("SELECT outlast.start('two', '{\"number\": 5}', 'by-sql')")
+        assert await two.execution("by-sql").result(timeout=20) == 7
+    await connection.execute("DROP FUNCTION outlast." + next(name for name in FUNCTIONS if name.startswith("claim_")))
+    async with app:  # a fallback: its functions are made again, the schema stays
+        assert await two(5) == 7
+    assert await connection.fetchval("SELECT value FROM outlast.meta WHERE name = 'schema'") == "2"
+    assert {row[0] for row in await connection.fetch("SELECT colour FROM outlast.execution")} == {"blue"}
+    await connection.close()
+
+
+@pytest.mark.slow
+async def test_large_tables_in_hash_partitions_do_all_the_same(database: str):
+    await PostgresStore(f"{database}&partitions=16").migrate()
+    connection = await asyncpg.connect(database)
+    script = files("outlast.store.postgres").joinpath("migrations", "partitioned.sql").read_text()
+    await connection.execute(script.replace(":'parts'", "'4'"))
+    app = App(database, lease_ttl="1s")
+
+    @app.step
+    async def one() -> int:
+        return 1
+
+    @app.workflow
+    async def child(number: int) -> int:
+        return number
+
+    @app.workflow(timeout="30s", deadline="1h")
+    async def parent(number: int) -> int:
+        await outlast.sleep("10ms")
+        word = await outlast.receive("word", int)
+        return await child(number) + await one() + word
+
+    async with app:
+        handles = [await parent.options(id=f"p{n}", tags={"n": str(n)}).start(n) for n in range(40)]
+        for handle in handles:
+            await handle.send("word", 100)
+        assert [await handle.result(timeout=30) for handle in handles] == [n + 101 for n in range(40)]
+        cancelled = await parent.options(id="cancelled").start(1)
+        await cancelled.cancel()
+        await connection.execute("SELECT outlast.start('child', '{\"number\": 7}', 'by-sql')")
+        assert await child.execution("by-sql").result(timeout=20) == 7
+        assert await app.count(tags={"n": "3"}) == 1
+        assert await connection.fetchval("SELECT count(DISTINCT tableoid) FROM outlast.execution") == 4
+        assert len([one async for one in firsts(app.completions(), 80)]) == 80
+        await asyncio.sleep(0.1)
+        assert await app.purge("0s") > 80
+    assert not [check for check in (await look(database)).checks if check.grade is Grade.WRONG]
+    await actors_start(database)
+    with pytest.raises(asyncpg.PostgresError, match="not empty"):
+        await connection.execute(script.replace(":'parts'", "'4'"))
+    await connection.close()
+
+
+async def actors_start(database: str) -> None:
+    store = PostgresStore(database)
+    await store.open()
+    await actors.start(store)
+    await store.close()
+
+
+async def firsts(feed: Any, number: int) -> AsyncIterator[Any]:
+    async for one in feed:
+        yield one
+        number -= 1
+        if not number:
+            return
 
 
 async def test_partitions_are_chosen_once(database: str):
@@ -159,6 +259,10 @@ async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(databa
     try:
         async with app:  # which migrates, and finds nothing to do
             assert await two() == 2
+            client = await asyncpg.connect(least)
+            await client.execute("SELECT outlast.start('two', id => 'by-sql')")
+            await client.close()
+            assert await two.execution("by-sql").result(timeout=20) == 2
         await connection.execute("DELETE FROM outlast.meta WHERE name = 'schema'")
         await connection.execute("INSERT INTO outlast.meta VALUES ('schema', '0')")
         with pytest.raises(StoreError, match="grants"):

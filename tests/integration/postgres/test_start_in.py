@@ -146,7 +146,7 @@ INSERT = "INSERT INTO public.orders VALUES (:id)"
 
 def alchemy(url: str, driver: str) -> Any:
     parts = urlsplit(url)
-    query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+    query = {name: values[0] for name, values in parse_qs(parts.query).items() if name == "host"}
     return sqlalchemy.URL.create(
         f"postgresql+{driver}",
         username=parts.username,

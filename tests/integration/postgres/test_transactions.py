@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -419,6 +420,27 @@ async def test_sql_that_takes_too_long_is_stopped_and_nobody_else_is_harmed(app:
     async with app:
         assert await (await pay.start()).result(timeout=30) == ["TimeoutError", "TimeoutError", "int"]
     assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
+async def test_a_process_that_stands_still_has_not_used_up_the_time(app: App, bank: Any):
+    calls: list[int] = []
+
+    @app.transaction(timeout="200ms")
+    async def deposit() -> None:
+        calls.append(1)
+        await outlast.connection().execute("UPDATE account SET cents = cents + 1 WHERE name = 'bob'")
+        if len(calls) == 1:
+            time.sleep(1)  # noqa: ASYNC251 (as when it is frozen)
+        await asyncio.sleep(0.01)
+
+    @app.workflow
+    async def pay() -> None:
+        await deposit()
+
+    async with app:
+        await pay()
+    assert len(calls) == 2
+    assert (await balances(bank))["bob"] == 1
 
 
 async def test_while_it_runs_others_tell_its_execution_what_they_want(app: App, bank: Any):

@@ -85,6 +85,7 @@ async def away(server: ValkeyServer, how: str) -> AsyncIterator[None]:
             os.kill(server.pid, signal.SIGCONT)
         else:
             await asyncio.to_thread(server.start)
+            await until(lambda: b"cluster_state:ok" in server.ask("CLUSTER", "INFO"), "the others know it again")
 
 
 @pytest.mark.parametrize("how", ["frozen", "dead"])

@@ -27,6 +27,9 @@ def migrations() -> dict[int, str]:
 
 
 SCHEMA = max(migrations())
+OLDEST = 1
+"""Code of this schema or a later one works on `SCHEMA`. Migrations add (tables, columns with a default); one that takes
+something away raises this number, one release after the last that used it: while a deploy rolls, both are at work."""
 
 
 class Meta(NamedTuple):
@@ -36,6 +39,11 @@ class Meta(NamedTuple):
     partitions: int = 0
     identity: str = ""
     """No other database has the same."""
+    oldest: int = 0
+    """The oldest code that can work with it."""
+
+    def is_too_new(self) -> bool:
+        return self.schema > SCHEMA and not 0 < self.oldest <= SCHEMA
 
 
 async def schema_of(session: Session) -> Meta:
@@ -48,7 +56,9 @@ async def schema_of(session: Session) -> Meta:
     number, partitions = meta.get("schema", "0"), meta.get("partitions", "0")
     if not (number.isdecimal() and partitions.isdecimal()):
         raise StoreCorrupt(f"outlast.meta says schema {number!r} and partitions {partitions!r}: restore a backup")
-    return Meta(int(number), int(partitions), " ".join((meta.get("identity", ""), rows[0]["database"])))
+    oldest = meta.get("oldest", number)
+    identity = " ".join((meta.get("identity", ""), rows[0]["database"]))
+    return Meta(int(number), int(partitions), identity, int(oldest) if oldest.isdecimal() else 0)
 
 
 async def check_schema(session: Session) -> Meta:
@@ -59,7 +69,7 @@ async def check_schema(session: Session) -> Meta:
         raise SchemaMissing("there is no Outlast schema in this database yet: run migrate() first")
     if found < SCHEMA:
         raise SchemaOutdated(f"the database has schema {found}, this version of Outlast needs {SCHEMA}: run migrate()")
-    if found > SCHEMA:
+    if meta.is_too_new():
         raise SchemaTooNew(found, SCHEMA)
     missing = await _missing(session)
     if missing:
@@ -75,27 +85,34 @@ async def _missing(session: Session) -> list[str]:
 
 async def is_current(session: Session, partitions: int | None) -> bool:
     """Whether there is nothing to do: then a role that may not change the schema can call migrate too."""
-    found, stored, _ = await schema_of(session)
-    if found > SCHEMA:
+    meta = await schema_of(session)
+    found, stored = meta.schema, meta.partitions
+    if meta.is_too_new():
         raise SchemaTooNew(found, SCHEMA)
     if found and partitions not in (None, stored):
         raise InvalidConfig(f"this store was created with {stored} partitions; ?partitions={partitions} comes too late")
-    return found == SCHEMA and not await _missing(session)
+    return found >= SCHEMA and not await _missing(session)
 
 
 async def migrate(session: Session, partitions: int | None) -> int:
     """Apply what is missing, inside the caller's transaction."""
     await session.rows(statement("migrate:lock"))
-    found = (await schema_of(session)).schema
-    if found > SCHEMA:
+    meta = await schema_of(session)
+    found = meta.schema
+    if meta.is_too_new():
         raise SchemaTooNew(found, SCHEMA)
     texts = [text for number, text in migrations().items() if number > found]
     missing = await _missing(session) if found else list(FUNCTIONS)
     texts += [FUNCTIONS[name] for name in missing]
-    if any(name in FACE for name in missing):
+    if any(name in FACE for name in missing) and found <= SCHEMA:
         texts.append(FACE)
     if texts:
-        stored = {"schema": str(SCHEMA), "partitions": str(partitions or PARTITIONS_DEFAULT)}
         await session.script(";\n".join(texts))
+    if texts and found <= SCHEMA:
+        stored = {
+            "schema": str(SCHEMA),
+            "partitions": str(partitions or PARTITIONS_DEFAULT),
+            "oldest": str(OLDEST),
+        }
         await session.rows(statement("migrate:write"), stored)
     return SCHEMA

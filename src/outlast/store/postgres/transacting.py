@@ -43,6 +43,8 @@ _NEVER = {
 }
 GRACE_MS = 2_000
 """So much later than the process, the server itself stops what takes too long; so long a rollback may take."""
+LATE_S = 0.5
+"""A limit that is noticed so much later than it passed was not the function's to keep."""
 CHANCES = 20
 _LOST = {"57P01", "57P02", "57P03"}
 
@@ -184,18 +186,18 @@ async def transact(
                 return changes if (raised := await _committed(session, time, changes)) is None else raised
             await _rolled_back(session)
             return Transacted(time.saw(0), raised=changes)
-        except BaseException as error:
-            if sqlstate(error) == REFUSED:
-                await _rolled_back(session)
-            else:
-                session.connection.terminate()
+        except Exception:
+            await _rolled_back(session)
+            raise
+        except BaseException:
+            session.connection.terminate()
             raise
 
     for _ in range(CHANCES):
         try:
             done = await own.call("transact", once, transaction=None)
-        except KeyTaken:
-            continue  # somebody recorded it just now, or the lease is lost: look again
+        except (KeyTaken, StoodStill):
+            continue  # somebody recorded it just now, the lease is lost, or no time has passed: look again
         if isinstance(done, Transacted):
             return done
         return await pool.call("transact", lambda session: _heard(session, time, done), writes=False)  # noqa: B023
@@ -218,6 +220,8 @@ async def _done(session: Session, body: Body, limit_ms: int) -> Changes | Except
         return await _called(mine, body, limit_ms)
     except _Crashed as crashed:
         raise crashed.crash from None
+    except StoodStill:
+        raise
     except Exception as raised:
         anew = mine.must_be_done_anew()
         if anew is not None:
@@ -267,6 +271,10 @@ async def _rolled_back(session: Session) -> None:
             session.connection.terminate()
 
 
+class StoodStill(StoreUnavailable):
+    """The process was frozen, or its event loop blocked: that is no time of the user's function."""
+
+
 class _Crashed(BaseException):
     def __init__(self, crash: BaseException) -> None:
         self.crash = crash
@@ -289,11 +297,14 @@ async def _called(mine: SqlConnection, body: Body, limit_ms: int) -> Changes:
 
 
 async def _within(doing: Awaitable[T], limit_ms: int) -> T:
-    limit = asyncio.timeout(limit_ms / 1_000)
+    limit, clock = asyncio.timeout(limit_ms / 1_000), asyncio.get_running_loop().time
+    over_s = clock() + limit_ms / 1_000
     try:
         async with limit:
             return await doing
     except TimeoutError:
+        if limit.expired() and clock() > over_s + LATE_S:
+            raise StoodStill(f"the process stood still for {clock() - over_s:.1f} s") from None
         if limit.expired():
             raise TimeoutError(f"the transaction took longer than {limit_ms / 1_000:g} s") from None
         raise

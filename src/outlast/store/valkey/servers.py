@@ -290,8 +290,9 @@ class Servers:
 
     async def call_keys(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
         answers: dict[str, Any] = {}
-        waited_s, delay_s = 0.0, 0.0
+        began_s, delay_s, rounds = time.monotonic(), 0.0, 0
         while True:
+            rounds += 1
             problem: OutlastError | None = None
             left = {key: argument for key, argument in asked.items() if key not in answers}
             try:
@@ -304,16 +305,14 @@ class Servers:
                 problem = error
             if len(answers) == len(asked):
                 return answers
-            if waited_s >= PATIENCE_S:
+            # At least twice: one answer that took long is no reason to give up.
+            if rounds > 1 and time.monotonic() - began_s >= PATIENCE_S:
                 raise problem or StoreUnavailable(f"{name} was sent from server to server: try again")
-            if problem is not None:
+            if problem is not None:  # else a redirection or a missing library: at once, but not for ever
                 delay_s = min(0.2, delay_s * 2 or 0.01)
-                waited_s += delay_s
                 await asyncio.sleep(delay_s)
                 with suppress(OutlastError):  # the next round tells what is wrong
                     await self.learn()
-            else:
-                waited_s += 0.01  # a redirection or a missing library: at once, but not for ever
 
     async def _round(
         self, name: str, left: Mapping[str, Arguments], answers: dict[str, Any], *, writes: bool

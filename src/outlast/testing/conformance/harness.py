@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import pytest
 import pytest_asyncio
+from msgspec import Struct
 
 from outlast.store.port import Clock, Points, Store
 from outlast.testing.clock import ManualClock
@@ -23,8 +24,23 @@ from outlast.testing.points import CrashPoints
 T = TypeVar("T")
 
 
+class OwnTable(Struct, frozen=True, kw_only=True):
+    """Statements on a table of the user's own in the store's database, for a store that has transactions."""
+
+    create: str
+    """… unless it is there."""
+    add: str
+    """One row more."""
+    read: str
+    """Its rows."""
+    endless: str
+    """One that does not end by itself."""
+    reach_in: str
+    """One that changes a table of Outlast's."""
+
+
 class StoreHarness(Protocol):
-    """How the suite reaches one kind of store."""
+    """How the suite reaches one kind of store. One whose store has transactions also has `own_table: OwnTable`."""
 
     def new(self, *, clock: Clock, points: Points | None = None) -> Store:
         """A store object on the current database, not yet open: another process, as far as it can tell."""
@@ -47,6 +63,10 @@ class World:
         self.clock = ManualClock()
         self._open: list[Store] = []
         self._migrated = False
+
+    @property
+    def own_table(self) -> OwnTable | None:
+        return getattr(self.harness, "own_table", None)
 
     async def begin(self) -> None:
         """Begin again, on an empty database at the same time of day."""

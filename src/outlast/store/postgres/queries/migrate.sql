@@ -13,8 +13,9 @@ SELECT name, value, current_database()::text AS database FROM outlast.meta
 -- part: write
 -- The number of partitions and the identity are fixed when the store is created.
 INSERT INTO outlast.meta AS m (name, value)
-VALUES ('schema', :schema), ('partitions', :partitions), ('identity', gen_random_uuid()::text)
-ON CONFLICT (name) DO UPDATE SET value = CASE m.name WHEN 'schema' THEN excluded.value ELSE m.value END
+VALUES ('schema', :schema), ('partitions', :partitions), ('oldest', :oldest),
+  ('identity', gen_random_uuid()::text)
+ON CONFLICT (name) DO UPDATE SET value = CASE WHEN m.name IN ('schema', 'oldest') THEN excluded.value ELSE m.value END
 
 -- part: functions
 SELECT p.proname::text AS name FROM pg_catalog.pg_proc AS p

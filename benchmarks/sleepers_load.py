@@ -1,0 +1,101 @@
+"""Outlast's sleepers, as a process of its own: its arguments are a file, how many sleep, and how many are due in turn.
+
+The store has a clock that this process turns, but for the lateness, which is by the store's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+
+import apsw
+
+import outlast
+from benchmarks.holding import holding, percentile
+from outlast import App
+from outlast.app import store_for
+from outlast.authoring.workflow import AsyncWorkflow
+from outlast.testing import ManualClock
+
+BATCH = 1_000
+WARM_UP = 10_000
+"""So many fill some of what is bounded, whatever sleeps. What SQLite keeps in memory (at most 32 MiB of pages for each
+connection) is part of `bytes_each`, and shown apart as `pages_bytes_each`."""
+APART_S = 0.01
+
+
+def build(app: App) -> tuple[AsyncWorkflow[[float], float], AsyncWorkflow[[], int]]:
+    @app.workflow
+    async def sleeper(until_s: float) -> float:
+        """How late it was woken, by the store's clock."""
+        await outlast.sleep_until(datetime.fromtimestamp(until_s, UTC))
+        return outlast.now().timestamp() - until_s
+
+    @app.workflow
+    async def awake() -> int:
+        return 1
+
+    return sleeper, awake
+
+
+async def main(file: str, count: int, spread: int) -> dict[str, float]:
+    warm_up = min(WARM_UP, count // 5)
+    clock, url = ManualClock(), f"sqlite:///{file}?synchronous=FULL"
+    turned = App(url, store=lambda: store_for(url, clock=clock), lease_ttl="1d")
+    sleeper, awake = build(turned)
+    figures: dict[str, float] = {}
+    async with turned:
+        hour_s = clock.now_ms() / 1_000 + 3_600
+        await asleep(turned, sleeper, hour_s, warm_up)
+        before, pages_before = holding(), apsw.memory_used()
+        await asleep(turned, sleeper, hour_s, count)
+        after, pages_after = holding(), apsw.memory_used()
+        figures |= {
+            "bytes_each": max(0, after.resident_bytes - before.resident_bytes) / (count - warm_up),
+            "pages_bytes_each": (pages_after - pages_before) / (count - warm_up),
+            "threads": after.threads,
+            "threads_more": after.threads - before.threads,
+            "files_more": after.files - before.files,
+        }
+        began_s = time.perf_counter()
+        clock.advance(timedelta(hours=1, seconds=1))
+        await until_count(turned, "succeeded", count)
+        figures["wake_per_s"] = count / (time.perf_counter() - began_s)
+    async with turned.client():
+        for begin in range(0, count, BATCH):
+            await turned.start_many(awake.bind() for _ in range(begin, min(begin + BATCH, count)))
+    began_s = time.perf_counter()
+    async with turned:
+        await until_count(turned, "succeeded", 2 * count)
+        figures["drain_per_s"] = count / (time.perf_counter() - began_s)
+    return figures | await lateness(f"{file}.late", spread)
+
+
+async def asleep(app: App, sleeper: AsyncWorkflow[[float], float], until_s: float, count: int) -> None:
+    """Until so many sleep in all."""
+    there = await app.count(workflow="sleeper")
+    for begin in range(there, count, BATCH):
+        await app.start_many(sleeper.bind(until_s) for _ in range(begin, min(begin + BATCH, count)))
+    await until_count(app, "suspended", count)
+
+
+async def until_count(app: App, status: str, count: int) -> None:
+    while await app.count(status=status) < count:  # noqa: ASYNC110 (all of them at once is nobody's event)
+        await asyncio.sleep(0.05)
+
+
+async def lateness(file: str, spread: int) -> dict[str, float]:
+    app = App(f"sqlite:///{file}?synchronous=FULL")
+    sleeper, _ = build(app)
+    async with app:
+        first_s = time.time() + 3 + spread / 500
+        handles = await app.start_many(sleeper.bind(first_s + n * APART_S) for n in range(spread))
+        late_ms = [await handle.result() * 1_000 for handle in handles]
+    return {"late_p50_ms": percentile(late_ms, 50), "late_p99_ms": percentile(late_ms, 99)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))), flush=True)

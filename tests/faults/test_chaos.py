@@ -1,0 +1,25 @@
+"""Workers killed and frozen, the server restarted: everything succeeds, once. A small one; `chaos.py` has the whole."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from outlast.testing.postgres_server import PostgresServer
+from tests.faults.chaos import FULL, Chaos, Plan
+
+SMALL = Plan(executions=250, lease_s=5.0, restarts=2, restart_every_s=5.0, limit_s=100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(FULL.limit_s + 60 if os.environ.get("OUTLAST_TEST_CHAOS") == "full" else 150)
+async def test_everything_succeeds_once_whatever_happens_to_workers_and_server():
+    plan = FULL if os.environ.get("OUTLAST_TEST_CHAOS") == "full" else SMALL
+    with PostgresServer.launch(settings={"fsync": "on"}) as server:
+        report = await Chaos(server, plan).run()
+    print(report)
+    assert report.kills >= 2
+    assert report.restarts >= 1
+    # How long it then waits for a worker with room is a matter of how many there are.
+    assert max(report.noticed_s, default=0.0) <= 2 * plan.lease_s
