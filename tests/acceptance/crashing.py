@@ -23,19 +23,21 @@ from outlast.runtime.engine import Engine
 from outlast.testing import Crash, CrashPoints, ManualClock
 from tests import postgres
 from tests.acceptance.waiting_workflows import Script, World
-from tests.conformance.valkey_harness import valkey_url
+from tests.conformance.valkey_harness import the_server
 
 Build = Callable[[App, list[str]], Any]
 """Registers a workflow on an app, whose steps write to the ledger, and returns it."""
 
 
 async def fresh(store: str, folder: Path, name: object) -> str:
-    """The URL of an empty store of that kind."""
+    """The URL of an empty store of that kind. What an earlier one left is gone, or out of the way."""
     match store:
         case "postgres":
             return await postgres.empty()
         case "valkey":
-            return f"{valkey_url(folder)}-{name}"
+            server = the_server("crashes")
+            server.ask("FLUSHALL", "SYNC")
+            return f"{server.url}?prefix={folder.name}-{name}"
         case _:
             return f"sqlite:///{folder}/{name}.db"
 
