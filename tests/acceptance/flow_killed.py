@@ -17,19 +17,20 @@ OUTPUTS = {"a": 1, "b": 2, "c": 3, "d": 6, "e": 7}
 UPSTREAMS = {"a": 0, "b": 1, "c": 2, "d": 3, "e": 1}
 
 
+def register(app: App) -> None:
+    @app.workflow
+    async def number(x: int) -> int:
+        return x
+
+    @app.workflow
+    async def total(xs: list[int]) -> int:
+        return sum(xs)
+
+
 def build(app: App, *, again: bool = False) -> Any:
-    if again:
-        number, total = app.registry.newest("number"), app.registry.newest("total")
-    else:
-
-        @app.workflow
-        async def number(x: int) -> int:
-            return x
-
-        @app.workflow
-        async def total(xs: list[int]) -> int:
-            return sum(xs)
-
+    if not again:
+        register(app)
+    number, total = app.registry.newest("number"), app.registry.newest("total")
     flow = app.flow("killed", id="killed")
     a = flow.add("a", number, 1)
     b = flow.add("b", total, [a.output, 1])

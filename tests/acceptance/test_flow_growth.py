@@ -84,7 +84,7 @@ async def test_a_flow_that_is_cancelled_does_not_grow(app: App):
         engine.flows.heads = stopped_meanwhile  # type: ignore[method-assign]
         await app.execution("f/late").send("go", 1)
         await app.execution("f/late").result("20s")
-        engine.flows.heads = heads  # type: ignore[method-assign]
+        engine.flows.heads = heads
         assert said
         assert "does not grow" in said[0]
 

@@ -96,7 +96,7 @@ class Mortal:
                 self._die()
             return committed
 
-        self._store.commit = mortal  # type: ignore[method-assign]
+        self._store.commit = mortal
         self.app = App(place.url, store=lambda: self._store, lease_ttl="1d", reconcile_shared=False, resident=0)
 
     def _die(self) -> None:

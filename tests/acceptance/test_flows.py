@@ -269,7 +269,7 @@ async def test_a_large_flow_is_staged_and_opened_as_a_whole(place: Place):
             seen.append((await app.count(), len(seen)))
             return await commit(changes)
 
-        client._engine.commit = watched  # type: ignore[method-assign]
+        client._engine.commit = watched
         await flow.start()
         assert len(seen) > 3
         assert {count for count, _ in seen} == {0}
