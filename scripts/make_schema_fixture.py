@@ -17,7 +17,7 @@ import apsw
 
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Insert, Put
-from outlast.model.flow import Edge, Flow, FlowState
+from outlast.model.flow import Dependency, Edge, Flow, FlowState, Member, Summary
 from outlast.model.lane import Lane, Quota
 from outlast.model.record import Now, Record
 from outlast.model.retry import RetryPolicy
@@ -122,6 +122,9 @@ async def gates(story: Story) -> None:
         Lane(partition=0, namespace=NS, lane="slow", paused=True),
         Quota(partition=0, namespace=NS, name="stripe", free=20),
         Flow(namespace=NS, id="nightly", state=FlowState.OPEN, created_at=Now(), change_id="flow"),
+        Summary(namespace=NS, id="nightly", members=1, change_id="flow"),
+        Member(namespace=NS, execution="held", flow="nightly", name="held", change_id="flow"),
+        Dependency(namespace=NS, execution="succeeded", downstream="held", change_id="flow"),
         Edge(
             namespace=NS, execution="held", upstream="succeeded", answer="satisfied", answered_at=Now(), change_id="e"
         ),

@@ -8,6 +8,9 @@ from pathlib import Path
 import apsw
 
 from outlast.machine import facts
+from outlast.machine.changes import Changes, Insert
+from outlast.model.flow import Flow, FlowState, Member, Summary
+from outlast.model.record import Now
 from outlast.runtime.engine import Engine
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import ManualClock
@@ -75,6 +78,20 @@ async def _due(engine: Engine, n: int) -> None:
     await engine.tell(NS, f"slow-{n}", start(f"slow-{n}", timeout_ms=1 + n, tags=TAGS))
     await claim(engine.store, f"claim-{n}", worker=f"dead-{n}")
     await engine.store.renew(f"idle-{n}", lease_ttl_ms=1_000)
+    flow_id, soon = f"flow-{n}", Now(1 + n)
+    flow = Flow(
+        namespace=NS,
+        id=flow_id,
+        state=FlowState.STOPPED,
+        created_at=Now(),
+        cancel_at=soon,
+        purge_at=soon,
+        change_id=flow_id,
+    )
+    summary = Summary(namespace=NS, id=flow_id, check_at=soon, depend_at=soon, change_id=flow_id)
+    member = Member(namespace=NS, execution=f"{flow_id}/a", flow=flow_id, name="a", siblings_at=soon, change_id=flow_id)
+    writes = (Insert(flow), Insert(summary), Insert(member))
+    await engine.commit(Changes(id=flow_id, partition=0, anchors=(flow.key,), writes=writes))
 
 
 def _multiply(connection: apsw.Connection, table: str, key: str, sample: str, count: int) -> None:

@@ -133,6 +133,11 @@ CALLS: dict[str, tuple[Call, set[str], str]] = {
     "due retention": (lambda s: s.due(DueKind.RETENTION, limit=5), {"outlast_execution_retention"}, NO_SORT),
     "due outbox": (lambda s: s.due(DueKind.OUTBOX, limit=5), {"outlast_outbox_due"}, NO_SORT),
     "due sessions": (lambda s: s.due(DueKind.SESSION, limit=5), {"outlast_session_expiry", LEASE}, NO_SORT),
+    "due flows": (lambda s: s.due(DueKind.FLOW, limit=5), {"outlast_flow_retention"}, NO_SORT),
+    "due cancels": (lambda s: s.due(DueKind.CANCEL, limit=5), {"outlast_flow_cancel"}, NO_SORT),
+    "due summaries": (lambda s: s.due(DueKind.SUMMARY, limit=5), {"outlast_summary_check"}, NO_SORT),
+    "due dependencies": (lambda s: s.due(DueKind.DEPENDENCY, limit=5), {"outlast_summary_depend"}, NO_SORT),
+    "due siblings": (lambda s: s.due(DueKind.SIBLING, limit=5), {"outlast_member_siblings"}, NO_SORT),
     "due timers, filtered": (
         lambda s: s.due(DueKind.TIMER, limit=5, filter=TAGGED),
         {"outlast_execution_timer", "outlast_tag"},

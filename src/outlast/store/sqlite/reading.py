@@ -90,7 +90,7 @@ def _found(tx: Transaction, query: Query) -> list[Execution]:
     conditions, values = conditions_of(query, statement, _listed)
     source = _source(tx, query, few=FEW)
     sql = statement("find:select").format(
-        columns=_EXECUTION.columns_of_x, source=source, conditions=conditions, listed=statement("find:listed")
+        columns=_EXECUTION.columns_of_x, source=source, conditions=conditions, listed=_only_listed(tx, query)
     )
     rows = tx.rows(sql, {**values, "limit": query.limit})
     return [check(record) for row in rows if isinstance(record := _EXECUTION.record(row), Execution)]
@@ -99,8 +99,14 @@ def _found(tx: Transaction, query: Query) -> list[Execution]:
 def count(tx: Transaction, query: Query) -> int:
     conditions, values = conditions_of(query, statement, _listed)
     source = _source(tx, query, few=None)
-    sql = statement("find:count").format(source=source, conditions=conditions, listed=statement("find:listed"))
+    sql = statement("find:count").format(source=source, conditions=conditions, listed=_only_listed(tx, query))
     return tx.rows(sql, values)[0][0]
+
+
+def _only_listed(tx: Transaction, query: Query) -> str:
+    """Members of flows that are being staged are left out; there are hardly ever any."""
+    staging = tx.rows(statement("find:staging"), {"namespace": query.namespace})
+    return statement("find:listed") if staging else ""
 
 
 def _source(tx: Transaction, query: Query, *, few: int | None) -> str:

@@ -147,6 +147,7 @@ CREATE TABLE flow (
   PRIMARY KEY (partition, namespace, id)
 ) WITH (fillfactor = 80);
 CREATE INDEX flow_retention ON flow (purge_at) WHERE purge_at IS NOT NULL;
+CREATE INDEX flow_staging ON flow (namespace) WHERE staged_at IS NOT NULL;
 CREATE INDEX flow_cancel ON flow (cancel_at) WHERE cancel_at IS NOT NULL;
 
 -- Apart from the flow, which claims lock: this one is written all the time.

@@ -9,6 +9,10 @@ ORDER BY x.created_at DESC, x.id COLLATE "POSIX" DESC LIMIT :limit
 -- part: count
 SELECT count(*) AS n FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions} {listed}
 
+-- part: staging
+-- Whether any flow is being staged: only then executions are asked for theirs, and an index alone does not do.
+SELECT 1 AS n FROM outlast.flow WHERE namespace = :namespace AND staged_at IS NOT NULL LIMIT 1
+
 -- part: listed
 -- Members of a flow that is still being staged are not there yet.
 AND (x.flow IS NULL OR NOT EXISTS (

@@ -127,6 +127,7 @@ CREATE TABLE outlast_flow (
   PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX outlast_flow_retention ON outlast_flow (purge_at) WHERE purge_at IS NOT NULL;
+CREATE INDEX outlast_flow_staging ON outlast_flow (namespace) WHERE staged_at IS NOT NULL;
 CREATE INDEX outlast_flow_cancel ON outlast_flow (cancel_at) WHERE cancel_at IS NOT NULL;
 
 CREATE TABLE outlast_summary (

@@ -9,6 +9,11 @@ ORDER BY x.created_at DESC, x.id DESC LIMIT :limit
 -- part: count
 SELECT count(*) FROM {source} WHERE x.namespace = :namespace {conditions} {listed}
 
+-- part: staging
+-- Whether any flow is being staged: only then executions are asked for theirs, and an index alone does not do.
+SELECT 1 FROM outlast_flow INDEXED BY outlast_flow_staging
+WHERE namespace = :namespace AND staged_at IS NOT NULL LIMIT 1
+
 -- part: listed
 -- Members of a flow that is still being staged are not there yet.
 AND (x.flow IS NULL OR NOT EXISTS (
