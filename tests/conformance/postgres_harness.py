@@ -6,12 +6,21 @@ import asyncpg
 
 from outlast.store.port import Clock, Points
 from outlast.store.postgres import PostgresStore
+from outlast.testing.conformance.harness import OwnTable
 from outlast.testing.postgres_server import PostgresServer
 from tests.postgres import RECYCLED, empty
 
 
 class PostgresHarness:
     """`options` go into the URL of every store."""
+
+    own_table = OwnTable(
+        create="CREATE TABLE IF NOT EXISTS ledger (what text NOT NULL)",
+        add="INSERT INTO ledger (what) VALUES ('done')",
+        read="SELECT what FROM ledger",
+        endless="SELECT pg_sleep(600)",
+        reach_in="DELETE FROM outlast.execution",
+    )
 
     def __init__(self, server: PostgresServer, options: str = "") -> None:
         self._server = server

@@ -8,6 +8,7 @@ from outlast.testing.conformance.crashes import CrashConformance
 from outlast.testing.conformance.harness import suite
 from outlast.testing.conformance.life import LifeConformance
 from outlast.testing.conformance.lost_replies import LostReplyConformance
+from outlast.testing.conformance.transactions import TransactionConformance
 from tests.conformance.postgres_harness import PostgresHarness, QuickHarness
 from tests.postgres import server
 
@@ -19,7 +20,7 @@ def harness() -> PostgresHarness:
     return QuickHarness(server())
 
 
-# These look at the making of a database, too, and take the slower way to have one.
+# These look at the making of a database, or leave a table of their own there: each has a database of its own.
 
 
 class TestCrash(CrashConformance):
@@ -35,6 +36,12 @@ class TestLife(LifeConformance):
 
 
 class TestLostReply(LostReplyConformance):
+    @pytest.fixture
+    def harness(self) -> PostgresHarness:
+        return PostgresHarness(server())
+
+
+class TestTransaction(TransactionConformance):
     @pytest.fixture
     def harness(self) -> PostgresHarness:
         return PostgresHarness(server())
