@@ -283,9 +283,13 @@ class Play(RuleBasedStateMachine):
         return [] if sent is None else [sent]
 
     def _delivery(self, delivery: Delivery) -> list[Sent]:
-        """The fact to its target; the record is struck off with it, as `Engine.deliver` does afterwards."""
-        told = self.decided(self.oracle.view(delivery.namespace, delivery.target), facts.decode_fact(delivery.fact))
+        """The fact to its target; the record is struck off with it, as `Engine.deliver` does afterwards. What an errand
+        does is many changes of the runtime's: here it is only struck off."""
         struck = Sent(one_change(self.new_id(), delivery.partition, delivery.key, (), (Delete(delivery.key),)))
+        fact = facts.decode_debt(delivery.fact)
+        if isinstance(fact, facts.Errand):
+            return [struck]
+        told = self.decided(self.oracle.view(delivery.namespace, delivery.target), fact)
         return [struck] if told is None else [told, struck]
 
     def put(self, records: Sequence[Lane | Quota]) -> None:
