@@ -13,11 +13,12 @@ from outlast.testing.valkey_server import ValkeyServer
 Sets = dict[bytes, dict[bytes, float]]
 
 
-def leaks(server: ValkeyServer, prefix: str = "outlast") -> list[str]:
-    """A line for each key that is too many, too few, or not what its records say."""
+def leaks(server: ValkeyServer, prefix: str = "outlast", *, alone: bool = True) -> list[str]:
+    """A line for each key that is too many, too few, or not what its records say. `alone`: no other store is there."""
     keys: list[bytes] = server.ask("KEYS", "*")
     own = f"{{{prefix}}}:".encode()
-    found = [f"{key!r} is of no store here" for key in keys if not key.startswith((own, own[:-2] + b":"))]
+    others = [key for key in keys if not key.startswith((own, own[:-2] + b":"))]
+    found = [f"{key!r} is of no store here" for key in others] if alone else []
     keys = [key for key in keys if key.startswith((own, own[:-2] + b":"))]
     partitions = sorted({key[: key.index(b"}") + 2] for key in keys} - {own})
     found += [f"{key!r} belongs to nobody" for key in keys if key.startswith(own) and key != own + b"store"]

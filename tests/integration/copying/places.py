@@ -86,7 +86,7 @@ def leaks_of(url: str) -> list[str]:
         return []
     prefix = url.partition("prefix=")[2].partition("&")[0]
     servers = the_cluster().primaries if "+cluster" in url else [the_server("copying")]
-    return [leak for server in servers for leak in leaks(server, prefix)]
+    return [leak for server in servers for leak in leaks(server, prefix, alone=False)]
 
 
 class Shop:
