@@ -143,9 +143,10 @@ def free_ports(number: int) -> list[int]:
     """Ports of the loopback that nobody has, nor the one ten thousand above, where a cluster's servers meet. No other
     process gets them from this function while this one lives, also before something listens there."""
     found: list[int] = []
-    port = 20_000 + os.getpid() * 97 % 20_000
+    # Both below 32,768: from there on the system gives ports to whoever connects somewhere.
+    port = 10_000 + os.getpid() * 97 % 12_000
     while len(found) < number:
-        port = port + 1 if port < 50_000 else 20_000
+        port = port + 1 if port < 22_000 else 10_000
         if _free(port) and _free(port + 10_000) and _reserve(port):
             found.append(port)
     return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -55,13 +54,13 @@ class Place:
         self.empty_ms = 0.0
 
     async def claim_ms(self) -> float:
-        """How long a claim of ten takes, in the median."""
+        """How long a claim of ten takes, at best: others use the machine, too."""
         took: list[float] = []
         for _ in range(15):
             began = time.perf_counter()
             assert len((await actors.claim(self.store, limit=10)).executions) == 10
             took.append(time.perf_counter() - began)
-        return statistics.median(took) * 1_000
+        return min(took) * 1_000
 
     async def plans(self, work: Any) -> list[dict[str, Any]]:
         """The plans of all statements that the work ran."""
