@@ -24,7 +24,7 @@ class Scene(Struct, frozen=True, kw_only=True):
 
 
 class Row(Scene, frozen=True, kw_only=True):
-    """One figure of `latest.json`."""
+    """One figure. `latest.json` has it without its noise, which is printed, and published with a whole run."""
 
     metric: str
     value: float
@@ -33,6 +33,9 @@ class Row(Scene, frozen=True, kw_only=True):
     low: float = 0.0
     high: float = 0.0
     """The least and the most that a turn gave: the noise."""
+
+
+NOISE = ("low", "high")
 
 
 class Bar(Struct, frozen=True):
@@ -102,7 +105,12 @@ class Report(Struct):
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(self.rows), indent=1) + b"\n")
+        rows = [{name: value for name, value in _fields(row).items() if name not in NOISE} for row in self.rows]
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+
+
+def _fields(row: Row) -> dict[str, object]:
+    return msgspec.structs.asdict(row)
 
 
 def heading(text: str) -> None:
