@@ -8,7 +8,7 @@ import msgspec
 
 from benchmarks.fleet import System, in_turns
 from benchmarks.peers.environment import PeerMissing, version_of
-from benchmarks.report import Report, Row, Scene
+from benchmarks.report import Report, Scene
 from benchmarks.throughput import times, together
 
 SCENE = Scene(system="outlast", version="1", store="sqlite", scenario="end-to-end", steps=10, concurrency=100)
@@ -28,8 +28,10 @@ def test_the_median_is_kept_with_least_and_most(tmp_path: Path):
     report = Report()
     assert report.add(SCENE, "steps_per_s", [3.0, 9.0, 4.0], "steps/s") == 4.0
     report.write(tmp_path / "latest.json")
-    [kept] = msgspec.json.decode((tmp_path / "latest.json").read_bytes(), type=list[Row])
-    assert (kept.value, kept.low, kept.high, kept.system, kept.concurrency) == (4.0, 3.0, 9.0, "outlast", 100)
+    assert [(row.low, row.value, row.high) for row in report.rows] == [(3.0, 4.0, 9.0)]
+    [kept] = msgspec.json.decode((tmp_path / "latest.json").read_bytes(), type=list[dict[str, object]])
+    assert (kept["value"], kept["system"], kept["concurrency"]) == (4.0, "outlast", 100)
+    assert not {"low", "high"} & kept.keys()
 
 
 def test_a_ratio_compares_the_turns_one_by_one():
