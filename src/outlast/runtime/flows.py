@@ -289,12 +289,16 @@ class Flows:
 
     async def _needed(self, namespace: str, upstream: str) -> bool:
         """Whether another member still waits for it."""
+        return await self._has_downstream(namespace, upstream, Settled.OPEN)
+
+    async def _has_downstream(self, namespace: str, upstream: str, settled: Settled) -> bool:
+        """Whether a member behind it stands so."""
         after: Key | None = None
         while True:
             page = await self._engine.store.scan(Dependency.KIND, (namespace, upstream), after=after, limit=PAGE)
             keys = [member_key(namespace, one.downstream) for one in page if isinstance(one, Dependency)]
             for record in await self._load(keys):
-                if isinstance(record, Member) and record.settled is Settled.OPEN:
+                if isinstance(record, Member) and record.settled is settled:
                     return True
             if len(page) < PAGE:
                 return False
@@ -342,17 +346,7 @@ class Flows:
 
     async def _is_made_up_for(self, execution: Record) -> bool:
         assert isinstance(execution, Execution)
-        namespace, execution_id = execution.namespace, execution.id
-        after: Key | None = None
-        while True:
-            page = await self._engine.store.scan(Dependency.KIND, (namespace, execution_id), after=after, limit=PAGE)
-            keys = [member_key(namespace, one.downstream) for one in page if isinstance(one, Dependency)]
-            for record in await self._load(keys):
-                if isinstance(record, Member) and record.settled is Settled.SATISFIED:
-                    return True
-            if len(page) < PAGE:
-                return False
-            after = page[-1].key
+        return await self._has_downstream(execution.namespace, execution.id, Settled.SATISFIED)
 
     async def roster(self, namespace: str, flow_id: str) -> AsyncIterator[list[str]]:
         """The ids of a flow's members, a page at a time."""
