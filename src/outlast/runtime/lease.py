@@ -321,6 +321,20 @@ class Lease:
             if verdict.refused_by is None or verdict.refused_by.key.kind != Execution.KIND:
                 raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
 
+    async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> bool:
+        """Commit what the machine makes of a fact, and more with it. False if that is refused: nothing is written."""
+        engine, view = self._parts.engine, View(self._partition, self.execution)
+        answer = decide(view, fact, engine.group.now)
+        if isinstance(answer, Refusal):
+            return False
+        answer = amended(answer)
+        verdict = await engine.commit(answer)
+        if verdict.inbox is not None:
+            self._heard(verdict.inbox)
+        if verdict.applied:
+            self._parts.committed(view, answer)
+        return verdict.applied
+
     async def _recorded_at(self, fact: facts.StepRecorded, unknown: int) -> int:
         """The reply of its commit was lost: the time is in the record."""
         e = self.execution
