@@ -70,10 +70,10 @@ class Lease:
         if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
         begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
-        [first] = await self._parts.engine.store.load([begun])
+        # Two looks, one round trip: whoever was sent something waits for both.
+        [first], entries = await asyncio.gather(self._parts.engine.store.load([begun]), self.recorded())
         if isinstance(first, Attempt):
             self.began_at = settled(first.started_at) or self.began_at
-        entries = await self.recorded()
         if entries:
             self._entries = entries[-1].position + 1
             self.began_at = min(self.began_at, settled(entries[0].recorded_at) or 0)  # a copied journal is older
