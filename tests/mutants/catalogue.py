@@ -769,7 +769,7 @@ _RUNTIME = (
         what="a sleep's wake time is not written down: after a restart it begins again",
         file="runtime/waits.py",
         old="        return self._attempt.replay.wake_times.get(_place(operation, kind))\n",
-        new="        return None if kind.timer is None else self._attempt.replay.wake_times.get(_place(operation, kind))\n",
+        new="        return kind.timer and self._attempt.replay.wake_times.get(_place(operation, kind))\n",
         noticed_by=(f"{WAITING}a_restart_does_not_lengthen_a_sleep",),
     ),
     Mutant(
