@@ -15,13 +15,14 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from outlast.errors import CorruptState, StoreClosed
+from outlast.errors import CorruptState, StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes, Insert, Patch, View
 from outlast.model.completion import Completion
 from outlast.model.event import UPDATE, Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.record import Key, Record
 from outlast.model.status import Status
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Sharded, Store
@@ -30,7 +31,10 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Name = tuple[str, str]
+Load = Callable[[list[Key]], Awaitable[list[Record | None]]]
 POLL_S = 1.0
+PATIENCE_S = 30.0
+"""For so long a store that does not answer is asked again."""
 FRESH_S = 0.1
 """What was started here so short a time ago, and nobody rang since, has not ended elsewhere: wait without a look."""
 FRESH_MAX = 10_000
@@ -108,12 +112,12 @@ class Waiters:
                 self.on_wait()
             try:
                 if not fresh:
-                    [found] = await self._store.load([execution_key(namespace, execution_id)])
+                    [found] = await self._patiently([execution_key(namespace, execution_id)])
                     if found is None:
                         return None
                     assert isinstance(found, Execution)
                     if found.status.terminal:
-                        [end] = await self._ends_of([found])
+                        [end] = await self._ends_of([found], self._patiently)
                         if end is not None:
                             return end
                         if found == gone:
@@ -126,6 +130,19 @@ class Waiters:
                     return end
             finally:
                 self._leave(name, future)
+
+    async def _patiently(self, keys: list[Key]) -> list[Record | None]:
+        """Whoever waits for an end also waits for a store that is away for a while, as a commit does."""
+        waited_s, delay_s = 0.0, 0.05
+        while True:
+            try:
+                return await self._store.load(keys)
+            except StoreUnavailable:
+                if waited_s >= PATIENCE_S:
+                    raise
+            await self._timing.sleep(delay_s)
+            waited_s += delay_s
+            delay_s = min(delay_s * 2, 1.0)
 
     async def found(self, namespace: str, execution_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
         """What a look finds, once it does: it looks again whenever something may have happened."""
@@ -168,13 +185,13 @@ class Waiters:
             if not waiting:
                 del self._waiting[name]
 
-    async def _ends_of(self, executions: list[Execution]) -> list[End | None]:
+    async def _ends_of(self, executions: list[Execution], load: Load) -> list[End | None]:
         """How they ended; None for one whose value is not there any more, because it was purged meanwhile."""
         keys = [
             payload_key(e.namespace, e.id, e.generation, Role.OUTPUT if e.status is Status.SUCCEEDED else Role.FAILURE)
             for e in executions
         ]
-        values = [record.value if isinstance(record, Payload) else None for record in await self._store.load(keys)]
+        values = [record.value if isinstance(record, Payload) else None for record in await load(keys)]
         return [
             None if value is None and e.status in HAVE_VALUES else End(e.status, e.cause, e.workflow, value)
             for e, value in zip(executions, values, strict=True)
@@ -226,7 +243,9 @@ class Waiters:
             some = names[begin : begin + 500]
             records = await self._store.load([execution_key(*name) for name in some])
             found = [record for record in records if isinstance(record, Execution) and record.status.terminal]
-            for execution, end in zip(found, await self._ends_of(found) if found else (), strict=True):
+            for execution, end in zip(
+                found, await self._ends_of(found, self._store.load) if found else (), strict=True
+            ):
                 found_any = self._wake((execution.namespace, execution.id), end) or found_any
             for name, record in zip(some, records, strict=True):
                 if record is None:

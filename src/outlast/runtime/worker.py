@@ -208,7 +208,7 @@ class Worker:
     def _pause_s(self) -> float:
         """Nobody rings for what the last looks passed over, such as a row that a commit had locked: look again soon."""
         poll_s = self._options.poll_ms / 1_000
-        return min(PASSED_OVER_S * 2**min(self._passed_over, 20), poll_s) if self._passed_over else poll_s
+        return min(PASSED_OVER_S * 2 ** min(self._passed_over, 20), poll_s) if self._passed_over else poll_s
 
     async def _announce(self) -> None:
         """A session in every partition, before anything is claimed: a claim makes only those that it takes from, and

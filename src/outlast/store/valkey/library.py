@@ -52,6 +52,10 @@ def _kind(layout: Layout) -> dict[str, object]:
     }
 
 
+_SHAPES = list(dict.fromkeys(index.member for index in INDEXES))
+"""What members are made of; indexes that share a shape share their members."""
+
+
 def _index(index: Index) -> dict[str, object]:
     at = LAYOUTS[index.kind].positions
 
@@ -66,7 +70,12 @@ def _index(index: Index) -> dict[str, object]:
         "member": [part(made) for made in index.member] or None,
         "registry": index.registry,
         "fields": [at[name] for name in index.fields],
+        "placed": [at[part.field] for part in index.member],
+        "shape": _SHAPES.index(index.member) + 1,
     }
+
+
+_PARTS = [part for index in INDEXES for part in index.member]
 
 
 def _tables() -> str:
@@ -74,6 +83,11 @@ def _tables() -> str:
         f"local KINDS = {_lua([_kind(layout) for layout in LAYOUTS.values()])}",
         f"local INDEXES = {_lua([[_index(i) for i in INDEXES if i.kind == name] for name in KINDS])}",
         f"local INBOX = {LAYOUTS[Execution.KIND].positions['inbox']}",
+        "local WIDTHS = { "
+        + ", ".join(
+            f"[{width}] = '%0{width}.0f'" for width in sorted({p.up or p.down or 0 for p in _PARTS if p.up or p.down})
+        )
+        + " }",
         f"local CREATED = {TIME_DIGITS}",
         f"local ORDER = {sum(part.up or part.down or 0 for part in ORDER)}",
     ]

@@ -378,6 +378,28 @@ class Servers:
             return StoreUnavailable(str(error))
         raise error
 
+    # ---- one command ----------------------------------------------------------------------------------------------
+
+    async def look_at(self, key: str, *command: str | bytes | int) -> Any:
+        """What a command that only reads finds where the key is. In a cluster, those who were asked may not have heard
+        yet of who takes whose place: then it is asked again, for a little while."""
+        began_s, delay_s = time.monotonic(), 0.01
+        while True:
+            try:
+                server = await self.home(key)
+                [answer] = await server.send([command])
+                if not isinstance(answer, hiredis.ReplyError):
+                    return answer
+                problem = await self._complaint(server, key, str(answer))
+            except StoreUnavailable as error:
+                problem = error
+            if not self._cluster or time.monotonic() - began_s >= PATIENCE_S:
+                raise problem or StoreUnavailable(f"{key} was sought from server to server: try again")
+            await asyncio.sleep(delay_s)
+            delay_s = min(0.2, delay_s * 2)
+            with suppress(OutlastError):  # the next look tells what is wrong
+                await self.learn()
+
     # ---- one command on every server ------------------------------------------------------------------------------
 
     async def everywhere(self, *command: str | bytes | int) -> list[Any]:

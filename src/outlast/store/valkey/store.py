@@ -100,8 +100,9 @@ class ValkeyStore:
             return
         servers = self._new_servers()
         try:
-            home = await servers.home(self._names.store)
-            found = await home.ask("HMGET", self._names.store, "schema", "partitions", "layout")
+            found = await servers.look_at(
+                self._names.store, "HMGET", self._names.store, "schema", "partitions", "layout"
+            )
             self._partitions = self._checked(found)
             parts = _Parts(servers, Doorbell(servers, self._place.login, self._names, self._partitions))
             if self._clock is not None:

@@ -9,8 +9,13 @@
 --          {0, inbox, number of the guard, or minus that of the insert, the record that stands}
 
 local function named(call, batch, number)
-  local at = 3 * number
-  return record(call, batch[2][at - 2], batch[2][at - 1], batch[2][at])
+  local found = call.named[number]
+  if not found then
+    local at = 3 * number
+    found = record(call, batch[2][at - 2], batch[2][at - 1], batch[2][at])
+    call.named[number] = found
+  end
+  return found
 end
 
 local function holds(call, guard, values)
@@ -100,7 +105,7 @@ end
 local function commit(keys, args)
   local batch = cmsgpack.unpack(args[1])
   local call = begin(keys, batch[1], args)
-  call.rings = {}
+  call.rings, call.named = {}, {}
   local verdicts = {}
   for i, change in ipairs(batch[3]) do verdicts[i] = verdict(call, batch, change) end
   flush(call)

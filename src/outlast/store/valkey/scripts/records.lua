@@ -51,7 +51,10 @@ local function begin(keys, asked, args)
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
   if known > now then now = known end
-  return { args = args, clock = keys[1], tag = string.sub(keys[1], 1, -6), known = known, now = now, groups = {}, dirty = {} }
+  return {
+    args = args, clock = keys[1], tag = string.sub(keys[1], 1, -6), known = known, now = now, groups = {}, dirty = {},
+    enters = {}, leaves = {}, came = {}, went = {},
+  }
 end
 
 local function record(call, kind, owner, rest)
@@ -115,16 +118,38 @@ end
 
 local function digits(value, width)
   local most = 10 ^ width - 1
-  return string.format('%0' .. width .. '.0f', math.max(0, math.min(most, value)))
+  if value < 0 then value = 0 elseif value > most then value = most end
+  return string.format(WIDTHS[width], value)
 end
 
--- Where a record stands in an index: the sorted set's group, the member, the score; nothing if it does not.
-local function entry(index, found, values)
-  if not values or (index.where and not values[index.where]) then return nil end
-  local group = ''
-  for _, position in ipairs(index.group) do group = group .. text(values[position] or '') end
-  local score = index.score and tonumber(values[index.score]) or 0
-  if not index.member then return group, found.owner .. found.rest, score end
+-- The group of an index that a record stands in. Most records of a call stand in the same: the last one is remembered.
+local function group_of(index, values, side)
+  local last, same = index[side], true
+  if last then
+    for i, position in ipairs(index.group) do
+      if last[i] ~= values[position] then
+        same = false
+        break
+      end
+    end
+    if same then return last.made end
+  end
+  local parts = {}
+  last = {}
+  for i, position in ipairs(index.group) do
+    last[i] = values[position]
+    parts[i] = text(values[position] or '')
+  end
+  last.made = table.concat(parts)
+  index[side] = last
+  return last.made
+end
+
+-- Its member there. Indexes whose members are made alike share it.
+local function member_of(index, found, values, known)
+  if not index.member then return found.owner .. found.rest end
+  local made = known[index.shape]
+  if made then return made end
   local parts = {}
   for i, part in ipairs(index.member) do
     local value = values[part.position]
@@ -136,36 +161,66 @@ local function entry(index, found, values)
       parts[i] = text(value or '')
     end
   end
-  return group, table.concat(parts), score
+  made = table.concat(parts)
+  known[index.shape] = made
+  return made
 end
 
-local function touched(index, was, is)
-  if not was or not is then return true end
-  for _, position in ipairs(index.fields) do
-    if was[position] ~= is[position] then return true end
-  end
-  return false
+local function stands_in(index, values)
+  return values and not (index.where and not values[index.where])
 end
 
-local function leave(call, index, group, member)
-  local set = call.tag .. index.name .. ':' .. group
-  redis.call('ZREM', set, member)
-  if index.registry and redis.call('EXISTS', set) == 0 then
-    redis.call('ZREM', call.tag .. 'groups:' .. index.name, group)
+local function same_at(positions, was, is)
+  for _, position in ipairs(positions) do
+    if was[position] ~= is[position] then return false end
   end
+  return true
+end
+
+-- Entries that come and go are gathered by sorted set, and written together by `flush`.
+local function gathered(sets, name)
+  local list = sets[name]
+  if not list then
+    list = {}
+    sets[name] = list
+  end
+  return list
+end
+
+local function enter(call, set, score, member)
+  local list = gathered(call.enters, set)
+  list[#list + 1] = score
+  list[#list + 1] = member
+end
+
+local function leave(call, set, member)
+  local list = gathered(call.leaves, set)
+  list[#list + 1] = member
 end
 
 local function reindex(call, found, was, is)
+  local known_was, known_is = {}, {}
   for _, index in ipairs(INDEXES[found.kind]) do
-    if touched(index, was, is) then
-      local old_group, old_member, old_score = entry(index, found, was)
-      local group, member, score = entry(index, found, is)
-      -- Enter before leaving: a group that stays must not be struck from the registry in between.
-      if group and (group ~= old_group or member ~= old_member or score ~= old_score) then
-        redis.call('ZADD', call.tag .. index.name .. ':' .. group, score, member)
-        if index.registry and group ~= old_group then redis.call('ZADD', call.tag .. 'groups:' .. index.name, 0, group) end
+    if not was or not is or not same_at(index.fields, was, is) then
+      local stood, stands = stands_in(index, was), stands_in(index, is)
+      local old_group, old_member, group, member
+      if stands then
+        group, member = group_of(index, is, 'is'), member_of(index, found, is, known_is)
+        enter(call, call.tag .. index.name .. ':' .. group, index.score and tonumber(is[index.score]) or 0, member)
+        if index.registry then call.came[index.name .. '\0' .. group] = { index.name, group } end
       end
-      if old_group and (old_group ~= group or old_member ~= member) then leave(call, index, old_group, old_member) end
+      if stood then
+        if stands and same_at(index.placed, was, is) then
+          old_member = member
+        else
+          old_member = member_of(index, found, was, known_was)
+        end
+        old_group = group_of(index, was, 'was')
+        if old_group ~= group or old_member ~= member then
+          leave(call, call.tag .. index.name .. ':' .. old_group, old_member)
+          if index.registry then call.went[index.name .. '\0' .. old_group] = { index.name, old_group } end
+        end
+      end
     end
   end
 end
@@ -176,10 +231,12 @@ local function list(call, found, was, is)
   local set = call.tag .. 'keys:' .. kind.name .. ':' .. found.owner
   if is then
     if was and not kind.seq then return end
-    local added = redis.call('ZADD', set, kind.seq and is[kind.seq] or 0, found.rest)
-    if added == 1 and kind.owned and redis.call('ZCARD', set) == 1 then
-      redis.call('ZADD', call.tag .. 'owners:' .. kind.name, 0, found.owner)
+    if not kind.owned then
+      enter(call, set, kind.seq and is[kind.seq] or 0, found.rest)
+      return
     end
+    local added = redis.call('ZADD', set, kind.seq and is[kind.seq] or 0, found.rest)
+    if added == 1 and redis.call('ZCARD', set) == 1 then enter(call, call.tag .. 'owners:' .. kind.name, 0, found.owner) end
   elseif was then
     redis.call('ZREM', set, found.rest)
     if kind.owned and redis.call('EXISTS', set) == 0 then
@@ -188,17 +245,48 @@ local function list(call, found, was, is)
   end
 end
 
-local function flush(call)
+-- At most so many arguments of one command.
+local TOGETHER = 2000
+
+local function all_at_once(command, name, list)
+  for from = 1, #list, TOGETHER do
+    redis.call(command, name, unpack(list, from, math.min(from + TOGETHER - 1, #list)))
+  end
+end
+
+local function write_records(call)
+  local hashes = {}
   for _, found in ipairs(call.dirty) do
-    local was, is = found.before, found.values
-    if is then
-      redis.call('HSET', found.hash, found.rest, cmsgpack.pack(is))
-    elseif was then
+    if found.values then
+      local list = gathered(hashes, found.hash)
+      list[#list + 1] = found.rest
+      list[#list + 1] = cmsgpack.pack(found.values)
+    elseif found.before then
       redis.call('HDEL', found.hash, found.rest)
     end
-    list(call, found, was, is)
-    reindex(call, found, was, is)
   end
+  for hash, list in pairs(hashes) do all_at_once('HSET', hash, list) end
+end
+
+-- Entered before left: a group that stays must not be struck from the registry in between.
+local function write_indexes(call)
+  for _, one in pairs(call.came) do enter(call, call.tag .. 'groups:' .. one[1], 0, one[2]) end
+  for set, list in pairs(call.enters) do all_at_once('ZADD', set, list) end
+  for set, list in pairs(call.leaves) do all_at_once('ZREM', set, list) end
+  for _, one in pairs(call.went) do
+    if redis.call('EXISTS', call.tag .. one[1] .. ':' .. one[2]) == 0 then
+      redis.call('ZREM', call.tag .. 'groups:' .. one[1], one[2])
+    end
+  end
+end
+
+local function flush(call)
+  write_records(call)
+  for _, found in ipairs(call.dirty) do
+    list(call, found, found.before, found.values)
+    reindex(call, found, found.before, found.values)
+  end
+  write_indexes(call)
   if call.numbered then redis.call('SET', call.tag .. 'seq', string.format('%.0f', call.seq)) end
   -- Also if it stands still: WAIT after a repeated call waits for what this connection wrote, so it must write.
   redis.call('SET', call.clock, string.format('%.0f', call.now))
