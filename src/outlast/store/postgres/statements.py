@@ -106,7 +106,13 @@ class Table:
         self.key_values: Callable[[Record], tuple[str | int, ...]] = attrgetter(*kind.KEY)
         self.has_change_id = "change_id" in names
         self._values: Callable[[Record], tuple[Any, ...]] = attrgetter(*names)
+        self.bits = {name: 1 << n for n, name in enumerate(names)}
+        """A patch's mark for each field that it is about."""
+        assert len(names) < 63, "a bigint has a bit for each field"
+        assert not {"ix", "fields"} & set(names), "a row has these beside its own"
         self._seen: set[tuple[type, ...]] = set()
+        self._seen_patches: dict[tuple[Any, ...], int] = {}
+        self._seen_keys: set[tuple[type, ...]] = set()
         self._special = [(n, name) for n, name in enumerate(names) if self._is_special(name)]
 
     def _is_special(self, name: str) -> bool:
@@ -127,13 +133,14 @@ class Table:
         if kinds not in self._seen:
             self._check_types(values)
             self._seen.add(kinds)
-        row = dict(zip(self.fields, values, strict=True))
+        row: dict[str, Any] = dict(zip(self.fields, values))  # noqa: B905 (as many as there are fields)
         for n, name in self._special:
             value = values[n]
-            if type(value) is Now:
+            value_type = kinds[n]
+            if value_type is Now:
                 row[name] = RELATIVE + value.plus_ms
-            elif type(value) is bytes:
-                row[name] = f"\\x{value.hex()}"
+            elif value_type is bytes:
+                row[name] = "\\x" + value.hex()
         row["ix"] = number
         if not self.by_partition:
             row["partition"] = partition
@@ -150,12 +157,24 @@ class Table:
         if not column.takes(value):
             raise InvalidInput(f"{self.name}.{name} cannot be {value!r}: it is {column.type}")
 
-    def plain(self, name: str, value: Any) -> Any:
-        """A field's value as JSON can carry it."""
-        self.check(name, value)
-        if type(value) is Now:
-            return RELATIVE + value.plus_ms
-        return f"\\x{value.hex()}" if type(value) is bytes else value
+    def patch(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Some fields as JSON can carry them, beside the marks that say which they are."""
+        kinds = (*fields, *map(type, fields.values()))
+        marks = self._seen_patches.get(kinds)
+        if marks is None:
+            for name, value in fields.items():
+                self.check(name, value)
+            if fields.keys() & set(self.key):
+                raise InvalidInput(f"the key of a record cannot be patched: {', '.join(self.key)}")
+            marks = self._seen_patches[kinds] = sum(self.bits[name] for name in fields)
+        row = dict(fields)
+        for name, value in fields.items():
+            if type(value) is Now:
+                row[name] = RELATIVE + value.plus_ms
+            elif type(value) is bytes:
+                row[name] = "\\x" + value.hex()
+        row["fields"] = marks
+        return row
 
     def plain_guard(self, name: str, value: Any) -> Any:
         """What a guard compares a field with: of any type, since no value may equal it."""
@@ -181,10 +200,14 @@ class Table:
         return partition_of(str(values[0]), str(values[1]), partitions) if len(values) > 1 else None
 
     def check_key(self, key: Key) -> None:
+        kinds = tuple(map(type, key.values))
+        if kinds in self._seen_keys:
+            return
         if len(key.values) != len(self.kind.KEY):
             raise InvalidInput(f"{key} is not a key: {key.kind} has {', '.join(self.kind.KEY)}")
         for name, value in zip(self.kind.KEY, key.values, strict=True):
             self.check(name, value)
+        self._seen_keys.add(kinds)
 
 
 class _Tables(dict[str, Table]):
