@@ -52,6 +52,9 @@ _NUMBERS = {name: frozenset(numbers_of(table)) for name, table in TABLES.items()
 _TESTS: dict[type, str] = {Reached: "reached", Ahead: "ahead", Lapsed: "lapsed"}
 _WHOLE = "*"
 _CAREFUL_MAX = 20
+_USUAL: set[tuple[Any, ...]] = set()
+"""Expectations of an execution that are columns and nothing else: their names, and the types of their values."""
+_INSERTS = {kind: SLOTS["insert", kind] for kind in TABLES}
 _json = msgspec.json.Encoder()
 
 
@@ -315,7 +318,12 @@ class Call:
             self._touch(record.key, writes=True)
         elif (row["namespace"], row["id"]) not in expected:
             self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
-        self._row("insert", kind, row)
+        slot = _INSERTS[kind]
+        rows = self._rows.get(slot)
+        if rows is None:
+            self._rows[slot] = [row]
+        else:
+            rows.append(row)
 
     def _write(
         self, expected: dict[Any, Row], patched: dict[Key, Row], number: int, partition: int, write: Write
@@ -328,18 +336,16 @@ class Call:
             return
         key = write.key
         table = TABLES[key.kind]
+        if isinstance(write, Patch) and key in patched:
+            table.patch(patched[key], write.fields)
+            return
         table.check_key(key)
         self._cover(expected, number, partition, key, "lock")
         row = table.key_row(key.values, partition)
         row["ix"] = number
         match write:
             case Patch(_, fields):
-                new = table.patch(fields)
-                before = patched.get(key)
-                if before is not None:
-                    before |= {**new, "fields": before["fields"] | new["fields"]}
-                    return
-                row |= new
+                table.patch(row, fields)
                 patched[key] = row
                 self._row("patch", key.kind, row)
             case Delete():
@@ -363,12 +369,7 @@ class Call:
             self._loose(operation, key, partition)
 
     def _row(self, operation: str, kind: str, row: Row) -> None:
-        slot = SLOTS[operation, kind]
-        rows = self._rows.get(slot)
-        if rows is None:
-            self._rows[slot] = [row]
-        else:
-            rows.append(row)
+        self._rows.setdefault(SLOTS[operation, kind], []).append(row)
 
     async def made(self, session: Session, time: StoreTime, *, careful: bool) -> Any:
         """The function's answer."""
@@ -419,17 +420,26 @@ def _lock_order(row: Row) -> tuple[int, str, str]:
 
 def _expect(row: Row, fields: dict[str, Plain]) -> None:
     """What a guard expects of the execution: the usual three as columns, the rest as a document."""
-    row["must"] = True
+    kinds = (*fields, *map(type, fields.values()))
+    if kinds in _USUAL and "must" not in row:
+        row["must"] = True
+        row.update(fields)
+        return
     table = TABLES[_EXECUTION]
+    usual = "must" not in row
+    row["must"] = True
     for name, value in fields.items():
         plain = name in ("epoch", "status", "inbox") and value is not None and name not in row
         if plain and table.columns[name].takes(value):
             row[name] = value
             continue
+        usual = False
         more = row.setdefault("more", {})
         if more.setdefault(name, value) != value:
             more["no field can be two things"] = True
         more[name] = table.plain_guard(name, value)
+    if usual:
+        _USUAL.add(kinds)
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------------

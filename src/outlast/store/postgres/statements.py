@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from operator import attrgetter
@@ -105,18 +105,14 @@ class Table:
         self.select = ", ".join(f"x.{name}" for name in names)
         self.key_values: Callable[[Record], tuple[str | int, ...]] = attrgetter(*kind.KEY)
         self.has_change_id = "change_id" in names
-        self._values: Callable[[Record], tuple[Any, ...]] = attrgetter(*names)
         self.bits = {name: 1 << n for n, name in enumerate(names)}
         """A patch's mark for each field that it is about."""
         assert len(names) < 63, "a bigint has a bit for each field"
         assert not {"ix", "fields"} & set(names), "a row has these beside its own"
-        self._seen: set[tuple[type, ...]] = set()
-        self._seen_patches: dict[tuple[Any, ...], int] = {}
+        self._seen: dict[tuple[type, ...], list[str]] = {}
+        """Types that were found to be right, and which fields JSON can't carry as they are."""
+        self._seen_patches: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
         self._seen_keys: set[tuple[type, ...]] = set()
-        self._special = [(n, name) for n, name in enumerate(names) if self._is_special(name)]
-
-    def _is_special(self, name: str) -> bool:
-        return self.columns[name].is_time or self.columns[name].python is bytes
 
     def type_of(self, name: str) -> str:
         return "int" if name == "partition" else self.columns[name].type
@@ -128,27 +124,19 @@ class Table:
 
     def row(self, record: Record, number: int, partition: int) -> dict[str, Any]:
         """The record as JSON can carry it, beside the number of its change."""
-        values = self._values(record)
-        kinds = tuple(map(type, values))
-        if kinds not in self._seen:
-            self._check_types(values)
-            self._seen.add(kinds)
-        row: dict[str, Any] = dict(zip(self.fields, values))  # noqa: B905 (as many as there are fields)
-        for n, name in self._special:
-            value = values[n]
-            value_type = kinds[n]
-            if value_type is Now:
-                row[name] = RELATIVE + value.plus_ms
-            elif value_type is bytes:
-                row[name] = "\\x" + value.hex()
+        row: dict[str, Any] = msgspec.structs.asdict(record)
+        kinds = tuple(map(type, row.values()))
+        special = self._seen.get(kinds)
+        if special is None:
+            for name, value in row.items():
+                self.check(name, value)
+            special = self._seen[kinds] = [name for name in row if type(row[name]) in (Now, bytes)]
+        for name in special:
+            row[name] = _carried(row[name])
         row["ix"] = number
         if not self.by_partition:
             row["partition"] = partition
         return row
-
-    def _check_types(self, values: Sequence[Any]) -> None:
-        for name, value in zip(self.fields, values, strict=True):
-            self.check(name, value)
 
     def check(self, name: str, value: Any) -> None:
         column = self.columns.get(name)
@@ -157,30 +145,28 @@ class Table:
         if not column.takes(value):
             raise InvalidInput(f"{self.name}.{name} cannot be {value!r}: it is {column.type}")
 
-    def patch(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Some fields as JSON can carry them, beside the marks that say which they are."""
+    def patch(self, row: dict[str, Any], fields: dict[str, Any]) -> None:
+        """Adds to a row of this key some fields as JSON can carry them, beside the marks that say which they are."""
         kinds = (*fields, *map(type, fields.values()))
-        marks = self._seen_patches.get(kinds)
-        if marks is None:
+        seen = self._seen_patches.get(kinds)
+        if seen is None:
             for name, value in fields.items():
                 self.check(name, value)
             if fields.keys() & set(self.key):
                 raise InvalidInput(f"the key of a record cannot be patched: {', '.join(self.key)}")
-            marks = self._seen_patches[kinds] = sum(self.bits[name] for name in fields)
-        row = dict(fields)
-        for name, value in fields.items():
-            if type(value) is Now:
-                row[name] = RELATIVE + value.plus_ms
-            elif type(value) is bytes:
-                row[name] = "\\x" + value.hex()
-        row["fields"] = marks
-        return row
+            special = [name for name, value in fields.items() if type(value) in (Now, bytes)]
+            seen = self._seen_patches[kinds] = sum(self.bits[name] for name in fields), special
+        marks, special = seen
+        row.update(fields)
+        for name in special:
+            row[name] = _carried(row[name])
+        row["fields"] = row.get("fields", 0) | marks
 
     def plain_guard(self, name: str, value: Any) -> Any:
         """What a guard compares a field with: of any type, since no value may equal it."""
         if name not in self.columns:
             raise InvalidInput(f"{self.name} has no field {name!r}")
-        return f"\\x{value.hex()}" if type(value) is bytes else value
+        return _carried(value)
 
     def key_row(self, values: tuple[str | int, ...], partition: int) -> dict[str, Any]:
         row: dict[str, Any] = dict(zip(self.kind.KEY, values, strict=True))
@@ -208,6 +194,12 @@ class Table:
         for name, value in zip(self.kind.KEY, key.values, strict=True):
             self.check(name, value)
         self._seen_keys.add(kinds)
+
+
+def _carried(value: Any) -> Any:
+    if type(value) is bytes:
+        return "\\x" + value.hex()
+    return RELATIVE + value.plus_ms if type(value) is Now else value
 
 
 class _Tables(dict[str, Table]):
