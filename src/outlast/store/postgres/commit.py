@@ -38,7 +38,7 @@ from outlast.model.record import Key, Plain, Record, settled
 from outlast.store.port import Committed, Verdict
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.errors import KeyTaken
-from outlast.store.postgres.functions import CALLS, SLOTS, TAKEN_BY, numbers_of
+from outlast.store.postgres.functions import CALLS, EXPECTED, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
 from outlast.store.postgres.statements import TABLES
 from outlast.store.postgres.time import StoreTime
@@ -419,7 +419,7 @@ def _lock_order(row: Row) -> tuple[int, str, str]:
 
 
 def _expect(row: Row, fields: dict[str, Plain]) -> None:
-    """What a guard expects of the execution: the usual three as columns, the rest as a document."""
+    """What a guard expects of the execution: the usual fields as columns, the rest as a document."""
     kinds = (*fields, *map(type, fields.values()))
     if kinds in _USUAL and "must" not in row:
         row["must"] = True
@@ -429,7 +429,7 @@ def _expect(row: Row, fields: dict[str, Plain]) -> None:
     usual = "must" not in row
     row["must"] = True
     for name, value in fields.items():
-        plain = name in ("epoch", "status", "inbox") and value is not None and name not in row
+        plain = name in EXPECTED and value is not None and name not in row
         if plain and table.columns[name].takes(value):
             row[name] = value
             continue

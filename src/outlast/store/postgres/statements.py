@@ -109,9 +109,10 @@ class Table:
         """A patch's mark for each field that it is about."""
         assert len(names) < 63, "a bigint has a bit for each field"
         assert not {"ix", "fields"} & set(names), "a row has these beside its own"
-        self._seen: dict[tuple[type, ...], list[str]] = {}
-        """Types that were found to be right, and which fields JSON can't carry as they are."""
-        self._seen_patches: dict[tuple[Any, ...], tuple[int, list[str]]] = {}
+        self._seen: dict[tuple[type, ...], tuple[list[str], list[str]]] = {}
+        """Types that were found to be right: which fields are left out, and which JSON can't carry as they are."""
+        self._seen_patches: dict[tuple[Any, ...], tuple[int, list[str], list[str]]] = {}
+        """Of a patch: its fields and their types; and first of all its marks."""
         self._seen_keys: set[tuple[type, ...]] = set()
 
     def type_of(self, name: str) -> str:
@@ -126,17 +127,22 @@ class Table:
         """The record as JSON can carry it, beside the number of its change."""
         row: dict[str, Any] = msgspec.structs.asdict(record)
         kinds = tuple(map(type, row.values()))
-        special = self._seen.get(kinds)
-        if special is None:
-            for name, value in row.items():
-                self.check(name, value)
-            special = self._seen[kinds] = [name for name in row if type(row[name]) in (Now, bytes)]
-        for name in special:
+        seen = self._seen.get(kinds)
+        if seen is None:
+            self._check_all(row)
+            seen = self._seen[kinds] = _left_out(row), _special(row)
+        for name in seen[0]:
+            del row[name]
+        for name in seen[1]:
             row[name] = _carried(row[name])
         row["ix"] = number
         if not self.by_partition:
             row["partition"] = partition
         return row
+
+    def _check_all(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self.check(name, value)
 
     def check(self, name: str, value: Any) -> None:
         column = self.columns.get(name)
@@ -150,17 +156,17 @@ class Table:
         kinds = (*fields, *map(type, fields.values()))
         seen = self._seen_patches.get(kinds)
         if seen is None:
-            for name, value in fields.items():
-                self.check(name, value)
+            self._check_all(fields)
             if fields.keys() & set(self.key):
                 raise InvalidInput(f"the key of a record cannot be patched: {', '.join(self.key)}")
-            special = [name for name, value in fields.items() if type(value) in (Now, bytes)]
-            seen = self._seen_patches[kinds] = sum(self.bits[name] for name in fields), special
-        marks, special = seen
+            marks = sum(self.bits[name] for name in fields)
+            seen = self._seen_patches[kinds] = marks, _left_out(fields), _special(fields)
         row.update(fields)
-        for name in special:
+        for name in seen[1]:
+            del row[name]
+        for name in seen[2]:
             row[name] = _carried(row[name])
-        row["fields"] = row.get("fields", 0) | marks
+        row["fields"] = row.get("fields", 0) | seen[0]
 
     def plain_guard(self, name: str, value: Any) -> Any:
         """What a guard compares a field with: of any type, since no value may equal it."""
@@ -194,6 +200,15 @@ class Table:
         for name, value in zip(self.kind.KEY, key.values, strict=True):
             self.check(name, value)
         self._seen_keys.add(kinds)
+
+
+def _left_out(values: Mapping[str, Any]) -> list[str]:
+    """What a row need not say: a field that it does not have is null."""
+    return [name for name, value in values.items() if value is None]
+
+
+def _special(values: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in values.items() if type(value) in (Now, bytes)]
 
 
 def _carried(value: Any) -> Any:

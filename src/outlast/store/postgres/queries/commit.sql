@@ -28,14 +28,12 @@ DECLARE
   more int[];
   newest bigint;
 BEGIN
-  SELECT array_agg(e.inbox), array_agg(q.ix) FILTER (WHERE q.must AND (
-      e.epoch IS NULL OR NOT e.same OR e.epoch <> coalesce(q.epoch, e.epoch)
-      OR e.status <> coalesce(q.status, e.status) OR e.inbox <> coalesce(q.inbox, e.inbox)))
+  SELECT array_agg(e.inbox), array_agg(q.ix) FILTER (WHERE q.must AND e.same IS NOT TRUE)
     INTO inboxes, refused
   FROM json_to_recordset(anchors::json) AS q(
-    ix int, partition int, namespace text, id text, must boolean, epoch bigint, status text, inbox bigint, more jsonb)
+    ix int, partition int, namespace text, id text, must boolean, {expected_types}, more jsonb)
   LEFT JOIN LATERAL (
-    SELECT x.epoch, x.status, x.inbox, CASE WHEN q.more IS NULL THEN true ELSE to_jsonb(x) @> q.more END AS same
+    SELECT x.inbox, {expected} AND CASE WHEN q.more IS NULL THEN true ELSE to_jsonb(x) @> q.more END AS same
     FROM outlast.execution AS x
     WHERE x.partition = q.partition AND x.namespace = q.namespace AND x.id = q.id
     FOR NO KEY UPDATE
