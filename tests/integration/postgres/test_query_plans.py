@@ -197,7 +197,7 @@ async def fill(connection: Any) -> None:
         "INSERT INTO outlast.payload SELECT partition, namespace, id, 1, 'input', 'x', 'c' FROM outlast.execution "
         "WHERE ready_at IS NOT NULL"
     )
-    # One per execution, each ended: what a plan of a few rows may take for a small table to read as a whole.
+    # A hundred thousand: what a plan that was made for a few rows may take for a table to read as a whole.
     await connection.execute(
         "INSERT INTO outlast.attempt SELECT partition, namespace, id, 1, 1, 1, 'w0', 1, 2, 'succeeded', NULL, 'c' "
         "FROM outlast.execution WHERE finished_at IS NOT NULL AND id LIKE 'old-%0'"
