@@ -265,6 +265,23 @@ class Worker:
         self._promised += 1
         return options.name
 
+    def promise_next(self, execution: Execution, *, in_place: bool) -> str | None:
+        """The same for what follows on an attempt that ends here. `in_place`, it takes the room which that leaves: as
+        long as there is more, nobody waits for just that."""
+        options, route = self._options, parse_route(execution.route)
+        if self._draining or execution.namespace != options.namespace or route.suspect:
+            return None
+        served = execution.lane in options.lanes and route.requires <= options.capabilities
+        if not served or (execution.workflow, execution.version) not in self._serves():
+            return None
+        waiting = not self._lanes_empty or self._claiming or self._kick.is_set()
+        if self._free() <= 0 and (waiting or not in_place):
+            return None
+        if waiting and not in_place:
+            return None
+        self._promised += 1
+        return options.name
+
     def keep(self, execution: Execution, data: bytes) -> None:
         """What was started under this worker's name begins; a draining worker hands it back."""
         self._promised -= 1
