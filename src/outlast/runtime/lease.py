@@ -45,7 +45,9 @@ def _ignored(inbox: int) -> None:
 
 
 class Lease:
-    def __init__(self, parts: Parts, execution: Execution, *, heard: Callable[[int], None]) -> None:
+    def __init__(
+        self, parts: Parts, execution: Execution, *, heard: Callable[[int], None], began_at: int | None = None
+    ) -> None:
         self.execution = execution
         self._parts = parts
         self._heard = heard
@@ -54,7 +56,8 @@ class Lease:
         self._open: set[int] = set()
         """Places that were taken, and have no outcome yet."""
         self._turns: list[asyncio.Future[None]] = []
-        self.began_at = settled(execution.claimed_at) or 0
+        self._began_unknown = began_at is None
+        self.began_at = began_at or settled(execution.claimed_at) or 0
         """When the code first began: the clock of every replay begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
 
@@ -69,14 +72,19 @@ class Lease:
         e = self.execution
         if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
-        begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
-        # Two looks, one round trip: whoever was sent something waits for both.
-        [first], entries = await asyncio.gather(self._parts.engine.store.load([begun]), self.recorded())
-        if isinstance(first, Attempt):
-            self.began_at = settled(first.started_at) or self.began_at
+        entries = await (self._recorded_and_begun() if self._began_unknown else self.recorded())
         if entries:
             self._entries = entries[-1].position + 1
             self.began_at = min(self.began_at, settled(entries[0].recorded_at) or 0)  # a copied journal is older
+        return entries
+
+    async def _recorded_and_begun(self) -> list[JournalEntry]:
+        """Two looks, one round trip: whoever was sent something waits for both."""
+        e = self.execution
+        begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
+        [first], entries = await asyncio.gather(self._parts.engine.store.load([begun]), self.recorded())
+        if isinstance(first, Attempt):
+            self.began_at = settled(first.started_at) or self.began_at
         return entries
 
     async def recorded(self) -> list[JournalEntry]:

@@ -9,6 +9,7 @@ from outlast import limits
 from outlast.machine.changes import patched
 from outlast.machine.decide_holder import claim_fields
 from outlast.machine.facts import Claim
+from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution, Route, parse_route
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.sqlite.connection import Transaction
@@ -16,18 +17,18 @@ from outlast.store.sqlite.statements import TABLES, statement
 
 _TABLE = TABLES[Execution.KIND]
 _AGAIN = statement("claim_again").format(columns=_TABLE.columns)
+_STARTED = TABLES[Attempt.KIND].read(("started_at",))
 _READY = statement("claim_ready").format(columns=_TABLE.columns)
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     """The same claim id finds what it took before; otherwise take anew, in the order of claims."""
     tx.rows_beside(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
-    taken = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
-    more = True
-    if not taken:
-        chosen, more = _choose(tx, request)
-        taken = [_take(tx, request, execution) for execution in chosen]
-    return Claimed(tx.now, [ClaimedExecution(execution, _input(tx, execution)) for execution in taken], more)
+    again = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
+    if again:
+        return Claimed(tx.now, [ClaimedExecution(e, _input(tx, e), _began_at(tx, e)) for e in again])
+    chosen, more = _choose(tx, request)
+    return Claimed(tx.now, [_take(tx, request, execution) for execution in chosen], more)
 
 
 def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
@@ -108,13 +109,16 @@ def _of_route(tx: Transaction, request: ClaimRequest, lane: str, route: str) -> 
     return [_execution(row) for row in rows]
 
 
-def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> Execution:
+def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> ClaimedExecution:
     e, now = execution, tx.now
     deadline_at = None if e.timeout_ms is None else now + max(0, e.timeout_ms - e.ran_ms)
     tx.rows_beside(statement("claim_take"), (request.worker, request.claim_id, now, deadline_at, e.namespace, e.id))
-    attempt = (e.namespace, e.id, e.generation, e.attempt)
+    attempt, began_at = (e.namespace, e.id, e.generation, e.attempt), None
     if e.attempt_open:
-        tx.rows_beside(statement("claim_attempt_resumed"), (e.epoch + 1, request.worker, request.claim_id, *attempt))
+        resumed = (e.epoch + 1, request.worker, request.claim_id, *attempt)
+        [(started_at,)] = tx.rows_beside(statement("claim_attempt_resumed"), resumed)
+        if e.attempt == 1 and e.generation == e.journal_generation:
+            began_at = started_at
     else:
         begun = (*attempt, e.epoch + 1, request.worker, now, request.claim_id)
         tx.rows_beside(statement("claim_attempt_new"), begun)
@@ -122,7 +126,7 @@ def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> Execu
         tx.rows_beside(statement("claim_permits"), (1, e.namespace, e.quota))
     taken = _execution_taken(e, request, now)
     tx.fences.keep_new(taken)
-    return taken
+    return ClaimedExecution(taken, _input(tx, taken), began_at)
 
 
 def _execution_taken(e: Execution, request: ClaimRequest, now: int) -> Execution:
@@ -136,6 +140,14 @@ def _execution(row: tuple[object, ...]) -> Execution:
     record = _TABLE.record(row)
     assert isinstance(record, Execution)
     return record
+
+
+def _began_at(tx: Transaction, e: Execution) -> int | None:
+    """As it was told when it was taken."""
+    if not e.resumed or e.attempt > 1 or e.generation != e.journal_generation:
+        return None
+    [(started_at,)] = tx.rows_beside(_STARTED, (e.namespace, e.id, e.generation, e.attempt))
+    return started_at
 
 
 def _input(tx: Transaction, execution: Execution) -> bytes:

@@ -31,7 +31,7 @@ from outlast.store.sqlite.statements import statement
 
 T = TypeVar("T")
 
-SHARED_MAX = 64
+SHARED_MAX = 256
 """How many operations may share a transaction."""
 
 
