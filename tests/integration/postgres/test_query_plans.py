@@ -197,6 +197,11 @@ async def fill(connection: Any) -> None:
         "INSERT INTO outlast.payload SELECT partition, namespace, id, 1, 'input', 'x', 'c' FROM outlast.execution "
         "WHERE ready_at IS NOT NULL"
     )
+    # A hundred thousand: what a plan that was made for a few rows may take for a table to read as a whole.
+    await connection.execute(
+        "INSERT INTO outlast.attempt SELECT partition, namespace, id, 1, 1, 1, 'w0', 1, 2, 'succeeded', NULL, 'c' "
+        "FROM outlast.execution WHERE finished_at IS NOT NULL AND id LIKE 'old-%0'"
+    )
     await connection.execute(";".join(row["indexdef"] for row in indexes))
 
 

@@ -11,7 +11,7 @@ every change whose guards hold, in sets; it answers which were refused. Three th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -38,7 +38,7 @@ from outlast.model.record import Key, Plain, Record, settled
 from outlast.store.port import Committed, Verdict
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.errors import KeyTaken
-from outlast.store.postgres.functions import CALLS, LOOSE, SLOTS, numbers_of
+from outlast.store.postgres.functions import CALLS, EXPECTED, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
 from outlast.store.postgres.statements import TABLES
 from outlast.store.postgres.time import StoreTime
@@ -52,43 +52,54 @@ _NUMBERS = {name: frozenset(numbers_of(table)) for name, table in TABLES.items()
 _TESTS: dict[type, str] = {Reached: "reached", Ahead: "ahead", Lapsed: "lapsed"}
 _WHOLE = "*"
 _CAREFUL_MAX = 20
+_USUAL: set[tuple[Any, ...]] = set()
+"""Expectations of an execution that are columns and nothing else: their names, and the types of their values."""
+_INSERTS = {kind: SLOTS["insert", kind] for kind in TABLES}
 _json = msgspec.json.Encoder()
 
 
 async def commit(pool: Pool, time: StoreTime, partitions: int, batch: Sequence[Changes]) -> Committed:
     verdicts: dict[int, Verdict] = {}
     now = 0
-    waiting: list[Numbered] = list(enumerate(batch))
-    while waiting:
-        some, waiting = _next_round(waiting)
-        refused, at = await _apply(pool, time, some, verdicts)
+    some, waiting = list(enumerate(batch)), list[Numbered]()
+    call = Call(some)
+    if call.crossed:
+        some, waiting = _next_round(some)
+        call = Call(some) if waiting else call
+    while True:
+        refused, at = await _apply(pool, time, call, some, verdicts)
         now = max(now, at)
         for number, changes in refused:
             verdicts[number], at = await _explained(pool, time, partitions, changes)
             now = max(now, at)
-    return Committed(now, [verdicts[number] for number in range(len(batch))])
+        if not waiting:
+            return Committed(now, [verdicts[number] for number in range(len(batch))])
+        some, waiting = _next_round(waiting)
+        call = Call(some)
 
 
 async def _apply(
-    pool: Pool, time: StoreTime, some: list[Numbered], verdicts: dict[int, Verdict]
+    pool: Pool, time: StoreTime, call: Call, some: list[Numbered], verdicts: dict[int, Verdict]
 ) -> tuple[list[Numbered], int]:
     """Commit changes that do not depend on each other: the refused ones, and the time."""
-    call = Call()
-    for number, changes in some:
-        call.add(number, changes)
     for chance in range(_CAREFUL_MAX):
         try:
             row = await pool.call("commit", lambda session: call.made(session, time, careful=chance > 0))  # noqa: B023
         except KeyTaken:
             continue
-        time.saw(row["now_ms"])
-        refused = {int(number) for number in row["refused_list"].split(",") if number}
-        inboxes = call.inboxes_of(row["inbox_list"])
+        now, refused_list, inbox_list = row
+        time.saw(now)
+        inboxes = call.inboxes_of(inbox_list)
         added: dict[Key, int] = {}
+        if not refused_list:
+            for number, changes in some:
+                verdicts[number] = Verdict(True, _inbox_after(changes, inboxes.get(number), added))
+            return [], now
+        refused = {int(number) for number in refused_list.split(",")}
         for number, changes in some:
             if number not in refused:
                 verdicts[number] = Verdict(True, _inbox_after(changes, inboxes.get(number), added))
-        return [(number, changes) for number, changes in some if number in refused], row["now_ms"]
+        return [numbered for numbered in some if numbered[0] in refused], now
     raise StoreUnavailable("the keys of this commit are being taken and freed again and again")
 
 
@@ -205,54 +216,82 @@ def _key_of(write: Write) -> Key:
 class Call:
     """The arguments of one call, gathered change by change."""
 
-    def __init__(self) -> None:
+    def __init__(self, some: Iterable[Numbered]) -> None:
+        self.crossed = False
+        """Whether two changes touch the same execution, or one writes a loose record that another one touches: only
+        then one of them can depend on the other."""
         self._anchors: list[Row] = []
         self._rows: dict[int, list[Row]] = {}
-        self._operations: set[str] = set()
-        self._patched: dict[Key, Row] = {}
-        self._locks: dict[tuple[str, str], dict[tuple[str | int, ...], Row]] = {}
+        self._locks: dict[int, dict[tuple[str | int, ...], Row]] = {}
+        self._executions: set[tuple[str | int, ...]] = set()
+        self._records: dict[Key, bool] = {}
+        """Records that belong to no execution, and whether they are written."""
+        for number, changes in some:
+            self._add(number, changes)
 
-    def add(self, number: int, changes: Changes) -> None:
+    def _add(self, number: int, changes: Changes) -> None:
         partition = changes.partition
-        expected: dict[tuple[str, str], Row] = {}
+        expected: dict[Any, Row] = {}
+        patched: dict[Key, Row] = {}
         for anchor in changes.anchors:
+            TABLES[anchor.kind].check_key(anchor)
             if anchor.kind == _EXECUTION:
-                TABLES[_EXECUTION].check_key(anchor)
-                row = self._execution(expected, number, partition, anchor.values)
-                row["first"] = len(expected) == 1
+                self._execution(expected, number, partition, anchor.values, other=bool(expected))
             else:
                 self._loose("lock", anchor, partition)
         for guard in changes.guards:
             self._guard(expected, number, partition, guard)
         for write in changes.writes:
-            self._write(expected, number, partition, write)
+            if type(write) is Insert:
+                self._insert(expected, number, partition, write.record)
+            else:
+                self._write(expected, patched, number, partition, write)
         self._anchors.extend(expected.values())
+        if self._executions.isdisjoint(expected):
+            self._executions.update(expected)
+        else:
+            self.crossed = True
 
-    def _execution(self, expected: dict[tuple[str, str], Row], number: int, partition: int, values: Any) -> Row:
-        """The lock on an execution, on behalf of this change."""
+    def _execution(
+        self, expected: dict[Any, Row], number: int, partition: int, values: Any, *, other: bool = True
+    ) -> Row:
+        """The lock on an execution, on behalf of this change. The first anchor is the one that its verdict is about."""
         row = expected.get(values)
         if row is None:
             namespace, execution_id = values
             row = {"ix": number, "partition": partition, "namespace": namespace, "id": execution_id}
+            if other:
+                row["other"] = True
             expected[values] = row
         return row
 
     def _loose(self, operation: str, key: Key, partition: int) -> None:
-        table = TABLES[key.kind]
-        table.check_key(key)
-        if key.kind in LOOSE:
-            self._locks.setdefault((operation, key.kind), {})[key.values] = table.key_row(key.values, partition)
+        writes = operation == "lock"
+        self._touch(key, writes=writes)
+        slot = SLOTS.get((operation, key.kind))
+        if slot is not None:
+            row = TABLES[key.kind].key_row(key.values, partition)
+            self._locks.setdefault(slot, {})[key.values] = row
 
-    def _guard(self, expected: dict[tuple[str, str], Row], number: int, partition: int, guard: Guard) -> None:
+    def _touch(self, key: Key, *, writes: bool) -> None:
+        before = self._records.get(key)
+        if before or (before is not None and writes):
+            self.crossed = True
+        self._records[key] = writes or bool(before)
+
+    def _guard(self, expected: dict[Any, Row], number: int, partition: int, guard: Guard) -> None:
         key = guard.key
+        table = TABLES[key.kind]
         if type(guard) is Matches and key.kind == _EXECUTION:
+            if key.values not in expected:
+                table.check_key(key)
             row = self._execution(expected, number, partition, key.values)
             _expect(row, guard.fields)
             return
-        table = TABLES[key.kind]
         table.check_key(key)
         self._cover(expected, number, partition, key, "share")
-        row: Row = {"ix": number, **table.key_row(key.values, partition)}
+        row = table.key_row(key.values, partition)
+        row["ix"] = number
         match guard:
             case Matches(_, fields):
                 row |= {"test": "matches", "fields": {name: table.plain_guard(name, v) for name, v in fields.items()}}
@@ -261,115 +300,118 @@ class Call:
             case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):
                 if field not in table.columns:
                     raise InvalidInput(f"{key.kind} has no field {field!r}")
-                row |= {"test": _TESTS[type(guard)], "field": field}
+                row["test"] = _TESTS[type(guard)]
+                row["field"] = field
             case _:
                 assert_never(guard)
         self._row("guard", key.kind, row)
 
-    def _write(self, expected: dict[tuple[str, str], Row], number: int, partition: int, write: Write) -> None:
+    def _insert(self, expected: dict[Any, Row], number: int, partition: int, record: Record) -> None:
+        kind = record.KIND
+        table = TABLES[kind]
+        row = table.row(record, number, partition)
+        if kind in _BELONGS:
+            owner = row["namespace"], row["execution"]
+            if owner not in expected:
+                self._execution(expected, number, partition, owner)
+        elif kind != _EXECUTION:
+            self._touch(record.key, writes=True)
+        elif (row["namespace"], row["id"]) not in expected:
+            self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
+        slot = _INSERTS[kind]
+        rows = self._rows.get(slot)
+        if rows is None:
+            self._rows[slot] = [row]
+        else:
+            rows.append(row)
+
+    def _write(
+        self, expected: dict[Any, Row], patched: dict[Key, Row], number: int, partition: int, write: Write
+    ) -> None:
+        assert not isinstance(write, Insert)
+        if isinstance(write, Put):
+            record = write.record
+            self._cover(expected, number, partition, record.key, "lock")
+            self._row("put", record.KIND, TABLES[record.KIND].row(record, number, partition))
+            return
+        key = write.key
+        table = TABLES[key.kind]
+        if isinstance(write, Patch) and key in patched:
+            table.patch(patched[key], write.fields)
+            return
+        table.check_key(key)
+        self._cover(expected, number, partition, key, "lock")
+        row = table.key_row(key.values, partition)
+        row["ix"] = number
         match write:
-            case Insert(record):
-                table = TABLES[record.KIND]
-                if record.KIND in _BELONGS:
-                    self._execution(expected, number, partition, table.key_values(record)[:2])
-                self._row("insert", record.KIND, table.row(record, number, partition))
-            case Put(record):
-                table = TABLES[record.KIND]
-                self._cover(expected, number, partition, record.key, "lock")
-                self._row("put", record.KIND, table.row(record, number, partition))
-            case Patch(key, fields):
-                table = TABLES[key.kind]
-                table.check_key(key)
-                self._cover(expected, number, partition, key, "lock")
-                if fields.keys() & set(table.key):
-                    raise InvalidInput(f"the key of {key} cannot be patched")
-                new = {name: table.plain(name, value) for name, value in fields.items()}
-                if key in self._patched and self._patched[key]["ix"] == number:
-                    self._patched[key]["fields"] |= new
-                    return
-                row = {"ix": number, "fields": new, **table.key_row(key.values, partition)}
-                self._patched[key] = row
+            case Patch(_, fields):
+                table.patch(row, fields)
+                patched[key] = row
                 self._row("patch", key.kind, row)
-            case Delete(key):
-                table = TABLES[key.kind]
-                table.check_key(key)
-                self._cover(expected, number, partition, key, "lock")
-                self._row("delete", key.kind, {"ix": number, **table.key_row(key.values, partition)})
-            case Add(key, field, amount):
-                table = TABLES[key.kind]
-                table.check_key(key)
-                self._cover(expected, number, partition, key, "lock")
+            case Delete():
+                self._row("delete", key.kind, row)
+            case Add(_, field, amount):
                 if field not in _NUMBERS[key.kind] or type(amount) is not int:
                     raise InvalidInput(f"nothing can be added to {field!r} of {key.kind}")
-                self._row("add", key.kind, {"ix": number, field: amount, **table.key_row(key.values, partition)})
+                row[field] = amount
+                self._row("add", key.kind, row)
             case _:
                 assert_never(write)
 
-    def _cover(
-        self, expected: dict[tuple[str, str], Row], number: int, partition: int, key: Key, operation: str
-    ) -> None:
+    def _cover(self, expected: dict[Any, Row], number: int, partition: int, key: Key, operation: str) -> None:
         """Every row that is read or changed is under a lock: its execution's, or its own."""
-        if key.kind == _EXECUTION:
+        kind = key.kind
+        if kind == _EXECUTION:
             self._execution(expected, number, partition, key.values)
-        elif key.kind in _BELONGS:
+        elif kind in _BELONGS:
             self._execution(expected, number, partition, key.values[:2])
         else:
             self._loose(operation, key, partition)
 
     def _row(self, operation: str, kind: str, row: Row) -> None:
-        slot = SLOTS[operation, kind]
-        rows = self._rows.get(slot)
-        if rows is None:
-            self._operations.add(operation)
-            self._rows[slot] = [row]
-        else:
-            rows.append(row)
+        self._rows.setdefault(SLOTS[operation, kind], []).append(row)
 
     async def made(self, session: Session, time: StoreTime, *, careful: bool) -> Any:
         """The function's answer."""
         self._anchors.sort(key=_lock_order)
-        return await self._called(session, time, self._anchors, self._rows, careful=careful)
+        return await self._called(session, time, self._anchors, self._slots(careful=careful))
 
     async def locked(self, session: Session, time: StoreTime) -> Any:
         """Only the locks, and the time under them."""
         keys = ("ix", "partition", "namespace", "id")
         anchors = [{key: row[key] for key in keys} for row in sorted(self._anchors, key=_lock_order)]
-        return await self._called(session, time, anchors, {}, careful=False)
+        locks = {slot: rows for slot, rows in self._slots(careful=False).items() if slot in self._locks}
+        return await self._called(session, time, anchors, locks)
 
-    async def _called(
-        self, session: Session, time: StoreTime, anchors: list[Row], rows: dict[int, list[Row]], *, careful: bool
-    ) -> Any:
-        docs: list[str | None] = [None] * len(SLOTS)
-        sizes: list[str | None] = [None] * len(SLOTS)
+    def _slots(self, *, careful: bool) -> dict[int, list[Row]]:
+        """The rows of each operation, in the order in which they are done."""
+        slots = {slot: [locks[key] for key in sorted(locks)] for slot, locks in self._locks.items()}
+        slots |= self._rows
+        if careful:
+            slots |= {TAKEN_BY[slot]: rows for slot, rows in self._rows.items() if slot in TAKEN_BY}
+        return dict(sorted(slots.items()))
+
+    async def _called(self, session: Session, time: StoreTime, anchors: list[Row], slots: dict[int, list[Row]]) -> Any:
         try:
-            for slot, some in rows.items():
-                docs[slot - 1] = _json.encode(some).decode()
-                sizes[slot - 1] = str(len(some))
-            for (operation, kind), locks in self._locks.items():
-                docs[SLOTS[operation, kind] - 1] = _json.encode([locks[key] for key in sorted(locks)]).decode()
+            docs = [_json.encode(rows).decode() for rows in slots.values()]
             first = _json.encode(anchors).decode()
         except (TypeError, OverflowError, UnicodeEncodeError) as error:
             raise InvalidInput(f"a value that a record cannot have: {error}") from error
-        operations = " ".join((*self._operations, *(operation for operation, _ in self._locks)))
-        values = {"anchors": first, "operations": operations, "docs": docs, "sizes": sizes, "careful": careful}
-        values |= time.values()
+        values = {"anchors": first, "slots": ",".join(map(str, slots)), "docs": docs, **time.values()}
         return (await session.rows(CALLS["commit"], values))[0]
 
     def document(self) -> dict[str, Any]:
         """The same arguments, for who calls by a document: of one change that inserts, and locks nothing loose."""
         assert not self._locks
-        return {
-            "anchors": self._anchors,
-            "operations": " ".join(self._operations),
-            "docs": {str(slot): rows for slot, rows in self._rows.items()},
-        }
+        slots = self._slots(careful=True)
+        return {"anchors": self._anchors, "slots": ",".join(map(str, slots)), "docs": list(slots.values())}
 
     def inboxes_of(self, inboxes: str | None) -> dict[int, int | None]:
         """By change: the inbox of the execution that it is anchored at, before it."""
         if not self._anchors:
             return {}
         found = zip(self._anchors, (inboxes or "").split(","), strict=True)
-        return {row["ix"]: int(inbox) if inbox else None for row, inbox in found if row.get("first")}
+        return {row["ix"]: int(inbox) if inbox else None for row, inbox in found if "other" not in row}
 
 
 def _lock_order(row: Row) -> tuple[int, str, str]:
@@ -377,18 +419,27 @@ def _lock_order(row: Row) -> tuple[int, str, str]:
 
 
 def _expect(row: Row, fields: dict[str, Plain]) -> None:
-    """What a guard expects of the execution: the usual three as columns, the rest as a document."""
-    row["must"] = True
+    """What a guard expects of the execution: the usual fields as columns, the rest as a document."""
+    kinds = (*fields, *map(type, fields.values()))
+    if kinds in _USUAL and "must" not in row:
+        row["must"] = True
+        row.update(fields)
+        return
     table = TABLES[_EXECUTION]
+    usual = "must" not in row
+    row["must"] = True
     for name, value in fields.items():
-        plain = name in ("epoch", "status", "inbox") and value is not None and name not in row
+        plain = name in EXPECTED and value is not None and name not in row
         if plain and table.columns[name].takes(value):
             row[name] = value
             continue
+        usual = False
         more = row.setdefault("more", {})
         if more.setdefault(name, value) != value:
             more["no field can be two things"] = True
         more[name] = table.plain_guard(name, value)
+    if usual:
+        _USUAL.add(kinds)
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------------
@@ -398,8 +449,7 @@ async def _explained(pool: Pool, time: StoreTime, partitions: int, changes: Chan
     """A refused change by itself, under its locks: what refused it, or that it was applied before, or (now) its way."""
 
     async def look(session: Session) -> tuple[Verdict, int]:
-        call = Call()
-        call.add(0, changes)
+        call = Call([(0, changes)])
         now = (await call.locked(session, time))["now_ms"]
         keys = seen_by(changes)
         records = dict(zip(keys, await load(session, partitions, keys, checked=False), strict=True))

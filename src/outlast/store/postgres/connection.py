@@ -23,7 +23,7 @@ import asyncpg
 
 from outlast.errors import ReplyLost, StoreClosed
 from outlast.store.port import Points
-from outlast.store.postgres.errors import REFUSED, TAKEN, KeyTaken, is_away, sqlstate, translated, was_undone
+from outlast.store.postgres.errors import KeyTaken, is_away, is_refused, translated, was_undone
 from outlast.store.postgres.statements import bound
 from outlast.store.postgres.url import Address
 
@@ -38,6 +38,10 @@ SETTINGS = {
     # Statements that were prepared on an empty table serve a full one: plans for any value, by index.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    # Every row of a call has a key of its own: what was looked up is not looked up again.
+    "enable_memoize": "off",
     "jit": "off",
     "search_path": "outlast",
     "application_name": "outlast",
@@ -147,7 +151,7 @@ class Pool:
             except (ReplyLost, KeyTaken):
                 raise
             except Exception as error:
-                if sqlstate(error) in (TAKEN, REFUSED):
+                if is_refused(error):
                     raise KeyTaken from error
                 again = was_undone(error) or is_away(error)
                 if not again or self._closed or time.monotonic() - began > self._address.patience_s:

@@ -17,13 +17,13 @@ from outlast.errors import (
     StoreUnavailable,
 )
 
-TAKEN = "OL001"
-"""Our own: an insert met a record, and nothing was written."""
+TAKEN = "23505"
+"""An insert met a record, and nothing was written. Ours if the table is; else the user's own."""
 REFUSED = "OL003"
 """Our own: a guard of the change that ends a transaction does not hold."""
 
 
-class KeyTaken(Exception):
+class KeyTaken(StoreError):
     """`TAKEN` or `REFUSED`, inside of the store: what stands there is looked at first, then it is asked again."""
 
 
@@ -55,6 +55,12 @@ LOST: tuple[type[BaseException], ...] = (
 
 def sqlstate(error: BaseException) -> str:
     return str(getattr(error, "sqlstate", None) or "")
+
+
+def is_refused(error: BaseException) -> bool:
+    """`TAKEN` by a record of ours, or `REFUSED`."""
+    state = sqlstate(error)
+    return state == REFUSED or (state == TAKEN and getattr(error, "schema_name", None) == "outlast")
 
 
 def was_undone(error: BaseException) -> bool:

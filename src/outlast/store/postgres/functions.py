@@ -23,10 +23,11 @@ from outlast.store.postgres.statements import RELATIVE, TABLES, Table, statement
 
 LOOSE = ("flow", "lane", "outbox", "quota", "session", "summary")
 """Kinds whose records no execution's row covers: locked by themselves, in this order, after the executions."""
-OPERATIONS = ("guard", "delete", "insert", "put", "patch", "add")
+OPERATIONS = ("guard", "taken", "delete", "insert", "put", "patch", "add")
+"""In the order in which a commit does them, after the locks."""
 
 SLOTS: dict[tuple[str, str], int] = {}
-"""Where the rows of an operation on a kind stand in a commit's `docs`, counted from 1 as the server does."""
+"""An operation on a kind by its number, in the order in which a commit does them."""
 for _operation, _kinds in [
     ("lock", LOOSE),
     ("share", LOOSE),
@@ -34,6 +35,12 @@ for _operation, _kinds in [
 ]:
     for _kind in _kinds:
         SLOTS[_operation, _kind] = len(SLOTS) + 1
+EXPECTED = (
+    "epoch", "status", "inbox", "generation", "waits", "held", "unwinds", "has_children", "cancel_requested",
+)  # fmt: skip
+"""The fields of an execution that guards are about, none of them ever null; of any other, a guard is slower."""
+TAKEN_BY = {slot: SLOTS["taken", kind] for (operation, kind), slot in SLOTS.items() if operation == "insert"}
+"""For each insert, the look at its keys that comes before it when one was found to be taken."""
 
 
 def _names(table: Table) -> dict[str, str]:
@@ -50,7 +57,10 @@ def _names(table: Table) -> dict[str, str]:
         "types": table.typed(table.written),
         "settled": ", ".join(_settled(table, "q", name) for name in table.written),
         "excluded": ", ".join(f"{name} = excluded.{name}" for name in rest),
-        "patched": ", ".join(f"{name} = {_settled(table, 'r', name)}" for name in rest),
+        "patched": ", ".join(
+            f"{name} = CASE WHEN q.fields & {table.bits[name]} = 0 THEN t.{name} ELSE {_settled(table, 'q', name)} END"
+            for name in rest
+        ),
         "added": ", ".join(f"{name} = t.{name} + q.{name}" for name in numbers),
         "sums": ", ".join(f"coalesce(sum(q.{name}), 0)::bigint AS {name}" for name in numbers),
         "number_types": ", ".join(f"{name} bigint" for name in numbers),
@@ -72,24 +82,31 @@ def _settled(table: Table, row: str, name: str) -> str:
 
 
 def _commit() -> str:
-    def each(part: str, operation: str, **more: str) -> str:
-        return "\n".join(
-            "  " + statement(f"commit:{part}").format(slot=slot, **_names(TABLES[kind]), **more)
-            for (of, kind), slot in SLOTS.items()
-            if of == operation and (part != "add" or numbers_of(TABLES[kind]))
-        )
-
+    strengths = {"lock": "NO KEY UPDATE", "share": "SHARE"}
+    leaves: dict[int, str] = {}
+    for (operation, kind), slot in SLOTS.items():
+        table, strength = TABLES[kind], strengths.get(operation, "")
+        if operation != "add" or numbers_of(table):
+            part = "lock" if strength else operation
+            leaves[slot] = statement(f"commit:{part}").format(strength=strength, **_names(table))
+    last_lock = SLOTS["share", LOOSE[-1]]
     return statement("commit:function").format(
         name="{name}",
-        locks=f"{each('lock', 'lock', strength='NO KEY UPDATE')}\n{each('lock', 'share', strength='SHARE')}",
-        guards=each("guard", "guard"),
-        taken=each("taken", "insert"),
-        deletes=each("delete", "delete"),
-        inserts=each("insert", "insert"),
-        puts=each("put", "put"),
-        patches=each("patch", "patch"),
-        adds=each("add", "add"),
+        expected_types=TABLES[Execution.KIND].typed(EXPECTED),
+        expected=" AND ".join(f"x.{name} = coalesce(q.{name}, x.{name})" for name in EXPECTED),
+        last_lock=last_lock,
+        locks=_chosen([leaf for leaf in leaves.items() if leaf[0] <= last_lock]),
+        rest=_chosen([leaf for leaf in leaves.items() if leaf[0] > last_lock]),
     )
+
+
+def _chosen(leaves: list[tuple[int, str]]) -> str:
+    """The one of the statements that the slot is about, by halves: there are more than a hundred of them."""
+    if len(leaves) == 1:
+        return leaves[0][1]
+    middle = len(leaves) // 2
+    first, second = _chosen(leaves[:middle]), _chosen(leaves[middle:])
+    return f"IF slot < {leaves[middle][0]} THEN\n{first}\nELSE\n{second}\nEND IF;"
 
 
 def _claim() -> str:
@@ -171,7 +188,7 @@ _COMMIT = next(name for name in FUNCTIONS if name.startswith("commit_"))
 
 def _settling() -> None:
     """Adds the function of `transact.sql`."""
-    text = _filled(statement("transact:function"), commit=_COMMIT, slots=len(SLOTS))
+    text = _filled(statement("transact:function"), commit=_COMMIT)
     name, text = _named("settle", text)
     FUNCTIONS[name] = text
     CALLS["transact"] = statement("transact:call").replace("{name}", name)
@@ -181,7 +198,7 @@ def _starting() -> str:
     """Adds the functions of `start.sql`; the text of the one whose name never changes."""
     canonical, text = _named("canonical", statement("start:canonical").replace("{canonical}", "{name}"))
     FUNCTIONS[canonical] = text
-    text = _filled(statement("start:function"), commit=_COMMIT, slots=len(SLOTS)).replace("{start}", "{name}")
+    text = _filled(statement("start:function"), commit=_COMMIT).replace("{start}", "{name}")
     face = _filled(
         statement("start:face"),
         canonical=canonical,
@@ -189,8 +206,7 @@ def _starting() -> str:
         delayed=_sample(1),
         retry=msgspec.json.encode(RetryPolicy(max_attempts=3)).decode(),
         RELATIVE=RELATIVE,
-        slot_execution=SLOTS["insert", Execution.KIND],
-        slot_payload=SLOTS["insert", Payload.KIND],
+        slots=",".join(str(SLOTS[of, kind.KIND]) for of in ("taken", "insert") for kind in (Execution, Payload)),
         slot_tag=SLOTS["put", Tag.KIND],
     )
     start = f"start_{sha256((text + face).encode()).hexdigest()[:8]}"

@@ -44,8 +44,7 @@ def starting(identity: str, time: StoreTime, changes: Changes) -> Asking[Joined]
             "this connection is to another database than the app's store: there are no functions of this version of "
             "Outlast in it"
         )
-    call = Call()
-    call.add(0, changes)
+    call = Call([(0, changes)])
     asked = {
         **call.document(),
         **time.values(),

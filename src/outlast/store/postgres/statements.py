@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from operator import attrgetter
@@ -105,12 +105,15 @@ class Table:
         self.select = ", ".join(f"x.{name}" for name in names)
         self.key_values: Callable[[Record], tuple[str | int, ...]] = attrgetter(*kind.KEY)
         self.has_change_id = "change_id" in names
-        self._values: Callable[[Record], tuple[Any, ...]] = attrgetter(*names)
-        self._seen: set[tuple[type, ...]] = set()
-        self._special = [(n, name) for n, name in enumerate(names) if self._is_special(name)]
-
-    def _is_special(self, name: str) -> bool:
-        return self.columns[name].is_time or self.columns[name].python is bytes
+        self.bits = {name: 1 << n for n, name in enumerate(names)}
+        """A patch's mark for each field that it is about."""
+        assert len(names) < 63, "a bigint has a bit for each field"
+        assert not {"ix", "fields"} & set(names), "a row has these beside its own"
+        self._seen: dict[tuple[type, ...], tuple[list[str], list[str]]] = {}
+        """Types that were found to be right: which fields are left out, and which JSON can't carry as they are."""
+        self._seen_patches: dict[tuple[Any, ...], tuple[int, list[str], list[str]]] = {}
+        """Of a patch: its fields and their types; and first of all its marks."""
+        self._seen_keys: set[tuple[type, ...]] = set()
 
     def type_of(self, name: str) -> str:
         return "int" if name == "partition" else self.columns[name].type
@@ -122,25 +125,23 @@ class Table:
 
     def row(self, record: Record, number: int, partition: int) -> dict[str, Any]:
         """The record as JSON can carry it, beside the number of its change."""
-        values = self._values(record)
-        kinds = tuple(map(type, values))
-        if kinds not in self._seen:
-            self._check_types(values)
-            self._seen.add(kinds)
-        row = dict(zip(self.fields, values, strict=True))
-        for n, name in self._special:
-            value = values[n]
-            if type(value) is Now:
-                row[name] = RELATIVE + value.plus_ms
-            elif type(value) is bytes:
-                row[name] = f"\\x{value.hex()}"
+        row: dict[str, Any] = msgspec.structs.asdict(record)
+        kinds = tuple(map(type, row.values()))
+        seen = self._seen.get(kinds)
+        if seen is None:
+            self._check_all(row)
+            seen = self._seen[kinds] = _left_out(row), _special(row)
+        for name in seen[0]:
+            del row[name]
+        for name in seen[1]:
+            row[name] = _carried(row[name])
         row["ix"] = number
         if not self.by_partition:
             row["partition"] = partition
         return row
 
-    def _check_types(self, values: Sequence[Any]) -> None:
-        for name, value in zip(self.fields, values, strict=True):
+    def _check_all(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
             self.check(name, value)
 
     def check(self, name: str, value: Any) -> None:
@@ -150,18 +151,28 @@ class Table:
         if not column.takes(value):
             raise InvalidInput(f"{self.name}.{name} cannot be {value!r}: it is {column.type}")
 
-    def plain(self, name: str, value: Any) -> Any:
-        """A field's value as JSON can carry it."""
-        self.check(name, value)
-        if type(value) is Now:
-            return RELATIVE + value.plus_ms
-        return f"\\x{value.hex()}" if type(value) is bytes else value
+    def patch(self, row: dict[str, Any], fields: dict[str, Any]) -> None:
+        """Adds to a row of this key some fields as JSON can carry them, beside the marks that say which they are."""
+        kinds = (*fields, *map(type, fields.values()))
+        seen = self._seen_patches.get(kinds)
+        if seen is None:
+            self._check_all(fields)
+            if fields.keys() & set(self.key):
+                raise InvalidInput(f"the key of a record cannot be patched: {', '.join(self.key)}")
+            marks = sum(self.bits[name] for name in fields)
+            seen = self._seen_patches[kinds] = marks, _left_out(fields), _special(fields)
+        row.update(fields)
+        for name in seen[1]:
+            del row[name]
+        for name in seen[2]:
+            row[name] = _carried(row[name])
+        row["fields"] = row.get("fields", 0) | seen[0]
 
     def plain_guard(self, name: str, value: Any) -> Any:
         """What a guard compares a field with: of any type, since no value may equal it."""
         if name not in self.columns:
             raise InvalidInput(f"{self.name} has no field {name!r}")
-        return f"\\x{value.hex()}" if type(value) is bytes else value
+        return _carried(value)
 
     def key_row(self, values: tuple[str | int, ...], partition: int) -> dict[str, Any]:
         row: dict[str, Any] = dict(zip(self.kind.KEY, values, strict=True))
@@ -181,10 +192,29 @@ class Table:
         return partition_of(str(values[0]), str(values[1]), partitions) if len(values) > 1 else None
 
     def check_key(self, key: Key) -> None:
+        kinds = tuple(map(type, key.values))
+        if kinds in self._seen_keys:
+            return
         if len(key.values) != len(self.kind.KEY):
             raise InvalidInput(f"{key} is not a key: {key.kind} has {', '.join(self.kind.KEY)}")
         for name, value in zip(self.kind.KEY, key.values, strict=True):
             self.check(name, value)
+        self._seen_keys.add(kinds)
+
+
+def _left_out(values: Mapping[str, Any]) -> list[str]:
+    """What a row need not say: a field that it does not have is null."""
+    return [name for name, value in values.items() if value is None]
+
+
+def _special(values: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in values.items() if type(value) in (Now, bytes)]
+
+
+def _carried(value: Any) -> Any:
+    if type(value) is bytes:
+        return "\\x" + value.hex()
+    return RELATIVE + value.plus_ms if type(value) is Now else value
 
 
 class _Tables(dict[str, Table]):

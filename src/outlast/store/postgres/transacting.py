@@ -23,7 +23,7 @@ from outlast.model.journal import JournalEntry
 from outlast.store.port import Body, Transacted, Verdict
 from outlast.store.postgres.commit import Call, explanation, failed_guard, seen_by
 from outlast.store.postgres.connection import Pool, Session
-from outlast.store.postgres.errors import REFUSED, TAKEN, KeyTaken, is_away, sqlstate, was_undone
+from outlast.store.postgres.errors import KeyTaken, is_away, is_refused, sqlstate, was_undone
 from outlast.store.postgres.functions import CALLS
 from outlast.store.postgres.reading import load
 from outlast.store.postgres.statements import statement
@@ -233,15 +233,13 @@ async def _done(session: Session, body: Body, limit_ms: int) -> Changes | Except
 
 async def _committed(session: Session, time: StoreTime, changes: Changes) -> Transacted | None:
     """None when it is; or what a constraint of the user's says that is checked at the end."""
-    call = Call()
-    call.add(0, changes)
+    call = Call([(0, changes)])
     asked = msgspec.json.encode({**call.document(), **time.values()})
     session.point("commit")
     try:
         said = await session.connection.execute(CALLS["transact"].replace("{asked}", asked.hex()))
     except Exception as error:
-        state = sqlstate(error)
-        if is_away(error) or was_undone(error) or not state or state in (TAKEN, REFUSED):
+        if is_away(error) or was_undone(error) or not sqlstate(error) or is_refused(error):
             raise
         await _rolled_back(session)
         return Transacted(time.saw(0), raised=error)

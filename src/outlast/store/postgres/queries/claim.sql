@@ -15,7 +15,8 @@ CREATE FUNCTION outlast.{name}(
   _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
 ) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, {types})
 LANGUAGE plpgsql
-SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off
 AS $function$
 #variable_conflict use_column
 DECLARE
@@ -25,7 +26,7 @@ DECLARE
   v_seen int;
   c_partition int[]; c_id text[]; c_flow text[]; c_quota text[]; c_suspect boolean[]; c_lane text[]; c_route text[];
   k_partition int[]; k_id text[]; k_lane text[]; k_route text[];
-  t_partition int[]; t_id text[];
+  t_partition int[]; t_id text[]; t_first boolean; t_again boolean; t_quotas boolean;
   v_free jsonb;
   v_left int;
   v_quota text;
@@ -146,10 +147,14 @@ BEGIN
         END LOOP;
       END IF;
 
-      SELECT array_agg(q.partition), array_agg(q.id) INTO t_partition, t_id FROM (
-        SELECT q.partition, q.id FROM unnest(k_partition, k_id, k_lane, k_route) AS q(partition, id, lane, route)
+      SELECT array_agg(q.partition), array_agg(q.id), bool_or(NOT q.attempt_open), bool_or(q.attempt_open),
+          bool_or(q.quota IS NOT NULL)
+        INTO t_partition, t_id, t_first, t_again, t_quotas
+      FROM (
+        SELECT q.partition, q.id, l.attempt_open, l.quota
+        FROM unnest(k_partition, k_id, k_lane, k_route) AS q(partition, id, lane, route)
         CROSS JOIN LATERAL (
-          SELECT 1 FROM outlast.execution AS x
+          SELECT x.attempt_open, x.quota FROM outlast.execution AS x
           WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready'
             AND x.lane = q.lane AND x.route = q.route
           FOR UPDATE SKIP LOCKED
@@ -178,36 +183,42 @@ BEGIN
     RETURN;
   END IF;
 
-  -- What is found again was written before: these then find nothing that is ready.
-  INSERT INTO outlast.attempt AS a (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
-  SELECT x.partition, x.namespace, x.id, x.generation, x.attempt, x.epoch + 1, _worker, v_now, _claim
-  FROM unnest(t_partition, t_id) AS q(partition, id)
-  CROSS JOIN LATERAL (
-    SELECT * FROM outlast.execution AS x
-    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS x
-  WHERE x.status = 'ready' AND NOT x.attempt_open;
-  UPDATE outlast.attempt AS a SET epoch = o.epoch + 1, worker = _worker, change_id = _claim
-  FROM unnest(t_partition, t_id) AS q(partition, id)
-  CROSS JOIN LATERAL (
-    SELECT * FROM outlast.execution AS x
-    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.attempt_open
-      AND x.status = 'ready' OFFSET 0) AS o
-  CROSS JOIN LATERAL (
-    SELECT b.ctid AS place FROM outlast.attempt AS b
-    WHERE b.partition = o.partition AND b.namespace = o.namespace AND b.execution = o.id
-      AND b.generation = o.generation AND b.number = o.attempt OFFSET 0) AS b
-  WHERE a.ctid = b.place AND a.partition = o.partition AND a.namespace = o.namespace AND a.execution = o.id
-    AND a.generation = o.generation AND a.number = o.attempt;
-  UPDATE outlast.quota AS u SET free = u.free - q.taken
-  FROM (
-    SELECT x.partition, x.quota, count(*) AS taken FROM unnest(t_partition, t_id) AS q(partition, id)
+  -- What is found again was written before: these are not asked for, or find nothing that is ready.
+  IF t_first THEN
+    INSERT INTO outlast.attempt AS a (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
+    SELECT x.partition, x.namespace, x.id, x.generation, x.attempt, x.epoch + 1, _worker, v_now, _claim
+    FROM unnest(t_partition, t_id) AS q(partition, id)
     CROSS JOIN LATERAL (
-      SELECT x.partition, x.quota FROM outlast.execution AS x
-      WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.quota IS NOT NULL
-        AND x.status = 'ready' OFFSET 0) AS x
-    GROUP BY x.partition, x.quota
-  ) AS q
-  WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.quota;
+      SELECT * FROM outlast.execution AS x
+      WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS x
+    WHERE x.status = 'ready' AND NOT x.attempt_open;
+  END IF;
+  IF t_again THEN
+    UPDATE outlast.attempt AS a SET epoch = o.epoch + 1, worker = _worker, change_id = _claim
+    FROM unnest(t_partition, t_id) AS q(partition, id)
+    CROSS JOIN LATERAL (
+      SELECT * FROM outlast.execution AS x
+      WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.attempt_open
+        AND x.status = 'ready' OFFSET 0) AS o
+    CROSS JOIN LATERAL (
+      SELECT b.ctid AS place FROM outlast.attempt AS b
+      WHERE b.partition = o.partition AND b.namespace = o.namespace AND b.execution = o.id
+        AND b.generation = o.generation AND b.number = o.attempt OFFSET 0) AS b
+    WHERE a.ctid = b.place AND a.partition = o.partition AND a.namespace = o.namespace AND a.execution = o.id
+      AND a.generation = o.generation AND a.number = o.attempt;
+  END IF;
+  IF t_quotas THEN
+    UPDATE outlast.quota AS u SET free = u.free - q.taken
+    FROM (
+      SELECT x.partition, x.quota, count(*) AS taken FROM unnest(t_partition, t_id) AS q(partition, id)
+      CROSS JOIN LATERAL (
+        SELECT x.partition, x.quota FROM outlast.execution AS x
+        WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.quota IS NOT NULL
+          AND x.status = 'ready' OFFSET 0) AS x
+      GROUP BY x.partition, x.quota
+    ) AS q
+    WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.quota;
+  END IF;
   INSERT INTO outlast.session AS s (partition, worker, expires_at, started_at)
   SELECT q.partition, _worker, v_now + _ttl_ms, v_now
   FROM (SELECT DISTINCT q.partition FROM unnest(t_partition) AS q(partition) ORDER BY 1) AS q

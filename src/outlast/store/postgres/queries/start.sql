@@ -16,11 +16,11 @@ SELECT outcome, existing, now_ms FROM outlast.{start}(CAST(:asked AS json))
 --   that store; `alone`, the statement is its own transaction. Nothing is written but by `started`.
 -- locks: none but that on the key itself: who starts the same id meanwhile waits for the end of the transaction.
 CREATE FUNCTION outlast.{start}(asked json, OUT outcome text, OUT existing text, OUT now_ms bigint) LANGUAGE plpgsql
-SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off
 AS $function$
 DECLARE
   v_docs text[];
-  v_sizes text[];
   v_refused text;
 BEGIN
   IF asked ->> 'store' <> (SELECT m.value || ' ' || current_database() FROM outlast.meta AS m WHERE m.name = 'identity')
@@ -32,9 +32,8 @@ BEGIN
     outcome := 'alone';
     RETURN;
   END IF;
-  SELECT array_agg(asked -> 'docs' ->> s.n::text ORDER BY s.n),
-      array_agg(json_array_length(asked -> 'docs' -> s.n::text)::text ORDER BY s.n)
-    INTO v_docs, v_sizes FROM generate_series(1, {slots}) AS s(n);
+  SELECT array_agg(d.rows ORDER BY d.n) INTO v_docs
+  FROM json_array_elements_text(asked -> 'docs') WITH ORDINALITY AS d(rows, n);
   FOR chance IN 1..20 LOOP
     SELECT to_jsonb(x) || jsonb_build_object('input', CASE
         WHEN x.workflow = asked ->> 'workflow' AND x.input_digest = asked ->> 'input_digest' THEN NULL
@@ -50,7 +49,7 @@ BEGIN
     END IF;
     BEGIN
       SELECT c.refused_list, c.now_ms INTO v_refused, now_ms FROM outlast.{commit}(
-        asked ->> 'anchors', asked ->> 'operations', v_docs, v_sizes, true,
+        asked ->> 'anchors', asked ->> 'slots', v_docs,
         (asked ->> 'clock_ms')::bigint, coalesce((asked ->> 'floor_ms')::bigint, 0)) AS c;
       IF v_refused = '' THEN
         IF asked ->> 'heard' IS NOT NULL THEN
@@ -59,7 +58,7 @@ BEGIN
         outcome := 'started';
         RETURN;
       END IF;
-    EXCEPTION WHEN SQLSTATE 'OL001' THEN
+    EXCEPTION WHEN unique_violation THEN
       NULL;  -- somebody started it just now: look again
     END;
   END LOOP;
@@ -108,6 +107,7 @@ DECLARE
   v_sample jsonb;
   v_row jsonb;
   v_more jsonb;
+  v_slots text := '{slots}';
   v_docs jsonb;
   v_started record;
   v_existing jsonb;
@@ -216,19 +216,21 @@ BEGIN
       trim_scale((retry ->> 'jitter')::numeric) || CASE WHEN (retry ->> 'jitter')::numeric % 1 = 0 THEN '.0' ELSE '' END));
   END IF;
 
-  v_docs := jsonb_build_object('{slot_execution}', jsonb_build_array(v_row),
-    '{slot_payload}', jsonb_build_array(v_sample -> 'payload' || jsonb_build_object(
+  v_docs := jsonb_build_array(jsonb_build_array(v_row), jsonb_build_array(
+    v_sample -> 'payload' || jsonb_build_object(
       'partition', v_partition, 'namespace', namespace, 'execution', v_id, 'change_id', v_change,
       'value', '\x' || encode(convert_to(v_input, 'UTF8'), 'hex'))));
+  v_docs := v_docs || v_docs;  -- whether they are there, and then to be there
   SELECT jsonb_agg(jsonb_build_object('ix', 0, 'partition', v_partition, 'namespace', namespace, 'execution', v_id,
     'tag', t.key, 'value', t.value)) INTO v_more FROM jsonb_each_text(tags) AS t;
   IF v_more IS NOT NULL THEN
-    v_docs := v_docs || jsonb_build_object('{slot_tag}', v_more);
+    v_docs := v_docs || jsonb_build_array(v_more);
+    v_slots := v_slots || ',{slot_tag}';
   END IF;
   SELECT * INTO v_started FROM outlast.{start}(json_build_object(
     'anchors', jsonb_build_array(jsonb_build_object(
       'ix', 0, 'partition', v_partition, 'namespace', namespace, 'id', v_id)),
-    'operations', 'insert put', 'docs', v_docs, 'heard', format(v_sample ->> 'heard', namespace, lane),
+    'slots', v_slots, 'docs', v_docs, 'heard', format(v_sample ->> 'heard', namespace, lane),
     'partition', v_partition, 'namespace', namespace, 'id', v_id, 'workflow', workflow, 'input_digest', v_digest));
   IF v_started.outcome = 'exists' THEN
     v_existing := v_started.existing::jsonb;

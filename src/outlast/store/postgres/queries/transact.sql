@@ -13,18 +13,17 @@ FROM unnest(ARRAY['statement_timeout', 'idle_in_transaction_session_timeout']) A
 -- Applies one change, or raises OL003 if it is refused.
 -- inputs: asked, a document with the arguments of `commit`. locks: those of `commit`.
 CREATE FUNCTION outlast.{name}(asked json) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off
+SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off
 AS $function$
 DECLARE
   v_docs text[];
-  v_sizes text[];
   v_refused text;
 BEGIN
-  SELECT array_agg(asked -> 'docs' ->> s.n::text ORDER BY s.n),
-      array_agg(json_array_length(asked -> 'docs' -> s.n::text)::text ORDER BY s.n)
-    INTO v_docs, v_sizes FROM generate_series(1, {slots}) AS s(n);
+  SELECT array_agg(d.rows ORDER BY d.n) INTO v_docs
+  FROM json_array_elements_text(asked -> 'docs') WITH ORDINALITY AS d(rows, n);
   SELECT c.refused_list INTO v_refused FROM outlast.{commit}(
-    asked ->> 'anchors', asked ->> 'operations', v_docs, v_sizes, true,
+    asked ->> 'anchors', asked ->> 'slots', v_docs,
     (asked ->> 'clock_ms')::bigint, (asked ->> 'floor_ms')::bigint) AS c;
   IF v_refused <> '' THEN
     RAISE EXCEPTION USING ERRCODE = 'OL003', MESSAGE = 'the change was refused';
