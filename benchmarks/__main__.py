@@ -52,12 +52,14 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "backlog": postgres.backlog,
         "latency": postgres.latency,
         "round-trips": postgres.round_trips,
+        "flows": flows.measure,
     },
     "valkey": {
         "end-to-end": valkey.end_to_end,
         "backlog": valkey.backlog,
         "latency": valkey.latency,
         "round-trips": valkey.round_trips,
+        "flows": flows.measure,
     },
 }
 

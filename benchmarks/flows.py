@@ -11,9 +11,13 @@ import asyncio
 import time
 from statistics import median
 
+from msgspec import structs
+
 from benchmarks.report import Report, Scene, heading
 from benchmarks.settings import Settings, workplace
+from benchmarks.stage import postgres_stage, valkey_stage
 from outlast import App, Flow
+from outlast.runtime.fastest_loop import fastest_loop
 
 MEMBERS = 10
 IN_FLIGHT = 100
@@ -22,14 +26,24 @@ REFERENCE = {"valkey": 17.5, "postgres": 48.0}
 
 
 def measure(settings: Settings, report: Report) -> None:
-    with workplace() as folder:
-        measure_at(settings, report, f"sqlite:///{folder}/flows.db")
+    settings = structs.replace(settings, systems=frozenset())  # nobody else here has flows
+    match settings.store:
+        case "postgres":
+            with postgres_stage(settings) as stage, stage.own() as url:
+                _measure_at(settings, report, url)
+        case "valkey":
+            with valkey_stage(settings, appendfsync="always") as stage, stage.own() as url:
+                _measure_at(settings, report, url)
+        case _:
+            with workplace() as folder:
+                _measure_at(settings, report, f"sqlite:///{folder}/flows.db")
 
 
-def measure_at(settings: Settings, report: Report, url: str) -> None:
-    flows, alone = (200, 20) if settings.quick else (2_000, 100)
+def _measure_at(settings: Settings, report: Report, url: str) -> None:
+    flows, alone = (200, 20) if settings.quick else (500, 50)
     heading(f"linear flows of {MEMBERS} members, {IN_FLIGHT} in flight, then one at a time")
-    per_s, hop_ms = asyncio.run(_measure(url, flows, alone, settings.repeats))
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        per_s, hop_ms = runner.run(_measure(url, flows, alone, settings.repeats))
     for metric, samples, unit in (("flows_per_s", per_s, "flows/s"), ("hop_p50_ms", hop_ms, "ms")):
         scene = Scene(
             system="outlast",

@@ -50,6 +50,13 @@ class Stage:
             ask(system, "prepare", url)
             yield url
 
+    @contextmanager
+    def own(self) -> Iterator[str]:
+        """A place for Outlast."""
+        [ours] = [system for system in self.systems if system.name == "outlast"]
+        with self.place(ours) as url:
+            yield url
+
 
 @contextmanager
 def postgres_stage(settings: Settings) -> Iterator[Stage]:
