@@ -121,6 +121,7 @@ end
 -- Where a record stands in an index: the sorted set's group, the member, the score; nothing if it does not.
 local function entry(index, found, values)
   if not values or (index.where and not values[index.where]) then return nil end
+  if index.unless and values[index.unless] then return nil end
   local group = ''
   for _, position in ipairs(index.group) do group = group .. text(values[position] or '') end
   local score = index.score and tonumber(values[index.score]) or 0
