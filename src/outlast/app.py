@@ -24,6 +24,7 @@ from outlast import limits
 from outlast.authoring.builtin import gather_for
 from outlast.authoring.decorators import StepDecorator, TransactionDecorator, WorkflowDecorator
 from outlast.authoring.flow import Flow
+from outlast.authoring.mapping import map_for
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
 from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
@@ -114,7 +115,9 @@ class App:
         self.entropy: Entropy = entropy or SystemEntropy()
         self.registry = Registry()
         self.gather = gather_for(self)
-        self.registry.add_own(self.gather)
+        self.expand = map_for(self)
+        for own in (self.gather, self.expand):
+            self.registry.add_own(own)
         self.timing: Timing | None = timing
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None

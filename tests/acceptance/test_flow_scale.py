@@ -51,6 +51,33 @@ async def test_very_many_members_fan_out_and_in(app: App, capsys: pytest.Capture
         print(f"\n{MANY / took:,.0f} members/s of a fan-out and fan-in")
 
 
+@pytest.mark.parametrize("max_parallel", [None, 50])
+async def test_very_many_items_of_an_output_are_mapped(
+    app: App, capsys: pytest.CaptureFixture[str], max_parallel: int | None
+):
+    kit = workflows(app)
+    before = peak_mb()
+
+    @app.workflow
+    async def listing(count: int) -> list[int]:
+        return list(range(count))
+
+    async with app:
+        flow = app.flow("map", id="map")
+        items = flow.map(kit.number, flow.add("listing", listing, MANY).output, max_parallel=max_parallel)
+        flow.add("sum", kit.total, items.output)
+        fh = await flow.start()
+        began = time.monotonic()
+        outputs = await fh.result("800s")
+        took = time.monotonic() - began
+        assert outputs["number"] == list(range(MANY))
+        assert outputs["sum"] == sum(range(MANY))
+        assert (await fh.status()).counts == {Status.SUCCEEDED: MANY + 4}
+    assert peak_mb() - before < 500, "memory is bounded"
+    with capsys.disabled():
+        print(f"\n{MANY / took:,.0f} items/s of a map, max_parallel={max_parallel}")
+
+
 async def test_a_very_long_chain_of_skips_ends(app: App, capsys: pytest.CaptureFixture[str]):
     kit = workflows(app)
     async with app:

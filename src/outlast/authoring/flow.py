@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast import limits
 from outlast.authoring.fitting import fits
@@ -39,6 +39,7 @@ from outlast.codec.templates import (
     placed,
 )
 from outlast.errors import InvalidFlow, InvalidInput, LimitExceeded
+from outlast.machine import facts
 from outlast.machine.decide_flow import NewFlow, NewMember
 from outlast.model.flow import OnFailure, OnSatisfied, member_id
 from outlast.model.names import check_name, check_word
@@ -132,6 +133,9 @@ class FlowMember(Generic[R]):
         self.join = all_of()
         self.on_satisfied = OnSatisfied.LET_RUN
         self.on_failure = OnFailure.SKIP
+        self.aside: tuple[str, ...] = ()
+        """Arguments that do not make it another member."""
+        self.joins_all = False
         self._encode()
 
     @property
@@ -242,27 +246,52 @@ class Flow:
     ) -> FlowMember[list[R]]:
         """One member for each item, and one that gives their results in order: `pages = flow.map(fetch, urls).output`.
 
+        `items` is a list, or the output of a member that will give one: `flow.map(fetch, listing.output)`.
         `max_parallel` is how many of them run at the same time, at most.
         """
         checked = self._own(workflow)
         called = name or checked.name
         self._check_name(called)
-        if isinstance(items, Output):
-            raise InvalidFlow("flow.map takes a list that is known: one that a member gives is mapped in a workflow")
         if max_parallel is not None and (isinstance(max_parallel, bool) or max_parallel < 1):
             raise InvalidFlow(f"max_parallel must be at least 1, not {max_parallel!r}")
+        if isinstance(items, Output):
+            return self._map_output(checked, items, called, max_parallel)
         each: list[FlowMember[R]] = []
         for number, item in enumerate(items):
             member = self.add(f"{called}[{number}]", checked, item)
             if max_parallel is not None and number >= max_parallel:
                 if member.upstreams:
                     raise InvalidFlow("max_parallel is for items that are known, not for outputs of other members")
-                # It waits for its place, whatever became of who had it before.
-                member.after(each[number - max_parallel], on_failure="run")
+                member.after(each[number - max_parallel])
+                member.on_failure = OnFailure.TURN
             each.append(member)
-        results = Placeholder(Reference(OUTPUTS, tuple(member.name for member in each)))
-        gather = cast("Workflow[[Any], list[R]]", checked.app.gather.options(lane=checked.placement[0]))
-        return self.add(called, gather, results)
+        return self._gathering(checked, called, tuple(member.name for member in each))
+
+    def _map_output(
+        self, workflow: Workflow[[Any], R], items: Output, called: str, max_parallel: int | None
+    ) -> FlowMember[list[R]]:
+        """Its items are added when they are known, by a member that stands for them until then."""
+        self._check_name(f"{called}[{limits.FLOW_MEMBERS_MAX}]")
+        [argument, *_] = workflow.arguments.bound((items,), {})
+        upstream, taken = whole_output_of(items), workflow.arguments.annotation(argument)
+        if upstream is not None and not fits(given := upstream.workflow.arguments.result, list[taken]):
+            raise InvalidFlow(
+                f"map {called!r} takes list[{name_of(taken)}], but {upstream.name!r} gives {name_of(given)}"
+            )
+        place = {"namespace": self._namespace, "flow": self.id, "id": member_id(self.id, f"{called}[0]")}
+        start = workflow.member_fact(b"", "", after_dependencies=True, **place)
+        each = facts.encode_fact(structs.replace(start, change_id="", first_epoch=0))
+        of = f"{workflow.name}, version {workflow.version}"
+        expand = workflow.app.expand.options(lane=workflow.placement[0])
+        grows = self.add(f"{called}[*]", expand, items, of, argument, max_parallel, each)
+        grows.aside = ("each",)
+        gather = self._gathering(workflow, called, ()).after(grows)
+        gather.joins_all = True
+        return gather
+
+    def _gathering(self, workflow: Workflow[[Any], R], called: str, names: tuple[str, ...]) -> FlowMember[list[R]]:
+        gather = cast("Workflow[[Any], list[R]]", workflow.app.gather.options(lane=workflow.placement[0]))
+        return self.add(called, gather, Placeholder(Reference(OUTPUTS, names)))
 
     async def start(self) -> FlowHandle:
         """Accept all of it, or nothing. The same id with the same members is the same flow."""
@@ -334,6 +363,10 @@ class Flow:
     def _check_join(self, name: str, upstreams: tuple[str, ...]) -> None:
         member = self._members[name]
         needed = member.join.of(len(upstreams))
+        if member.joins_all and member.join.needed is not None:
+            raise InvalidFlow(
+                f"member {name!r} maps what is not known yet: it needs all_of() its items, not {member.join}"
+            )
         if needed > len(upstreams):
             raise InvalidFlow(f"member {name!r} needs {member.join}, but has {len(upstreams)} upstreams")
 
@@ -343,7 +376,7 @@ class Flow:
         template: bytes | None = None
         if member.bound:
             raw = {**member.raw, **{name: self._placed(member.raw[name]) for name in member.bound}}
-            plain = msgspec.json.encode(raw)
+            plain = msgspec.json.encode({name: one for name, one in raw.items() if name not in member.aside})
             template = encode_template(values, Template(raw, tuple(member.bound)), what)
             data, digest = b"", sha256(plain).hexdigest()
         else:

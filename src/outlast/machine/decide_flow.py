@@ -300,8 +300,10 @@ def _named(record: R, change_id: str) -> R:
 # ---- growth -------------------------------------------------------------------------------------------------------
 
 
-def grown(view: FlowView, members: Sequence[NewMember], change_id: str) -> tuple[list[Guard], list[Write]] | Refusal:
-    """What a running member's journal entry brings along when it adds members behind itself."""
+def grown(
+    view: FlowView, members: Sequence[NewMember], change_id: str, *, joined_by: str | None = None
+) -> tuple[list[Guard], list[Write]] | Refusal:
+    """What a running member adds behind itself. `joined_by` is one that is there already, and waits for all of them."""
     flow, summary = view.flow, view.summary
     assert flow is not None
     assert summary is not None
@@ -315,6 +317,15 @@ def grown(view: FlowView, members: Sequence[NewMember], change_id: str) -> tuple
         Add(summary.key, "members", len(members)),
         *(write for member in members for write in member_writes(flow.id, member, change_id)),
     ]
+    if joined_by is not None:
+        writes += [
+            Insert(
+                Dependency(
+                    namespace=flow.namespace, execution=member.start.id, downstream=joined_by, change_id=change_id
+                )
+            )
+            for member in members
+        ]
     return guards, writes
 
 

@@ -45,6 +45,8 @@ class OnSatisfied(StrEnum):
 class OnFailure(StrEnum):
     SKIP = "skip"
     RUN = "run"
+    TURN = "turn"
+    """It only waits for its turn: it runs however its upstream ended, unless that was skipped."""
 
 
 class Settled(StrEnum):

@@ -177,6 +177,16 @@ def test_a_flow_grows_while_it_is_open():
     assert refusal(grown(view(Status.FAILED), [], "x")) is Code.TERMINAL
 
 
+def test_what_is_added_may_be_joined_by_one_that_is_there():
+    answer = grown(view(), [member("c", "a"), member("d", "c")], "x", joined_by="f/b")
+    assert not isinstance(answer, Refusal)
+    edges = [write.record for write in answer[1] if isinstance(write, Insert) and isinstance(write.record, Dependency)]
+    assert [(edge.execution, edge.alone) for edge in edges if edge.downstream == "f/b"] == [
+        ("f/c", False),
+        ("f/d", False),
+    ]
+
+
 def test_a_flow_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "FLOW_MEMBERS_MAX", 2)
     assert refusal(grown(view(), [member("c", "a")], "x")) is Code.LIMIT

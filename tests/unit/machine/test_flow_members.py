@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import HOME, Changes, Delete, Insert, Matches, Patch, Refusal, View, execution_after
+from outlast.machine.changes import HOME, Changes, Delete, Insert, Matches, Patch, Put, Refusal, View, execution_after
 from outlast.machine.decide import decide
 from outlast.machine.decide_member import (
     Advanced,
@@ -24,6 +24,7 @@ from outlast.machine.decide_member import (
     tallied,
     waits,
     wants_input,
+    widened,
 )
 from outlast.machine.joins import Answer
 from outlast.model.execution import Execution
@@ -37,6 +38,8 @@ from outlast.model.flow import (
     OnSatisfied,
     Settled,
     Summary,
+    decode_ids,
+    encode_ids,
 )
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
@@ -176,6 +179,29 @@ def test_what_is_settled_or_has_ended_is_resolved_already():
     for view in (settled, ended):
         assert not waits(view)
         assert advance(view, [edge("a")], change_id="x") == Advanced(Answer.ALREADY_RESOLVED)
+
+
+def test_a_member_that_waits_may_be_made_to_wait_for_more():
+    view = waiting(after=encode_ids(("f/map",)))
+    answer = widened(view, ("f/a", "f/b"), b"template", "x")
+    assert not isinstance(answer, Refusal)
+    [guard], [patch, put] = answer
+    assert isinstance(guard, Matches)
+    assert (guard.key, guard.fields["change_id"]) == (view.member.key, "made")
+    assert isinstance(patch, Patch)
+    assert (patch.fields["upstreams"], patch.fields["needed"], patch.fields["change_id"]) == (3, 3, "x")
+    after = patch.fields["after"]
+    assert isinstance(after, bytes)
+    assert decode_ids(after) == ("f/map", "f/a", "f/b")
+    assert isinstance(put, Put)
+    assert isinstance(put.record, Payload)
+    assert (put.record.role, put.record.value, put.record.execution) == (Role.TEMPLATE, b"template", "f/m")
+
+
+def test_a_member_that_does_not_wait_any_more_waits_for_nothing_else():
+    refused = widened(waiting(settled=Settled.IMPOSSIBLE), ("f/a",), b"template", "x")
+    assert isinstance(refused, Refusal)
+    assert "does not wait" in refused.message
 
 
 # ---- the whole ----------------------------------------------------------------------------------------------------
