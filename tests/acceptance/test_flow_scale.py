@@ -18,11 +18,19 @@ import pytest
 
 from outlast import App, FlowCancelled, FlowFailed, Status
 from outlast.model.attempt import Attempt
+from outlast.model.execution import Execution
+from outlast.model.record import settled
+from outlast.reconcilers.driver import JITTER
+from outlast.reconcilers.table import ROWS
+from outlast.runtime.stopping import GRACE_MS
 from tests.acceptance import flow_fleet
 from tests.acceptance.conftest import Place
 from tests.acceptance.flow_workflows import workflows
 
 MANY = 10_000 if os.environ.get("OUTLAST_TEST_FLOWS") == "full" else 1_000
+[CYCLE_MS] = [int(row.interval_ms * (1 + JITTER)) for row in ROWS if row.name == "cancel_backlog"]
+WORK_MS = 4
+"""What the cancel of a member may take by itself, on a machine that does other things too."""
 ROOT = flow_fleet.__file__.partition("/tests/")[0]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -125,6 +133,11 @@ def test_a_flow_of_very_many_is_cancelled_though_its_canceller_is_killed(place: 
                 found = await app.opened()._engine.store.scan(Attempt.KIND, ("default",), limit=10_000)
                 attempts = [attempt for attempt in found if isinstance(attempt, Attempt)]
                 assert max(int(str(attempt.started_at)) for attempt in attempts) <= int(accepted_at)
+                found = await app.opened()._engine.store.scan(Execution.KIND, ("default",), limit=10_000)
+                ends = [settled(one.finished_at) for one in found if isinstance(one, Execution)]
+                assert len(ends) == MANY // 2
+                took_ms = max(end or sys.maxsize for end in ends) - int(accepted_at)
+                assert took_ms <= GRACE_MS + CYCLE_MS + WORK_MS * MANY // 2, "all have ended after grace and a cycle"
                 counts = (await fh.status()).counts
                 assert set(counts) <= {Status.SUCCEEDED, Status.CANCELLED}
                 assert counts[Status.CANCELLED] > 0

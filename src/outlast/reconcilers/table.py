@@ -163,6 +163,7 @@ ROWS: tuple[Row, ...] = (
         interval_ms=1_000,
         batch=50,
         repair_within=flows.finish_cancels,
+        eager=True,
     ),
     Row(
         name="flow_summary",
