@@ -56,6 +56,8 @@ class Start(Fact, frozen=True, kw_only=True):
 
     `sends` are events for it, whether this starts it or it was started before: one commit.
 
+    `closes` with its parent, whose end may come before this does: then it is cancelled by whoever carries this.
+
     `worker` starts it where it was asked for: that worker has room, and holds it from the start. One commit instead of
     two; the fact's `change_id` is then its claim id as well.
     """
@@ -78,6 +80,7 @@ class Start(Fact, frozen=True, kw_only=True):
     retention_ms: int | None = None
     tags: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     parent: str | None = None
+    closes: bool = False
     flow: str | None = None
     quota: str | None = None
     after_dependencies: bool = False

@@ -118,13 +118,28 @@ class Outbox:
             seen = await engine.look(delivery.namespace, delivery.target)
             if seen is not None:
                 await self._answer(fact, fact.parent, seen)
-        told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=delivery)
+        closes = isinstance(fact, facts.Start) and fact.closes
+        told = await engine.tell(
+            delivery.namespace, delivery.target, fact, seen=seen, settles=None if closes else delivery
+        )
+        if isinstance(fact, facts.Start) and closes:
+            await self._close_late(delivery, fact)
         refusal = told.refusal or _conflict(fact, told)
         if refusal is not None and refusal.code is not Code.ALREADY and not isinstance(fact, facts.ChildCompleted):
             await self._refused(delivery, fact, refusal)
-        elif not self._settled(delivery, told):
+        elif closes or not self._settled(delivery, told):
             await self.strike(delivery)
         return told
+
+    async def _close_late(self, delivery: Delivery, start: facts.Start) -> None:
+        """A parent that ended before its child began has not found it. One that ends from here on will, and if this
+        process dies, the debt stands, and all of this is done again."""
+        assert start.parent is not None
+        parent = await self._engine.look(delivery.namespace, start.parent)
+        if parent is None or parent.status.terminal:
+            reason = f"its parent {start.parent!r} ended before it began"
+            cancel = facts.CancelRequested(change_id=f"{start.change_id}/close", reason=reason)
+            await self._engine.tell(delivery.namespace, delivery.target, cancel)
 
     def _settled(self, delivery: Delivery, told: Told) -> bool:
         """Whether what was told struck the debt off by itself. What was told before, by somebody who then died, did not
