@@ -40,12 +40,17 @@ from outlast.codec.templates import (
 )
 from outlast.errors import InvalidFlow, InvalidInput, LimitExceeded
 from outlast.machine import facts
-from outlast.machine.decide_flow import NewFlow, NewMember
+from outlast.machine.decide_flow import NewFlow, NewMember, chunks
+from outlast.model.execution import ParentClose
 from outlast.model.flow import OnFailure, OnSatisfied, member_id
 from outlast.model.names import check_name, check_word
+from outlast.runtime.current import inside
+from outlast.runtime.operations.child import Started
+from outlast.runtime.operations.subflow import StartFlow
 
 if TYPE_CHECKING:
     from outlast.client.flow_handle import FlowHandle, SyncFlowHandle
+    from outlast.runtime.attempt import LiveAttempt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -220,12 +225,22 @@ def _name_of(member: FlowMember[Any] | str) -> str:
 class Flow:
     """`flow = app.flow("nightly", id="nightly-2026-11-15")`."""
 
-    def __init__(self, app: Host, name: str, *, id: str, retention_ms: int | None, namespace: str) -> None:
+    def __init__(
+        self,
+        app: Host,
+        name: str,
+        *,
+        id: str,
+        retention_ms: int | None,
+        namespace: str,
+        parent_close: ParentClose | None = None,
+    ) -> None:
         self._app = app
         self.name = check_word("flow", name)
         self.id = id
         self._retention_ms = retention_ms
         self._namespace = namespace
+        self._parent_close = parent_close
         self._members: dict[str, FlowMember[Any]] = {}
 
     def add(self, name: str, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> FlowMember[R]:
@@ -295,8 +310,33 @@ class Flow:
 
     async def start(self) -> FlowHandle:
         """Accept all of it, or nothing. The same id with the same members is the same flow."""
+        attempt = inside()
+        if attempt is not None:
+            return self._held(await attempt.call(self._started_inside(attempt)))
+        if self._parent_close is not None:
+            raise InvalidInput("parent_close is for flows that are started inside a workflow")
         new, members = self.built()
         return await self._app.opened().flows.start(new, members)
+
+    def start_from_thread(self, attempt: LiveAttempt) -> FlowHandle:
+        return self._held(attempt.call_from_thread(self._started_inside(attempt)))
+
+    def _started_inside(self, attempt: LiveAttempt) -> StartFlow:
+        """By a workflow's own code: a durable operation, carried in one piece."""
+        new, members = self.built()
+        what, most, records = "a flow that is started in a workflow", limits.FLOW_GROWTH_MAX, limits.CHANGES_MAX_WRITES
+        if len(members) > most:
+            raise LimitExceeded(what, actual=len(members), limit=most, unit="members")
+        if len(chunks(members)) > 1:
+            raise LimitExceeded(what, actual=records + 1, limit=records, unit="records")
+        closes = self._parent_close or ParentClose.CANCEL
+        return StartFlow(new, members, parent=attempt.execution.id, parent_close=closes)
+
+    def _held(self, started: Started) -> FlowHandle:
+        from outlast.client.flow_handle import FlowHandle
+
+        annotations = {name: member.workflow.arguments.result for name, member in self._members.items()}
+        return FlowHandle(self._app, started.id, start=started.start, annotations=annotations)
 
     @property
     def sync(self) -> SyncFlow:
@@ -433,4 +473,7 @@ class SyncFlow:
     def start(self) -> SyncFlowHandle:
         from outlast.client.flow_handle import SyncFlowHandle
 
+        attempt = inside()
+        if attempt is not None:
+            return SyncFlowHandle(self._app, self._flow.start_from_thread(attempt))
         return SyncFlowHandle(self._app, self._app.blocking(self._flow.start))

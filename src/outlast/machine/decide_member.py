@@ -27,6 +27,7 @@ from outlast.machine.changes import (
     Write,
 )
 from outlast.machine.decide import decide
+from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
 from outlast.machine.parts import Fields
 from outlast.model.execution import Execution, execution_key
@@ -302,6 +303,7 @@ def _ended(partition: int, flow: Flow, summary: Summary, outcome: Status, change
     writes: list[Write] = [Patch(summary.key, fields)]
     if gate:
         writes.append(Patch(flow.key, gate))
+    writes += told_to_parent(partition, flow, outcome, change_id)
     return Changes(
         id=change_id,
         partition=partition,

@@ -460,7 +460,15 @@ class ReopenMembers(Fact, frozen=True, kw_only=True):
     """A flow is retried: the members that did not succeed are opened again, a part at a time."""
 
 
-Errand: TypeAlias = CloseChildren | Forget | MemberEnded | ReopenMembers
+class StartFlow(Fact, frozen=True, kw_only=True):
+    """The code of the execution that owes this started a flow, accepted as `decide_flow.encode_acceptance` says; it
+    `closes` with its parent."""
+
+    acceptance: bytes
+    closes: bool = True
+
+
+Errand: TypeAlias = CloseChildren | Forget | MemberEnded | ReopenMembers | StartFlow
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)

@@ -69,6 +69,8 @@ class Flow(Record, frozen=True, kw_only=True):
     state: FlowState
     policy: CancelPolicy | None = None
     reason: str | None = None
+    parent: str | None = None
+    """The execution whose code started it, if one did: it is told of the end."""
     revision: int = 0
     digest: str = ""
     retention_ms: int | None = None

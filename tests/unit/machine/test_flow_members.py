@@ -216,6 +216,13 @@ def summary(**fields: Any) -> Summary:
     return Summary(namespace="shop", id="f", change_id="s", **{"members": 3, **fields})
 
 
+def test_the_end_of_a_flow_that_a_workflow_started_is_owed_to_its_parent():
+    found = tallied(PARTITION, flow(parent="host"), summary(members=1), [edge("a")], "x")
+    assert found is not None
+    [debt] = [w.record for w in found.writes if isinstance(w, Insert) and isinstance(w.record, Delivery)]
+    assert (debt.target, debt.source) == ("host", "f/")
+
+
 def test_ends_are_counted_by_status():
     found = tallied(PARTITION, flow(), summary(succeeded=1), [edge("a"), edge("b", S.SKIPPED)], "x")
     fields = patch_of(found, "summary")

@@ -141,7 +141,8 @@ CREATE TABLE quota (
 CREATE TABLE flow (
   partition int NOT NULL,
   namespace text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL,
-  state text COLLATE "C" NOT NULL, policy text COLLATE "C", reason text COLLATE "C", revision bigint NOT NULL,
+  state text COLLATE "C" NOT NULL, policy text COLLATE "C", reason text COLLATE "C",
+  parent text COLLATE "C", revision bigint NOT NULL,
   digest text COLLATE "C" NOT NULL, retention_ms bigint, created_at bigint NOT NULL,
   staged_at bigint, cancel_at bigint, purge_at bigint, change_id text COLLATE "C" NOT NULL,
   PRIMARY KEY (partition, namespace, id)

@@ -123,7 +123,7 @@ CREATE TABLE outlast_quota (
 
 CREATE TABLE outlast_flow (
   namespace TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, policy TEXT, reason TEXT,
-  revision INTEGER NOT NULL, digest TEXT NOT NULL, retention_ms INTEGER, created_at INTEGER NOT NULL,
+  parent TEXT, revision INTEGER NOT NULL, digest TEXT NOT NULL, retention_ms INTEGER, created_at INTEGER NOT NULL,
   staged_at INTEGER, cancel_at INTEGER, purge_at INTEGER, change_id TEXT NOT NULL,
   PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
