@@ -18,6 +18,7 @@ from benchmarks.holding import holding, percentile
 from outlast import App
 from outlast.app import store_for
 from outlast.authoring.workflow import AsyncWorkflow
+from outlast.runtime.fastest_loop import fastest_loop
 from outlast.testing import ManualClock
 
 BATCH = 1_000
@@ -98,4 +99,5 @@ async def lateness(file: str, spread: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))), flush=True)
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        print(json.dumps(runner.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))), flush=True)

@@ -111,12 +111,10 @@ class Opened:
         if settings.reconcilers:
             sharing = Sharing(self._store, name) if config.reconcile_shared else None
             self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
-        return Worker(
-            self.parts,
-            options,
-            serves=app.registry.served,
-            definition=app.definition_of,
-        )
+        worker = Worker(self.parts, options, serves=app.registry.served, definition=app.definition_of)
+        if config.fast_path:
+            self.parts.rooms = worker
+        return worker
 
     def begin(self) -> None:
         if self._app.config.doorbell:

@@ -190,7 +190,7 @@ class Waiters:
             elif isinstance(write, Insert):
                 if isinstance(write.record, Completion):
                     completion = write.record
-                elif isinstance(write.record, Payload):
+                elif isinstance(write.record, Payload) and write.record.role in (Role.OUTPUT, Role.FAILURE):
                     value = write.record.value
         if completion is not None:
             name = (completion.namespace, completion.execution)

@@ -29,7 +29,7 @@ from outlast.machine.changes import (
 from outlast.machine.decide import decide
 from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
-from outlast.machine.parts import Fields
+from outlast.machine.parts import Fields, claim_gates, debt_of_end
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     Edge,
@@ -43,6 +43,7 @@ from outlast.model.flow import (
     encode_ids,
     whole_of,
 )
+from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
@@ -90,15 +91,7 @@ class Advanced(Struct, frozen=True):
 
 def answered_edge(partition: int, end: Ended, downstream: str) -> Changes:
     """The answer of what ended to one that waits for it (or to the flow), however often it is given."""
-    edge = Edge(
-        namespace=end.namespace,
-        execution=downstream,
-        upstream=end.id,
-        answer=end.status,
-        generation=end.generation,
-        answered_at=Now(),
-        change_id=f"{end.id}@{end.generation}",
-    )
+    edge = edge_of(end, downstream)
     upstream = execution_key(end.namespace, end.id)
     return Changes(
         id=f"{edge.change_id}>{downstream}",
@@ -107,6 +100,19 @@ def answered_edge(partition: int, end: Ended, downstream: str) -> Changes:
         # The end that is answered still stands: a late delivery must not answer for a flow that was retried.
         guards=(Matches(upstream, {"status": end.status, "generation": end.generation}),),
         writes=(Insert(edge),),
+    )
+
+
+def edge_of(end: Ended, downstream: str) -> Edge:
+    """The answer itself."""
+    return Edge(
+        namespace=end.namespace,
+        execution=downstream,
+        upstream=end.id,
+        answer=end.status,
+        generation=end.generation,
+        answered_at=Now(),
+        change_id=f"{end.id}@{end.generation}",
     )
 
 
@@ -226,6 +232,70 @@ def widened(
         change_id=change_id,
     )
     return [_as_counted(member)], [Patch(member.key, fields), Put(made_of)]
+
+
+# ---- an end that hands on -----------------------------------------------------------------------------------------
+
+
+def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Changes | None:
+    """What `advance` lets run, claimed in the same commit by a worker that has room for it: the records of both, and
+    what a claim would ask, as guards. None if it is not ready, or asks for more than guards can say."""
+    [wakes] = [write for write in woken.writes if type(write) is Patch and write.key == view.execution.key]
+    ready = structs.replace(view.execution, **wakes.fields)
+    if ready.status is not Status.READY or ready.quota is not None:
+        return None
+    home = View(view.partition, ready)
+    claim = decide(home, facts.Claim(change_id=woken.id, worker=worker), 0)
+    assert not isinstance(claim, Refusal), "it is ready"
+    [takes] = [write for write in claim.writes if type(write) is Patch and write.key == ready.key]
+    both = Patch(ready.key, {**wakes.fields, **takes.fields})
+    others = [write for write in (*woken.writes, *claim.writes) if write is not wakes and write is not takes]
+    return structs.replace(
+        woken,
+        guards=(*woken.guards, *claim_gates(home, ready, worker), _is_open(gate)),
+        writes=(both, *others),
+        rings=(),
+    )
+
+
+def handed_on(end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[str, Changes]]) -> Changes:
+    """The end of a member that pays at once what it would owe: the answers, and what they mean to each downstream (its
+    id, and what `advance` or `claimed` said). Refused if the flow has grown or was stopped since it was looked at:
+    others may wait for this end by now."""
+    debt = debt_of_end(ended.id, end.id)
+    answered = [whole_of(ended.flow), *(downstream for downstream, _ in advanced)]
+    paid = structs.replace(
+        end,
+        guards=(*end.guards, _is_open(gate)),
+        writes=(
+            *(write for write in end.writes if not _owes(write, debt)),
+            *(Insert(edge_of(ended, downstream)) for downstream in answered),
+        ),
+    )
+    return together(paid, [changes for _, changes in advanced])
+
+
+def together(first: Changes, others: Sequence[Changes]) -> Changes:
+    """One change that is all of them, or none."""
+    guards = list(first.guards)
+    for other in others:
+        guards += [guard for guard in other.guards if guard not in guards]
+    return structs.replace(
+        first,
+        anchors=tuple(dict.fromkeys(key for one in (first, *others) for key in one.anchors)),
+        guards=tuple(guards),
+        writes=tuple(write for one in (first, *others) for write in one.writes),
+        rings=tuple(dict.fromkeys(ring for one in (first, *others) for ring in one.rings)),
+    )
+
+
+def _owes(write: Write, debt: str) -> bool:
+    return type(write) is Insert and isinstance(write.record, Delivery) and write.record.id == debt
+
+
+def _is_open(gate: Flow) -> Guard:
+    """As it was seen: not stopped, and not grown."""
+    return Matches(gate.key, {"state": FlowState.OPEN, "revision": gate.revision})
 
 
 def siblings_settled(partition: int, member: Member, change_id: str) -> Changes:

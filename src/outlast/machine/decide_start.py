@@ -15,13 +15,10 @@ from outlast.machine.beginnings import (
     tags_of,
 )
 from outlast.machine.changes import (
-    Absent,
     Add,
-    Ahead,
     Changes,
     Code,
     Delete,
-    Guard,
     Insert,
     Patch,
     Refusal,
@@ -29,11 +26,9 @@ from outlast.machine.changes import (
     Write,
 )
 from outlast.machine.decide_holder import attempt_begun, claim_fields
-from outlast.machine.parts import as_seen, changes, inbox_record, rings_for, runnable
+from outlast.machine.parts import as_seen, changes, claim_gates, inbox_record, rings_for, runnable
 from outlast.model import event
 from outlast.model.execution import Execution
-from outlast.model.lane import lane_key
-from outlast.model.session import session_key
 from outlast.model.status import Reason, Status
 from outlast.model.tag import tag_key
 
@@ -96,10 +91,7 @@ def _claimed(view: View, execution: Execution, fact: facts.Start, worker: str, w
     shut, the start is made anew without the claim."""
     claim = facts.Claim(change_id=fact.change_id, worker=worker)
     held = msgspec.structs.replace(execution, **claim_fields(execution, claim))
-    gates: list[Guard] = [
-        Ahead(session_key(view.partition, worker), "expires_at"),
-        Absent(lane_key(view.partition, fact.namespace, fact.lane)),
-    ]
+    gates = claim_gates(view, execution, worker)
     return changes(view, execution, fact, gates, [Insert(held), *writes[1:], attempt_begun(execution, claim)])
 
 

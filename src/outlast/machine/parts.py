@@ -8,7 +8,9 @@ from functools import lru_cache
 from outlast.machine import facts
 from outlast.machine.changes import (
     HOME,
+    Absent,
     Add,
+    Ahead,
     Changes,
     Delete,
     Guard,
@@ -23,10 +25,11 @@ from outlast.model.attempt import Outcome, attempt_key
 from outlast.model.completion import Completion
 from outlast.model.event import Event
 from outlast.model.execution import WAITS_SEPARATOR, Execution, execution_key
-from outlast.model.lane import quota_key
+from outlast.model.lane import lane_key, quota_key
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Key, Now, Plain, settled
+from outlast.model.session import session_key
 from outlast.model.status import Reason, Status
 
 Fields = dict[str, Plain | Now]
@@ -101,6 +104,14 @@ def held_and_heard(execution: Execution, inbox: int) -> Matches:
             "has_children": execution.has_children,
         },
     )
+
+
+def claim_gates(view: View, execution: Execution, worker: str) -> list[Guard]:
+    """What a claim would ask beside the execution itself, of one that is claimed in the commit that makes it ready."""
+    return [
+        Ahead(session_key(view.partition, worker), "expires_at"),
+        Absent(lane_key(view.partition, execution.namespace, execution.lane)),
+    ]
 
 
 def nothing_to_undo(execution: Execution) -> Matches:
@@ -248,7 +259,7 @@ def ended(
     writes += word_to_parent(view, execution, fact, status, value, cause)
     if execution.flow is not None:
         ended_member = facts.MemberEnded(
-            change_id=f"{fact.change_id}/{execution.id}/flow", status=status, generation=execution.generation
+            change_id=debt_of_end(execution.id, fact.change_id), status=status, generation=execution.generation
         )
         debt = owed(view, execution, fact, ended_member.change_id, execution.id, facts.encode_fact(ended_member))
         writes.append(debt)
@@ -256,6 +267,11 @@ def ended(
         errand = facts.CloseChildren(change_id=f"{fact.change_id}/{execution.id}/children", reason=cause or status)
         writes.append(owed(view, execution, fact, errand.change_id, execution.id, facts.encode_fact(errand)))
     return writes
+
+
+def debt_of_end(execution_id: str, change_id: str) -> str:
+    """The name of what the end of a member owes to those behind it."""
+    return f"{change_id}/{execution_id}/flow"
 
 
 def word_to_parent(

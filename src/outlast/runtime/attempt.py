@@ -64,7 +64,7 @@ class LiveAttempt:
 
     def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
         self.parts = parts
-        self.lease = Lease(parts, claimed.execution, heard=self.hear)
+        self.lease = Lease(parts, claimed.execution, heard=self.hear, began_at=claimed.began_at)
         self.replay = Replay()
         self._input = claimed.input
         self.workflow = workflow

@@ -15,6 +15,7 @@ from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
+from outlast.runtime.handing_on import hand_on
 from outlast.runtime.lease import Lease
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.signals import ContinuedAsNew
@@ -108,7 +109,8 @@ async def _complete(parts: Parts, lease: Lease, workflow: WorkflowDefinition, va
     except (CodecError, LimitExceeded) as error:
         await _fail(parts, lease, workflow, error, escaped)
         return
-    await lease.tell(fact)
+    if lease.execution.flow is None or not await hand_on(parts, lease, fact):
+        await lease.tell(fact)
 
 
 async def _fail(

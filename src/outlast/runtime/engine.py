@@ -85,7 +85,7 @@ class Engine:
 
         self.flows = Flows(self)
         self.outbox = Outbox(self)
-        self._carries = carries
+        self.carries = carries
         """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
 
     async def close(self) -> None:
@@ -105,7 +105,7 @@ class Engine:
         return verdict, committed_at
 
     def _post(self, changes: Changes, verdict: Verdict) -> None:
-        if self._carries and verdict.applied and len(changes.writes) > 1:
+        if self.carries and verdict.applied and len(changes.writes) > 1:
             self.outbox.post(changes)
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:

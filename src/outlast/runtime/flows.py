@@ -14,23 +14,25 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Raw, structs
+from msgspec import Raw
 
 from outlast import limits
 from outlast.codec.templates import Given, compose, decode_template, needed_by
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Insert
+from outlast.machine.changes import Changes
 from outlast.machine.decide_member import (
     Advanced,
     Ended,
     MemberView,
     advance,
     answered_edge,
+    edge_of,
     finished,
     siblings_settled,
     tallied,
+    together,
     waits,
     wants_input,
 )
@@ -123,6 +125,26 @@ class Flows:
             keys.append(payload_key(namespace, one.downstream, 1, Role.TEMPLATE))
         return dict(zip(keys, await self._engine.store.load(keys), strict=True))
 
+    async def behind(self, execution: Execution) -> tuple[Flow, list[MemberView], Seen] | None:
+        """What waits for the end of a member: its flow and the members behind it, if these are few and wait for nothing
+        else. None if nothing does, or it is not that simple."""
+        namespace, flow_id = execution.namespace, execution.flow
+        assert flow_id is not None
+        end = Ended(namespace, execution.id, Status.SUCCEEDED, execution.generation)
+        page = await self._downstreams(end, None)
+        if not page or not _are_few(page):
+            return None
+        keys = [flow_key(namespace, flow_id)]
+        for one in page:
+            keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
+            keys += (payload_key(namespace, one.downstream, 1, role) for role in (Role.TEMPLATE, Role.INPUT))
+        seen: Seen = dict(zip(keys, await self._engine.store.load(keys), strict=True))
+        flow = seen[keys[0]]
+        if not isinstance(flow, Flow) or flow.state is not FlowState.OPEN:
+            return None
+        views = await self.views(self._partition(namespace, flow_id), namespace, [one.downstream for one in page], seen)
+        return (flow, views, seen) if _are_simple(views, page) else None
+
     async def _downstreams(self, end: Ended, after: Key | None) -> list[Dependency]:
         found = await self._engine.store.scan(Dependency.KIND, (end.namespace, end.id), after=after, limit=PAGE)
         return [record for record in found if isinstance(record, Dependency)]
@@ -140,26 +162,16 @@ class Flows:
         """The usual case of few downstreams that wait for nothing else: their answers, what these mean, and the debt
         that is struck off, in one commit. False if that can't be, or somebody else was faster."""
         views = await self.views(partition, end.namespace, [one.downstream for one in page], seen)
-        if len(views) < len(page) or any(view.member.upstreams != 1 or not waits(view) for view in views):
+        if not _are_simple(views, page):
             return False
-        together = answered_edge(partition, end, whole_of(end.flow))
         parts: list[Changes] = []
         for view in views:
-            edge = answered_edge(partition, end, view.execution.id)
-            [answer] = [write.record for write in edge.writes if isinstance(write, Insert)]
-            assert isinstance(answer, Edge)
-            advanced = await self._decided(view, [answer], self._engine.entropy.new_id(), seen)
+            edge = edge_of(end, view.execution.id)
+            advanced = await self.decided(view, [edge], self._engine.entropy.new_id(), seen)
             assert advanced.changes is not None
-            parts += (edge, advanced.changes)
-        for part in parts:
-            together = structs.replace(
-                together,
-                anchors=tuple(dict.fromkeys((*together.anchors, *part.anchors))),
-                guards=(*together.guards, *(guard for guard in part.guards if guard not in together.guards)),
-                writes=(*together.writes, *part.writes),
-                rings=tuple(dict.fromkeys((*together.rings, *part.rings))),
-            )
-        return (await self._engine.commit(settling(together, delivery))).applied
+            parts += (answered_edge(partition, end, view.execution.id), advanced.changes)
+        whole = together(answered_edge(partition, end, whole_of(end.flow)), parts)
+        return (await self._engine.commit(settling(whole, delivery))).applied
 
     # ---- a member that was answered -------------------------------------------------------------------------------
 
@@ -199,7 +211,7 @@ class Flows:
                 return None
             [view] = views
             edges = await self._edges(namespace, execution_id, view.member.drained) if waits(view) else []
-            advanced = await self._decided(view, edges, self._engine.entropy.new_id())
+            advanced = await self.decided(view, edges, self._engine.entropy.new_id())
             if advanced.changes is None:
                 return advanced
             verdict = await self._engine.commit(advanced.changes)
@@ -209,7 +221,7 @@ class Flows:
                 return advanced
         raise StoreUnavailable(f"member {execution_id!r} changed {LOOKS_MAX:,} times while its answers were counted")
 
-    async def _decided(self, view: MemberView, edges: list[Edge], change_id: str, seen: Seen | None = None) -> Advanced:
+    async def decided(self, view: MemberView, edges: list[Edge], change_id: str, seen: Seen | None = None) -> Advanced:
         if not wants_input(view, edges):
             return advance(view, edges, change_id=change_id)
         try:
@@ -397,6 +409,11 @@ class Flows:
 
     def _partition(self, namespace: str, execution_id: str) -> int:
         return partition_of(namespace, execution_id, self._engine.store.partitions)
+
+
+def _are_simple(views: list[MemberView], page: list[Dependency]) -> bool:
+    """All of them are there, and each waits for this one end."""
+    return len(views) == len(page) and all(view.member.upstreams == 1 and waits(view) for view in views)
 
 
 def _are_few(page: list[Dependency]) -> bool:

@@ -45,7 +45,9 @@ def _ignored(inbox: int) -> None:
 
 
 class Lease:
-    def __init__(self, parts: Parts, execution: Execution, *, heard: Callable[[int], None]) -> None:
+    def __init__(
+        self, parts: Parts, execution: Execution, *, heard: Callable[[int], None], began_at: int | None = None
+    ) -> None:
         self.execution = execution
         self._parts = parts
         self._heard = heard
@@ -54,7 +56,8 @@ class Lease:
         self._open: set[int] = set()
         """Places that were taken, and have no outcome yet."""
         self._turns: list[asyncio.Future[None]] = []
-        self.began_at = settled(execution.claimed_at) or 0
+        self._began_unknown = began_at is None
+        self.began_at = began_at or settled(execution.claimed_at) or 0
         """When the code first began: the clock of every replay begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
 
@@ -69,14 +72,19 @@ class Lease:
         e = self.execution
         if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
-        begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
-        [first] = await self._parts.engine.store.load([begun])
-        if isinstance(first, Attempt):
-            self.began_at = settled(first.started_at) or self.began_at
-        entries = await self.recorded()
+        entries = await (self._recorded_and_begun() if self._began_unknown else self.recorded())
         if entries:
             self._entries = entries[-1].position + 1
             self.began_at = min(self.began_at, settled(entries[0].recorded_at) or 0)  # a copied journal is older
+        return entries
+
+    async def _recorded_and_begun(self) -> list[JournalEntry]:
+        """Two looks, one round trip: whoever was sent something waits for both."""
+        e = self.execution
+        begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
+        [first], entries = await asyncio.gather(self._parts.engine.store.load([begun]), self.recorded())
+        if isinstance(first, Attempt):
+            self.began_at = settled(first.started_at) or self.began_at
         return entries
 
     async def recorded(self) -> list[JournalEntry]:
@@ -320,6 +328,20 @@ class Lease:
                 return verdict, committed_at  # nobody waits for the answer any more
             if verdict.refused_by is None or verdict.refused_by.key.kind != Execution.KIND:
                 raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
+
+    async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> bool:
+        """Commit what the machine makes of a fact, and more with it. False if that is refused: nothing is written."""
+        engine, view = self._parts.engine, View(self._partition, self.execution)
+        answer = decide(view, fact, engine.group.now)
+        if isinstance(answer, Refusal):
+            return False
+        answer = amended(answer)
+        verdict = await engine.commit(answer)
+        if verdict.inbox is not None:
+            self._heard(verdict.inbox)
+        if verdict.applied:
+            self._parts.committed(view, answer)
+        return verdict.applied
 
     async def _recorded_at(self, fact: facts.StepRecorded, unknown: int) -> int:
         """The reply of its commit was lost: the time is in the record."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from outlast.codec.arguments import Arguments
 from outlast.codec.values import Values
 from outlast.machine.changes import Changes, View
+from outlast.model.execution import Execution
 from outlast.model.journal import OperationKey
 from outlast.runtime.engine import Engine
 from outlast.runtime.threads import DaemonThreads
@@ -26,6 +27,19 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
     fatal: tuple[type[Exception], ...] = ()
     patches: Callable[[], tuple[str, ...]] = tuple
     """The names in `patched(name)` in its source."""
+
+
+class Rooms(Protocol):
+    """Where what follows on an attempt that ends here may begin at once."""
+
+    def promise_next(self, execution: Execution, *, in_place: bool) -> str | None:
+        """The name to claim it under, if it may begin here; `in_place`: in the room that the ending attempt leaves.
+        Who gets it calls `keep`, or `release`."""
+        ...
+
+    def keep(self, execution: Execution, data: bytes) -> None: ...
+
+    def release(self) -> None: ...
 
 
 class Parts:
@@ -51,6 +65,8 @@ class Parts:
         """What will be woken so soon is not suspended."""
         self.threads = DaemonThreads(threads, name="outlast step")
         self.committed = committed
+        self.rooms: Rooms | None = None
+        """Of the worker whose attempts share this, if what follows may begin there at once."""
         self.stand_ins: dict[str, Callable[..., Any]] = {}
         """What is called instead of a step, by its name: for tests."""
         self.on_perform: Callable[[str, OperationKey], None] | None = None

@@ -57,7 +57,7 @@ class Timers:
         # Compared by the loop's time: the timer that is set may have been set by a store's time long past.
         time_s = self._engine.timing.time_s()
         if self._asking is None and (self._timer is None or time_s + delay_s < self._asks_at_s):
-            self._arm_in(delay_s + SLACK_S)
+            self._arm_in(delay_s + SLACK_S if delay_s else 0.0)
         return alarm
 
     def _arm(self, now: int) -> None:
@@ -77,7 +77,12 @@ class Timers:
 
     def _ask(self) -> None:
         self._timer = None
-        if self._asking is None and not self._closed:
+        heard = self._engine.group.now
+        if self._heap and self._heap[0][0] <= heard:  # due by the store's own word: it need not be asked
+            self._fire(heard)
+            if self._timer is None:
+                self._arm(heard)
+        elif self._asking is None and not self._closed:
             self._asking = self._loop.create_task(self._fire_due(), name="outlast timers")
 
     async def _fire_due(self) -> None:

@@ -83,6 +83,9 @@ class Waits:
         if isinstance(kind, Timer):
             waiting.wake_at = self._wake_time_of(operation, kind)
             self._arm(operation, waiting)
+        elif kind.reason is None and (known := self._known_wake_time(operation, kind)) is not None:
+            waiting.wake_at = known
+            self._arm(operation, waiting)
         elif kind.limit is not None or self._may_have_mail(kind):
             self._attempt.errand(self._begin(operation, waiting))
 
@@ -112,14 +115,18 @@ class Waits:
             return None
         async with self._one_timer:
             replay, timer = self._attempt.replay, kind.timer
-            known: OperationKey = operation.key if timer is None else (BESIDE, timer, 0)
-            wake_at = replay.wake_times.get(known)
+            wake_at = self._known_wake_time(operation, kind)
             if wake_at is None:
+                known = _place(operation, kind)
                 now = await self._attempt.parts.engine.store.now() if isinstance(kind.limit, After) else 0
                 wake_at = now + kind.limit.ms
                 await self._write_down(beside(known, 0) if timer is None else known, wake_at)
                 replay.wake_times[known] = wake_at
             return wake_at
+
+    def _known_wake_time(self, operation: Operation, kind: Wait) -> int | None:
+        """What was written down when it began."""
+        return self._attempt.replay.wake_times.get(_place(operation, kind))
 
     async def _write_down(self, key: OperationKey, wake_at: int) -> None:
         await self._attempt.lease.record(key, WAIT, BEGAN, msgspec.json.encode(wake_at))
@@ -231,3 +238,8 @@ class Waits:
     def let_go(self) -> None:
         """The attempt has ended, and nothing of this is under way."""
         del self._attempt
+
+
+def _place(operation: Operation, kind: Wait) -> OperationKey:
+    """Where its wake time is known: beside its own, or by its timer's name."""
+    return operation.key if kind.timer is None else (BESIDE, kind.timer, 0)

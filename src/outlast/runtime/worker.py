@@ -36,6 +36,10 @@ ANSWER_DISTANCE_S = 0.05
 """Between two looks for what came from outside, when somebody rings all the time."""
 
 
+PASSED_OVER_S = 0.005
+"""Half of the first pause before a worker looks again at what it was not given; each one is twice as long."""
+
+
 class WorkerOptions(Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
@@ -74,6 +78,8 @@ class Worker:
         """Room that is kept for what is being started here."""
         self._lanes_empty = False
         """The last look took all that was ready."""
+        self._passed_over = 0
+        """So many looks in a row took nothing of what there was."""
         self._unknown: set[tuple[Name, int]] = set()
         self._renewed_at = parts.engine.timing.time_s()
         self._unreached: dict[int, float] = {}
@@ -197,7 +203,12 @@ class Worker:
                     if self._free() > 0:
                         continue
             # Until somebody kicks; without room, until an attempt ends. The net: look anyway.
-            await timing.beat(self._options.poll_ms / 1_000, unless=self._kick if free > 0 else self._freed)
+            await timing.beat(self._pause_s(), unless=self._kick if free > 0 else self._freed)
+
+    def _pause_s(self) -> float:
+        """Nobody rings for what the last looks passed over, such as a row that a commit had locked: look again soon."""
+        poll_s = self._options.poll_ms / 1_000
+        return min(PASSED_OVER_S * 2 ** min(self._passed_over, 20), poll_s) if self._passed_over else poll_s
 
     async def _announce(self) -> None:
         """A session in every partition, before anything is claimed: a claim makes only those that it takes from, and
@@ -238,6 +249,7 @@ class Worker:
             return False
         finally:
             self._claiming = False
+        self._passed_over = self._passed_over + 1 if claimed.more and not claimed.executions else 0
         more = claimed.more and len(claimed.executions) == limit
         self._lanes_empty = not more
         return more
@@ -261,6 +273,23 @@ class Worker:
         if waiting or self._draining or self._free() <= 0:
             return None
         if lane not in options.lanes or not requires <= options.capabilities:
+            return None
+        self._promised += 1
+        return options.name
+
+    def promise_next(self, execution: Execution, *, in_place: bool) -> str | None:
+        """The same for what follows on an attempt that ends here. `in_place`, it takes the room which that leaves: as
+        long as there is more, nobody waits for just that."""
+        options, route = self._options, parse_route(execution.route)
+        if self._draining or execution.namespace != options.namespace or route.suspect:
+            return None
+        served = execution.lane in options.lanes and route.requires <= options.capabilities
+        if not served or (execution.workflow, execution.version) not in self._serves():
+            return None
+        waiting = not self._lanes_empty or self._claiming or self._kick.is_set()
+        if self._free() <= 0 and (waiting or not in_place):
+            return None
+        if waiting and not in_place:
             return None
         self._promised += 1
         return options.name

@@ -96,8 +96,11 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
 
 
 class ClaimedExecution(Struct, frozen=True, gc=False):
+    """`began_at` is when its first attempt began, if the store has that at hand: whoever resumes it asks otherwise."""
+
     execution: Execution
     input: bytes
+    began_at: int | None = None
 
 
 class Claimed(Struct, frozen=True):

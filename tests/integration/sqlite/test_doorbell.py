@@ -85,7 +85,7 @@ async def test_frozen_process_does_not_silence_the_others(path: Path):
 
 
 def _drained(other: Other, store: Store) -> None:
-    """Ring until it is heard: a ring that found the buffer full is dropped, and then a line for that buffer is to come."""
+    """Ring until it is heard: one that found the buffer full is dropped, and then a line for that buffer is to come."""
     store.ring(frozenset({"the-end"}))
     while "the-end" not in other.line().split():
         store.ring(frozenset({"the-end"}))

@@ -8,7 +8,20 @@ import msgspec
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import HOME, Changes, Delete, Insert, Matches, Patch, Put, Refusal, View, execution_after
+from outlast.machine.changes import (
+    HOME,
+    Absent,
+    Ahead,
+    Changes,
+    Delete,
+    Insert,
+    Matches,
+    Patch,
+    Put,
+    Refusal,
+    View,
+    execution_after,
+)
 from outlast.machine.decide import decide
 from outlast.machine.decide_member import (
     Advanced,
@@ -16,8 +29,11 @@ from outlast.machine.decide_member import (
     MemberView,
     advance,
     answered_edge,
+    claimed,
+    edge_of,
     finished,
     forgotten,
+    handed_on,
     recounted,
     reopened,
     siblings_settled,
@@ -27,6 +43,7 @@ from outlast.machine.decide_member import (
     widened,
 )
 from outlast.machine.joins import Answer
+from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.flow import (
     CancelPolicy,
@@ -45,7 +62,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Status
-from tests.unit.machine.build import NOW, PARTITION, after, dependent, failed, succeeded
+from tests.unit.machine.build import NOW, PARTITION, active, after, dependent, failed, succeeded
 
 S = Status
 
@@ -106,6 +123,58 @@ def test_the_end_of_a_member_owes_an_answer_to_its_flow():
     assert isinstance(fact, facts.MemberEnded)
     assert (fact.status, fact.generation, debt.target) == (S.SKIPPED, 1, "f/m")
     assert execution.status is S.SKIPPED
+
+
+# ---- handing on ---------------------------------------------------------------------------------------------------
+
+GATE = Flow(namespace="shop", id="f", state=FlowState.OPEN, revision=3, created_at=1, change_id="made")
+
+
+def woken(view: MemberView) -> Changes:
+    changes = advance(view, [edge("a")], change_id="x").changes
+    assert changes is not None
+    return changes
+
+
+def test_what_is_let_run_is_claimed_in_the_same_commit_by_who_has_room():
+    view = waiting()
+    held = claimed(view, woken(view), "w", GATE)
+    assert held is not None
+    execution = execution_after(View(PARTITION, view.execution), held, NOW)
+    assert execution is not None
+    assert (execution.status, execution.worker, execution.claim_id, execution.claimed_at) == (S.ACTIVE, "w", "x", NOW)
+    assert (execution.epoch, execution.waits, execution.ready_at) == (view.execution.epoch + 1, "", None)
+    [begun] = [write.record for write in held.writes if isinstance(write, Insert)]
+    assert isinstance(begun, Attempt)
+    asked = [(type(guard), guard.key.kind) for guard in held.guards]
+    assert {(Ahead, "session"), (Absent, "lane"), (Matches, "flow")} <= set(asked), "all that a claim would ask"
+    assert patch_of(held, "member")["settled"] is Settled.SATISFIED
+    assert held.rings == (), "nobody need look for it"
+
+
+@pytest.mark.parametrize("fields", [{"held": True, "reason": "operator"}, {"quota": "printers"}])
+def test_what_is_not_ready_or_needs_a_permit_is_left_to_a_claim(fields: dict[str, Any]):
+    execution = msgspec.structs.replace(dependent(flow="f", id="f/m"), **fields)
+    view = MemberView(PARTITION, execution, member_of(execution))
+    assert claimed(view, woken(view), "w", GATE) is None
+
+
+def test_an_end_that_hands_on_owes_nothing_and_answers_all_edges():
+    upstream = active(flow="f", id="f/a", parent="p")
+    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
+    assert isinstance(end, Changes)
+    view, ended = waiting(), Ended("shop", "f/a", S.SUCCEEDED, 1)
+    both = handed_on(end, ended, GATE, [("f/m", woken(view))])
+    inserted = [write.record for write in both.writes if isinstance(write, Insert)]
+    assert edge_of(ended, "f/m") in inserted
+    assert edge_of(ended, "f/") in inserted, "the flow's own count"
+    debts = [record.target for record in inserted if isinstance(record, Delivery)]
+    assert debts == ["p"], "the word to its parent is owed as ever"
+    assert set(both.anchors) == {upstream.key, view.execution.key}
+    assert both.id == "c", "repeated it is found"
+    assert {guard.key for one in (end, woken(view)) for guard in one.guards} <= {guard.key for guard in both.guards}
+    assert Matches(GATE.key, {"state": FlowState.OPEN, "revision": 3}) in both.guards
+    assert set(both.rings) == {HOME, *woken(view).rings}
 
 
 # ---- advancing ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,10 @@ import heapq
 from collections.abc import Iterator
 
 from outlast import limits
+from outlast.machine.changes import patched
+from outlast.machine.decide_holder import claim_fields
+from outlast.machine.facts import Claim
+from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution, Route, parse_route
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.sqlite.connection import Transaction
@@ -13,23 +17,23 @@ from outlast.store.sqlite.statements import TABLES, statement
 
 _TABLE = TABLES[Execution.KIND]
 _AGAIN = statement("claim_again").format(columns=_TABLE.columns)
+_STARTED = TABLES[Attempt.KIND].read(("started_at",))
 _READY = statement("claim_ready").format(columns=_TABLE.columns)
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     """The same claim id finds what it took before; otherwise take anew, in the order of claims."""
-    tx.rows(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
-    taken = [_execution(row) for row in tx.rows(_AGAIN, (request.worker, request.claim_id))]
-    more = True
-    if not taken:
-        chosen, more = _choose(tx, request)
-        taken = [_take(tx, request, execution) for execution in chosen]
-    return Claimed(tx.now, [ClaimedExecution(execution, _input(tx, execution)) for execution in taken], more)
+    tx.rows_beside(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
+    again = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
+    if again:
+        return Claimed(tx.now, [ClaimedExecution(e, _input(tx, e), _began_at(tx, e)) for e in again])
+    chosen, more = _choose(tx, request)
+    return Claimed(tx.now, [_take(tx, request, execution) for execution in chosen], more)
 
 
 def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
-    tx.rows(statement("session_renew"), (worker, tx.now + lease_ttl_ms, tx.now))
-    held = tx.rows(statement("claim_held"), (worker,))
+    tx.rows_beside(statement("session_renew"), (worker, tx.now + lease_ttl_ms, tx.now))
+    held = tx.rows_beside(statement("claim_held"), (worker,))
     return Renewed(tx.now, [Held(*row) for row in held])
 
 
@@ -70,7 +74,7 @@ def _claim_order(execution: Execution) -> tuple[int, bool, object, str]:
 
 def _open_lanes(tx: Transaction, request: ClaimRequest) -> Iterator[str]:
     for lane in dict.fromkeys(request.lanes):
-        paused = tx.rows(statement("claim_gate_lane"), (request.namespace, lane))
+        paused = tx.rows_beside(statement("claim_gate_lane"), (request.namespace, lane))
         if not (paused and paused[0][0]):
             yield lane
 
@@ -78,7 +82,7 @@ def _open_lanes(tx: Transaction, request: ClaimRequest) -> Iterator[str]:
 def _routes(tx: Transaction, request: ClaimRequest, lane: str) -> Iterator[str]:
     behind = ""
     while True:
-        rows = tx.rows(statement("claim_routes"), (request.namespace, lane, behind, limits.ROUTES_MAX))
+        rows = tx.rows_beside(statement("claim_routes"), (request.namespace, lane, behind, limits.ROUTES_MAX))
         for (route,) in rows:
             if _served(tx, request, parse_route(route)):
                 yield route
@@ -96,28 +100,40 @@ def _served(tx: Transaction, request: ClaimRequest, route: Route) -> bool:
 
 
 def _free_permits(tx: Transaction, namespace: str, quota: str) -> int:
-    rows = tx.rows(statement("claim_gate_quota"), (namespace, quota))
+    rows = tx.rows_beside(statement("claim_gate_quota"), (namespace, quota))
     return rows[0][0] if rows else 0
 
 
 def _of_route(tx: Transaction, request: ClaimRequest, lane: str, route: str) -> list[Execution]:
-    rows = tx.rows(_READY, (request.namespace, lane, route, request.limit + 1))  # one more: is there more?
+    rows = tx.rows_beside(_READY, (request.namespace, lane, route, request.limit + 1))  # one more: is there more?
     return [_execution(row) for row in rows]
 
 
-def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> Execution:
+def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> ClaimedExecution:
     e, now = execution, tx.now
     deadline_at = None if e.timeout_ms is None else now + max(0, e.timeout_ms - e.ran_ms)
-    tx.rows(statement("claim_take"), (request.worker, request.claim_id, now, deadline_at, e.namespace, e.id))
-    attempt = (e.namespace, e.id, e.generation, e.attempt)
+    tx.rows_beside(statement("claim_take"), (request.worker, request.claim_id, now, deadline_at, e.namespace, e.id))
+    attempt, began_at = (e.namespace, e.id, e.generation, e.attempt), None
     if e.attempt_open:
-        tx.rows(statement("claim_attempt_resumed"), (e.epoch + 1, request.worker, request.claim_id, *attempt))
+        resumed = (e.epoch + 1, request.worker, request.claim_id, *attempt)
+        [(started_at,)] = tx.rows_beside(statement("claim_attempt_resumed"), resumed)
+        if e.attempt == 1 and e.generation == e.journal_generation:
+            began_at = started_at
     else:
         begun = (*attempt, e.epoch + 1, request.worker, now, request.claim_id)
-        tx.rows(statement("claim_attempt_new"), begun)
+        tx.rows_beside(statement("claim_attempt_new"), begun)
     if e.quota is not None:
-        tx.rows(statement("claim_permits"), (1, e.namespace, e.quota))
-    return _execution(tx.rows(_TABLE.load, (e.namespace, e.id))[0])
+        tx.rows_beside(statement("claim_permits"), (1, e.namespace, e.quota))
+    taken = _execution_taken(e, request, now)
+    tx.fences.keep_new(taken)
+    return ClaimedExecution(taken, _input(tx, taken), began_at)
+
+
+def _execution_taken(e: Execution, request: ClaimRequest, now: int) -> Execution:
+    fields = claim_fields(e, Claim(change_id=request.claim_id, worker=request.worker))
+    execution = patched(e, fields, now)
+    assert isinstance(execution, Execution)
+    return execution
 
 
 def _execution(row: tuple[object, ...]) -> Execution:
@@ -126,6 +142,14 @@ def _execution(row: tuple[object, ...]) -> Execution:
     return record
 
 
+def _began_at(tx: Transaction, e: Execution) -> int | None:
+    """As it was told when it was taken."""
+    if not e.resumed or e.attempt > 1 or e.generation != e.journal_generation:
+        return None
+    [(started_at,)] = tx.rows_beside(_STARTED, (e.namespace, e.id, e.generation, e.attempt))
+    return started_at
+
+
 def _input(tx: Transaction, execution: Execution) -> bytes:
     key = (execution.namespace, execution.id, execution.journal_generation)
-    return tx.rows(statement("claim_input"), key)[0][0]
+    return tx.rows_beside(statement("claim_input"), key)[0][0]

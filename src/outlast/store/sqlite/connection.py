@@ -31,7 +31,7 @@ from outlast.store.sqlite.statements import statement
 
 T = TypeVar("T")
 
-SHARED_MAX = 64
+SHARED_MAX = 256
 """How many operations may share a transaction."""
 
 
@@ -51,8 +51,12 @@ class Transaction:
         self.rings: set[str] = set()
 
     def rows(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
-        """Run one statement between its two crash points. Whatever it writes, nothing is known of fences afterwards."""
+        """Run one statement. Whatever it writes, nothing is known of fences afterwards."""
         self.fences.clear()
+        return self.rows_beside(sql, values)
+
+    def rows_beside(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
+        """Run one statement between its two crash points. It writes no execution, or its caller tells the fences."""
         if self.points is None:
             return rows_of(self.cursor, sql, values)
         self.points("statement")

@@ -1,8 +1,8 @@
 """What the writer knows of the executions that it writes for, so that a step need not read its fence again.
 
 The file has one writer at a time. What this connection read or wrote stays true until somebody else commits, which
-SQLite tells (`data_version`), or until this connection writes the row itself, which `Commit` tells. Everything that is
-not a commit of changes (claim, purge, …) makes the writer forget all of it. So a zombie is found out as ever: whoever
+SQLite tells (`data_version`), or until this connection writes the row itself, which `Commit` and claim tell. Everything
+else that writes (purge, …) makes the writer forget all of it. So a zombie is found out as ever: whoever
 took over wrote the row, here or elsewhere.
 """
 

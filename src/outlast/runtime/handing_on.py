@@ -1,0 +1,114 @@
+"""An end in a flow that hands on: what waits for nothing else is answered, and begins here, in the commit of the end.
+
+Otherwise an end owes its answers (`flows.py`), which is two commits more until the next member runs: one that answers,
+and the claim. Here all three are one, if few wait for this end and for nothing else, and whoever ran the member has
+room. It is tried once. If anything changed meanwhile, nothing of it is written, and the end goes its ordinary way.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from outlast.errors import OutlastError
+from outlast.machine import facts
+from outlast.machine.changes import Changes, Insert, View, execution_after
+from outlast.machine.decide_member import Ended, MemberView, claimed, edge_of, handed_on
+from outlast.model.execution import Execution
+from outlast.model.flow import Flow
+from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.status import Status
+from outlast.runtime.flows import Seen
+
+if TYPE_CHECKING:
+    from outlast.runtime.lease import Lease
+    from outlast.runtime.parts import Parts
+
+
+class Next(Struct, frozen=True):
+    """One that was waiting: what becomes of it, and with what input it begins here, if it does."""
+
+    view: MemberView
+    changes: Changes
+    input: bytes | None = None
+
+
+async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
+    """Commit the end together with what it means to those behind it. False if that can't be: nothing is written."""
+    e, flows = lease.execution, parts.engine.flows
+    if not parts.engine.carries:
+        return False
+    try:
+        behind = await flows.behind(e)
+    except OutlastError:
+        return False  # the end itself waits for the store, as ever
+    if behind is None:
+        return False
+    gate, views, seen = behind
+    end = Ended(e.namespace, e.id, Status.SUCCEEDED, e.generation)
+    output = _output(e, fact)
+    seen[output.key] = output
+    nexts: list[Next] = []
+    applied = False
+    try:
+        for view in views:
+            found = await _next(parts, gate, view, end, seen, in_place=not nexts)
+            if found is None:
+                return False
+            nexts.append(found)
+        advanced = [(one.view.execution.id, one.changes) for one in nexts]
+        applied = await lease.tell_once(fact, lambda answer: handed_on(answer, end, gate, advanced))
+    finally:
+        for one in nexts:
+            _begin(parts, one, applied=applied)
+    return applied
+
+
+async def _next(parts: Parts, gate: Flow, view: MemberView, end: Ended, seen: Seen, *, in_place: bool) -> Next | None:
+    engine, execution = parts.engine, view.execution
+    advanced = await engine.flows.decided(view, [edge_of(end, execution.id)], engine.entropy.new_id(), seen)
+    if advanced.changes is None or advanced.skipped:
+        return None
+    data, rooms = _input(view, advanced.changes, seen), parts.rooms
+    worker = None if rooms is None or data is None else rooms.promise_next(execution, in_place=in_place)
+    if rooms is None or worker is None:
+        return Next(view, advanced.changes)
+    held = claimed(view, advanced.changes, worker, gate)
+    if held is None:
+        rooms.release()
+        return Next(view, advanced.changes)
+    return Next(view, held, data)
+
+
+def _begin(parts: Parts, one: Next, *, applied: bool) -> None:
+    if one.input is None:
+        return
+    rooms = parts.rooms
+    assert rooms is not None
+    if not applied:
+        rooms.release()
+        return
+    execution = execution_after(View(one.view.partition, one.view.execution), one.changes, parts.engine.group.now)
+    assert execution is not None
+    rooms.keep(execution, one.input)
+
+
+def _input(view: MemberView, changes: Changes, seen: Seen) -> bytes | None:
+    """What it runs with: made of its upstreams' outputs just now, or given from the beginning."""
+    e = view.execution
+    key = payload_key(e.namespace, e.id, e.journal_generation, Role.INPUT)
+    made = [write.record for write in changes.writes if type(write) is Insert and write.record.key == key]
+    record = made[0] if made else seen.get(key)
+    return record.value if isinstance(record, Payload) else None
+
+
+def _output(execution: Execution, fact: facts.Complete) -> Payload:
+    return Payload(
+        namespace=execution.namespace,
+        execution=execution.id,
+        generation=execution.generation,
+        role=Role.OUTPUT,
+        value=fact.output,
+        change_id=fact.change_id,
+    )

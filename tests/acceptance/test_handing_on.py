@@ -1,0 +1,129 @@
+"""Ends in flows that hand on: the end, the answers and the claim of what follows in one commit, or in none."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from outlast import App, FlowCancelled, FlowHandle, Status
+from outlast.machine import facts
+from outlast.model.execution import Execution
+from outlast.model.outbox import Delivery
+from outlast.runtime.flows import Flows
+from outlast.runtime.worker import Worker
+from outlast.store.port import Claimed, ClaimRequest
+from tests.acceptance.conftest import Place, until
+from tests.acceptance.flow_workflows import member_is, workflows
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What workers claimed by looking for it."""
+    taken: list[str] = []
+    really = Worker._claim_until_answered
+
+    async def noted(self: Worker, request: ClaimRequest) -> Claimed:
+        claimed = await really(self, request)
+        taken.extend(one.execution.id for one in claimed.executions)
+        return claimed
+
+    monkeypatch.setattr(Worker, "_claim_until_answered", noted)
+    return taken
+
+
+@pytest.fixture
+def debts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Whose answers were owed, and carried later."""
+    owed: list[str] = []
+    really = Flows.member_ended
+
+    async def noted(self: Flows, delivery: Delivery, fact: facts.MemberEnded) -> bool:
+        owed.append(delivery.target)
+        return await really(self, delivery, fact)
+
+    monkeypatch.setattr(Flows, "member_ended", noted)
+    return owed
+
+
+def chain(app: App, kit: Any, length: int = 5) -> Any:
+    flow = app.flow("f", id="f")
+    last = flow.add("m0", kit.number, 7)
+    for n in range(1, length):
+        last = flow.add(f"m{n}", kit.number, last.output)
+    return flow
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, then: Callable[[Execution], Awaitable[None]]) -> None:
+    """Something happens between the look at what follows and the commit."""
+    really = Flows.behind
+
+    async def behind(self: Flows, execution: Execution) -> Any:
+        found = await really(self, execution)
+        await then(execution)
+        return found
+
+    monkeypatch.setattr(Flows, "behind", behind)
+
+
+@pytest.mark.parametrize("concurrency", [1, 10])
+async def test_a_chain_is_claimed_once_and_owes_only_its_end(
+    place: Place, claims: list[str], debts: list[str], concurrency: int
+):
+    app = place.app()
+    kit = workflows(app)
+    async with app.worker(concurrency=concurrency) as worker:
+        fh = await chain(app, kit).start()
+        assert await fh.result("20s") == {f"m{n}": 7 for n in range(5)}
+        await until(lambda: worker._promised == 0 and worker.busy == 0, "promises are not kept")
+    assert claims == ["f/m0"]
+    assert debts == ["f/m4"]
+
+
+async def test_without_the_fast_path_what_follows_is_answered_and_left_to_a_claim(
+    place: Place, claims: list[str], debts: list[str]
+):
+    app = place.app(fast_path=False)
+    kit = workflows(app)
+    async with app:
+        fh = await chain(app, kit).start()
+        assert await fh.result("20s") == {f"m{n}": 7 for n in range(5)}
+    assert claims == [f"f/m{n}" for n in range(5)]
+    assert debts == ["f/m4"]
+
+
+async def test_what_is_given_from_the_beginning_and_what_is_made_of_outputs_both_arrive(place: Place):
+    app = place.app()
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        a = flow.add("a", kit.number, 1)
+        flow.add("plain", kit.number, 2).after(a)
+        flow.add("made", kit.number, a.output)
+        flow.add("text", kit.text, "x").after(a)
+        fh = await flow.start()
+        assert await fh.result("20s") == {"a": 1, "plain": 2, "made": 1, "text": "x"}
+
+
+async def test_a_stop_that_is_accepted_first_lets_nothing_follow(
+    place: Place, claims: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app()
+    kit = workflows(app)
+    handles: list[FlowHandle] = []
+
+    async def stopped(execution: Execution) -> None:
+        if execution.id == "f/m1":
+            await handles[0].cancel(policy="cancel_pending", reason="enough")
+
+    meanwhile(monkeypatch, stopped)
+    async with app:
+        handles.append(await chain(app, kit).start())
+        with pytest.raises(FlowCancelled):
+            await handles[0].result("20s")
+        await member_is(handles[0], "m1", Status.SUCCEEDED)
+        for n in range(2, 5):
+            await member_is(handles[0], f"m{n}", Status.CANCELLED)
+            assert (await app.execution(f"f/m{n}").info()).attempts == 0
+    assert claims == ["f/m0"]
