@@ -24,6 +24,9 @@ from outlast import limits
 from outlast.authoring.builtin import gather_for
 from outlast.authoring.decorators import StepDecorator, TransactionDecorator, WorkflowDecorator
 from outlast.authoring.flow import Flow
+from outlast.authoring.inside import uuid4
+from outlast.authoring.mapping import map_for
+from outlast.authoring.options import ParentCloses, parse_parent_close
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
 from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
@@ -114,7 +117,9 @@ class App:
         self.entropy: Entropy = entropy or SystemEntropy()
         self.registry = Registry()
         self.gather = gather_for(self)
-        self.registry.add_own(self.gather)
+        self.expand = map_for(self)
+        for own in (self.gather, self.expand):
+            self.registry.add_own(own)
         self.timing: Timing | None = timing
         self._make_store = store or (lambda: store_for(self.config.url))
         self._opened: Opened | None = None
@@ -181,12 +186,24 @@ class App:
         """What the runtime must know of a workflow; `UnknownWorkflow` if it is not registered."""
         return self.registry.get(workflow, version).definition
 
-    def flow(self, name: str, *, id: str | None = None, retention: Duration | None = None) -> Flow:
-        """A DAG of workflows, to be written down and then started: `flow.add("extract", extract_data, day)`."""
+    def flow(
+        self,
+        name: str,
+        *,
+        id: str | None = None,
+        retention: Duration | None = None,
+        parent_close: ParentCloses | None = None,
+    ) -> Flow:
+        """A DAG of workflows, to be written down and then started: `flow.add("extract", extract_data, day)`.
+
+        Started in a workflow's own code it belongs to that execution: `parent_close` as for a child."""
+        # The code of a workflow is replayed, and must come to the same id again.
+        some_id = self.entropy.new_id if inside() is None else lambda: uuid4().hex
         return Flow(
             self,
             name,
-            id=check_id(id) if id is not None else f"{name}-{self.entropy.new_id()}",
+            id=check_id(id) if id is not None else f"{name}-{some_id()}",
+            parent_close=None if parent_close is None else parse_parent_close(parent_close),
             retention_ms=None if retention is None else to_ms(retention, what="retention"),
             namespace=self.config.namespace,
         )

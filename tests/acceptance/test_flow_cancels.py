@@ -235,10 +235,13 @@ async def test_a_cycle_takes_a_bounded_part_of_a_flow(clocked: Place, monkeypatc
         await clocked.pass_time(app, "5s")
         left: list[int] = []
         for _ in range(3):
-            await cycle(app, "cancel_backlog")
+            report = await cycle(app, "cancel_backlog")
+            assert report.full, "there may be more: it does not wait for its next turn"
+            assert report.processed == 1
             left.append(list((await statuses(fh)).values()).count("ready"))
         assert left == [7, 2, 0]
         assert await backlog(app) == []
+        assert (await cycle(app, "cancel_backlog")).processed == 0
 
 
 async def test_a_reason_that_cannot_be_read_is_waited_for_and_never_invented(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from outlast import App, FlowFailed, FlowNotFound, Status, any_of
+from outlast.errors import StoreUnavailable
 from outlast.machine.changes import Changes, Delete, Patch
 from outlast.machine.decide_flow import chunks, staged, staged_members
 from outlast.model.flow import Summary, summary_key
@@ -190,6 +191,64 @@ async def test_a_flow_past_its_retention_goes_with_all_its_members(clocked: Plac
         store = engine_of(app).store
         for kind in ("execution", "flow", "summary", "member", "dependency", "edge", "payload", "completion"):
             assert await store.scan(kind, ("default",)) == [], kind
+
+
+async def test_a_purge_takes_a_flow_as_a_whole_and_nothing_of_an_open_one(clocked: Place):
+    app = clocked.app()
+    kit = workflows(app)
+    async with app:
+        for name in ("open", "failed", "ended"):
+            flow = app.flow("f", id=name)
+            early = flow.add("early", kit.number, 1)
+            late = flow.add("late", kit.fails if name == "failed" else kit.waits)
+            flow.add("sum", kit.add, early.output, late.output)
+            await flow.start()
+            await member_is(app.flow_handle(name), "early", Status.SUCCEEDED)
+        await app.execution("ended/late").send("go", 2)
+        assert (await app.flow_handle("ended").result("20s"))["sum"] == 3
+        with pytest.raises(FlowFailed):
+            await app.flow_handle("failed").result("20s")
+        await clocked.pass_time(app, "31d")
+        await cycle(app, "retention")
+        assert await app.purge("32d") == 0
+        await app.flow_handle("failed").retry()
+        assert await app.purge("30d") == 3
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("ended").status()
+        await app.execution("open/late").send("go", 2)
+        assert await app.flow_handle("open").result("20s") == {"early": 1, "late": 2, "sum": 3}
+        assert (await statuses(app.flow_handle("failed")))["early"] == "succeeded"
+        store = engine_of(app).store
+        for kind in ("execution", "flow", "summary", "member", "dependency", "edge", "payload", "completion"):
+            assert not [one for one in await store.scan(kind, ("default",)) if "ended" in str(one.key)], kind
+
+
+async def test_a_flow_that_is_being_purged_is_not_retried(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    """Whoever purges it dies before it let go of the first member; another finishes that."""
+    app = clocked.app()
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f", retention="1d")
+        flow.add("a", kit.number, 1)
+        flow.add("bad", kit.fails)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed):
+            await fh.result("20s")
+
+        async def killed(*given: Any) -> bool:
+            raise StoreUnavailable("killed")
+
+        await clocked.pass_time(app, "1d")
+        with monkeypatch.context() as patch:
+            patch.setattr("outlast.runtime.purging._let_go", killed)
+            assert (await cycle(app, "flow_retention")).errors == 1
+        with pytest.raises(FlowNotFound):
+            await fh.retry()
+        await clocked.pass_time(app, "1d")
+        for _ in range(3):  # what failed backs off for a while
+            await cycle(app, "flow_retention")
+        await cycle(app, "retention")
+        assert await app.count() == 0
 
 
 async def test_a_retry_whose_process_died_is_finished_by_the_outbox(clocked: Place, monkeypatch: pytest.MonkeyPatch):

@@ -18,11 +18,19 @@ import pytest
 
 from outlast import App, FlowCancelled, FlowFailed, Status
 from outlast.model.attempt import Attempt
+from outlast.model.execution import Execution
+from outlast.model.record import settled
+from outlast.reconcilers.driver import JITTER
+from outlast.reconcilers.table import ROWS
+from outlast.runtime.stopping import GRACE_MS
 from tests.acceptance import flow_fleet
 from tests.acceptance.conftest import Place
 from tests.acceptance.flow_workflows import workflows
 
 MANY = 10_000 if os.environ.get("OUTLAST_TEST_FLOWS") == "full" else 1_000
+[CYCLE_MS] = [int(row.interval_ms * (1 + JITTER)) for row in ROWS if row.name == "cancel_backlog"]
+WORK_MS = 4
+"""What the cancel of a member may take by itself, on a machine that does other things too."""
 ROOT = flow_fleet.__file__.partition("/tests/")[0]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -49,6 +57,33 @@ async def test_very_many_members_fan_out_and_in(app: App, capsys: pytest.Capture
     assert peak_mb() - before < 500, "memory is bounded"
     with capsys.disabled():
         print(f"\n{MANY / took:,.0f} members/s of a fan-out and fan-in")
+
+
+@pytest.mark.parametrize("max_parallel", [None, 50])
+async def test_very_many_items_of_an_output_are_mapped(
+    app: App, capsys: pytest.CaptureFixture[str], max_parallel: int | None
+):
+    kit = workflows(app)
+    before = peak_mb()
+
+    @app.workflow
+    async def listing(count: int) -> list[int]:
+        return list(range(count))
+
+    async with app:
+        flow = app.flow("map", id="map")
+        items = flow.map(kit.number, flow.add("listing", listing, MANY).output, max_parallel=max_parallel)
+        flow.add("sum", kit.total, items.output)
+        fh = await flow.start()
+        began = time.monotonic()
+        outputs = await fh.result("800s")
+        took = time.monotonic() - began
+        assert outputs["number"] == list(range(MANY))
+        assert outputs["sum"] == sum(range(MANY))
+        assert (await fh.status()).counts == {Status.SUCCEEDED: MANY + 4}
+    assert peak_mb() - before < 500, "memory is bounded"
+    with capsys.disabled():
+        print(f"\n{MANY / took:,.0f} items/s of a map, max_parallel={max_parallel}")
 
 
 async def test_a_very_long_chain_of_skips_ends(app: App, capsys: pytest.CaptureFixture[str]):
@@ -98,6 +133,11 @@ def test_a_flow_of_very_many_is_cancelled_though_its_canceller_is_killed(place: 
                 found = await app.opened()._engine.store.scan(Attempt.KIND, ("default",), limit=10_000)
                 attempts = [attempt for attempt in found if isinstance(attempt, Attempt)]
                 assert max(int(str(attempt.started_at)) for attempt in attempts) <= int(accepted_at)
+                found = await app.opened()._engine.store.scan(Execution.KIND, ("default",), limit=10_000)
+                ends = [settled(one.finished_at) for one in found if isinstance(one, Execution)]
+                assert len(ends) == MANY // 2
+                took_ms = max(end or sys.maxsize for end in ends) - int(accepted_at)
+                assert took_ms <= GRACE_MS + CYCLE_MS + WORK_MS * MANY // 2, "all have ended after grace and a cycle"
                 counts = (await fh.status()).counts
                 assert set(counts) <= {Status.SUCCEEDED, Status.CANCELLED}
                 assert counts[Status.CANCELLED] > 0

@@ -64,7 +64,9 @@ def _expect(wanted: Sets, tag: bytes, kind: str, owner: bytes, rest: bytes, valu
     if kind in OWNED:
         wanted.setdefault(tag + b"owners:" + name, {})[owner] = 0.0
     for index in INDEXES:
-        if index.kind == kind and (index.where is None or record[index.where] is not None):
+        if index.kind != kind or (index.unless is not None and record[index.unless] is not None):
+            continue
+        if index.where is None or record[index.where] is not None:
             group = b"".join(_text(record[field]) for field in index.group)
             member = _member(index, record) if index.member else owner + rest
             set_name = tag + index.name.encode() + b":"

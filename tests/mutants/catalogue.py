@@ -664,7 +664,7 @@ _RUNTIME = (
         breaks="rule 3",
         what="a delivery is struck off the outbox before its target has it: a crash in between loses it",
         file="runtime/outbox.py",
-        old="told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=delivery)\n",
+        old="told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)\n",
         new="""await self.strike(delivery)
         told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen)
 """,

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast import limits
 from outlast.authoring.fitting import fits
@@ -39,12 +39,18 @@ from outlast.codec.templates import (
     placed,
 )
 from outlast.errors import InvalidFlow, InvalidInput, LimitExceeded
-from outlast.machine.decide_flow import NewFlow, NewMember
+from outlast.machine import facts
+from outlast.machine.decide_flow import NewFlow, NewMember, chunks
+from outlast.model.execution import ParentClose
 from outlast.model.flow import OnFailure, OnSatisfied, member_id
 from outlast.model.names import check_name, check_word
+from outlast.runtime.current import inside
+from outlast.runtime.operations.child import Started
+from outlast.runtime.operations.subflow import StartFlow
 
 if TYPE_CHECKING:
     from outlast.client.flow_handle import FlowHandle, SyncFlowHandle
+    from outlast.runtime.attempt import LiveAttempt
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,6 +138,9 @@ class FlowMember(Generic[R]):
         self.join = all_of()
         self.on_satisfied = OnSatisfied.LET_RUN
         self.on_failure = OnFailure.SKIP
+        self.aside: tuple[str, ...] = ()
+        """Arguments that do not make it another member."""
+        self.joins_all = False
         self._encode()
 
     @property
@@ -216,12 +225,22 @@ def _name_of(member: FlowMember[Any] | str) -> str:
 class Flow:
     """`flow = app.flow("nightly", id="nightly-2026-11-15")`."""
 
-    def __init__(self, app: Host, name: str, *, id: str, retention_ms: int | None, namespace: str) -> None:
+    def __init__(
+        self,
+        app: Host,
+        name: str,
+        *,
+        id: str,
+        retention_ms: int | None,
+        namespace: str,
+        parent_close: ParentClose | None = None,
+    ) -> None:
         self._app = app
         self.name = check_word("flow", name)
         self.id = id
         self._retention_ms = retention_ms
         self._namespace = namespace
+        self._parent_close = parent_close
         self._members: dict[str, FlowMember[Any]] = {}
 
     def add(self, name: str, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> FlowMember[R]:
@@ -242,32 +261,82 @@ class Flow:
     ) -> FlowMember[list[R]]:
         """One member for each item, and one that gives their results in order: `pages = flow.map(fetch, urls).output`.
 
+        `items` is a list, or the output of a member that will give one: `flow.map(fetch, listing.output)`.
         `max_parallel` is how many of them run at the same time, at most.
         """
         checked = self._own(workflow)
         called = name or checked.name
         self._check_name(called)
-        if isinstance(items, Output):
-            raise InvalidFlow("flow.map takes a list that is known: one that a member gives is mapped in a workflow")
         if max_parallel is not None and (isinstance(max_parallel, bool) or max_parallel < 1):
             raise InvalidFlow(f"max_parallel must be at least 1, not {max_parallel!r}")
+        if isinstance(items, Output):
+            return self._map_output(checked, items, called, max_parallel)
         each: list[FlowMember[R]] = []
         for number, item in enumerate(items):
             member = self.add(f"{called}[{number}]", checked, item)
             if max_parallel is not None and number >= max_parallel:
                 if member.upstreams:
                     raise InvalidFlow("max_parallel is for items that are known, not for outputs of other members")
-                # It waits for its place, whatever became of who had it before.
-                member.after(each[number - max_parallel], on_failure="run")
+                member.after(each[number - max_parallel])
+                member.on_failure = OnFailure.TURN
             each.append(member)
-        results = Placeholder(Reference(OUTPUTS, tuple(member.name for member in each)))
-        gather = cast("Workflow[[Any], list[R]]", checked.app.gather.options(lane=checked.placement[0]))
-        return self.add(called, gather, results)
+        return self._gathering(checked, called, tuple(member.name for member in each))
+
+    def _map_output(
+        self, workflow: Workflow[[Any], R], items: Output, called: str, max_parallel: int | None
+    ) -> FlowMember[list[R]]:
+        """Its items are added when they are known, by a member that stands for them until then."""
+        self._check_name(f"{called}[{limits.FLOW_MEMBERS_MAX}]")
+        [argument, *_] = workflow.arguments.bound((items,), {})
+        upstream, taken = whole_output_of(items), workflow.arguments.annotation(argument)
+        if upstream is not None and not fits(given := upstream.workflow.arguments.result, list[taken]):
+            raise InvalidFlow(
+                f"map {called!r} takes list[{name_of(taken)}], but {upstream.name!r} gives {name_of(given)}"
+            )
+        place = {"namespace": self._namespace, "flow": self.id, "id": member_id(self.id, f"{called}[0]")}
+        start = workflow.member_fact(b"", "", after_dependencies=True, **place)
+        each = facts.encode_fact(structs.replace(start, change_id="", first_epoch=0))
+        of = f"{workflow.name}, version {workflow.version}"
+        expand = workflow.app.expand.options(lane=workflow.placement[0])
+        grows = self.add(f"{called}[*]", expand, items, of, argument, max_parallel, each)
+        grows.aside = ("each",)
+        gather = self._gathering(workflow, called, ()).after(grows)
+        gather.joins_all = True
+        return gather
+
+    def _gathering(self, workflow: Workflow[[Any], R], called: str, names: tuple[str, ...]) -> FlowMember[list[R]]:
+        gather = cast("Workflow[[Any], list[R]]", workflow.app.gather.options(lane=workflow.placement[0]))
+        return self.add(called, gather, Placeholder(Reference(OUTPUTS, names)))
 
     async def start(self) -> FlowHandle:
         """Accept all of it, or nothing. The same id with the same members is the same flow."""
+        attempt = inside()
+        if attempt is not None:
+            return self._held(await attempt.call(self._started_inside(attempt)))
+        if self._parent_close is not None:
+            raise InvalidInput("parent_close is for flows that are started inside a workflow")
         new, members = self.built()
         return await self._app.opened().flows.start(new, members)
+
+    def start_from_thread(self, attempt: LiveAttempt) -> FlowHandle:
+        return self._held(attempt.call_from_thread(self._started_inside(attempt)))
+
+    def _started_inside(self, attempt: LiveAttempt) -> StartFlow:
+        """By a workflow's own code: a durable operation, carried in one piece."""
+        new, members = self.built()
+        what, most, records = "a flow that is started in a workflow", limits.FLOW_GROWTH_MAX, limits.CHANGES_MAX_WRITES
+        if len(members) > most:
+            raise LimitExceeded(what, actual=len(members), limit=most, unit="members")
+        if len(chunks(members)) > 1:
+            raise LimitExceeded(what, actual=records + 1, limit=records, unit="records")
+        closes = self._parent_close or ParentClose.CANCEL
+        return StartFlow(new, members, parent=attempt.execution.id, parent_close=closes)
+
+    def _held(self, started: Started) -> FlowHandle:
+        from outlast.client.flow_handle import FlowHandle
+
+        annotations = {name: member.workflow.arguments.result for name, member in self._members.items()}
+        return FlowHandle(self._app, started.id, start=started.start, annotations=annotations)
 
     @property
     def sync(self) -> SyncFlow:
@@ -334,6 +403,10 @@ class Flow:
     def _check_join(self, name: str, upstreams: tuple[str, ...]) -> None:
         member = self._members[name]
         needed = member.join.of(len(upstreams))
+        if member.joins_all and member.join.needed is not None:
+            raise InvalidFlow(
+                f"member {name!r} maps what is not known yet: it needs all_of() its items, not {member.join}"
+            )
         if needed > len(upstreams):
             raise InvalidFlow(f"member {name!r} needs {member.join}, but has {len(upstreams)} upstreams")
 
@@ -343,7 +416,7 @@ class Flow:
         template: bytes | None = None
         if member.bound:
             raw = {**member.raw, **{name: self._placed(member.raw[name]) for name in member.bound}}
-            plain = msgspec.json.encode(raw)
+            plain = msgspec.json.encode({name: one for name, one in raw.items() if name not in member.aside})
             template = encode_template(values, Template(raw, tuple(member.bound)), what)
             data, digest = b"", sha256(plain).hexdigest()
         else:
@@ -400,4 +473,7 @@ class SyncFlow:
     def start(self) -> SyncFlowHandle:
         from outlast.client.flow_handle import SyncFlowHandle
 
+        attempt = inside()
+        if attempt is not None:
+            return SyncFlowHandle(self._app, self._flow.start_from_thread(attempt))
         return SyncFlowHandle(self._app, self._app.blocking(self._flow.start))

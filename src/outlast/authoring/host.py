@@ -24,6 +24,11 @@ class Host(Protocol):
         """The workflow of the engine's own that joins the results of a map."""
         ...
 
+    @property
+    def expand(self) -> Workflow[Any, Any]:
+        """The workflow of the engine's own that grows a flow by the items of a map that are known at run time."""
+        ...
+
     def opened(self) -> Client:
         """The client of the open app; `WrongPlace` if it is not open."""
         ...

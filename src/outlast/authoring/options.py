@@ -131,7 +131,7 @@ def _parse_detached(value: object) -> bool:
     return value
 
 
-def _parse_parent_close(value: object) -> ParentClose:
+def parse_parent_close(value: object) -> ParentClose:
     if value not in get_args(ParentCloses):
         raise InvalidInput(f'parent_close must be "cancel", "abandon" or "wait", not {value!r}')
     return ParentClose(cast("str", value))
@@ -149,6 +149,6 @@ _PARSERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "retention": ("retention_ms", lambda value: to_ms(value, what="retention")),
     "send": ("sends", _parse_send),
     "detached": ("detached", _parse_detached),
-    "parent_close": ("parent_close", _parse_parent_close),
+    "parent_close": ("parent_close", parse_parent_close),
 }
 assert set(_PARSERS) == set(Options.__annotations__)

@@ -57,6 +57,7 @@ from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.inquiry import Inquiries
 from outlast.runtime.journal import journal_of
+from outlast.runtime.purging import purge_ended_flows
 from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Joined, Joining, Query
@@ -497,10 +498,14 @@ class Client:
         return execution_id.replace("/", "-")[: limits.ID_MAX_CHARS - len(mark)] + mark
 
     async def purge(self, older_than: Duration) -> int:
-        """Delete what ended longer ago than that, a bounded part at a time; returns how many."""
-        before = await self._engine.store.now() - to_ms(older_than, what="older_than")
+        """Delete what ended longer ago than that, a bounded part at a time; returns how many. Flows go as a whole."""
+        store, ours = self._engine.store, Filter(namespace=self.namespace)
+        before = await store.now() - to_ms(older_than, what="older_than")
+        await purge_ended_flows(self._engine, self.namespace, finished_before=before)
         total = 0
-        while purged := await self._engine.store.purge(finished_before=before, filter=Filter(namespace=self.namespace)):
+        while purged := await store.purge(finished_before=before, filter=ours):
+            total += purged
+        while purged := await store.purge(filter=ours):  # what its flow let go, or its retention
             total += purged
         return total
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo
 from outlast.model.duration import Duration, to_ms
+from outlast.runtime.current import inside
+from outlast.runtime.operations.subflow import AwaitFlow
+from outlast.runtime.operations.wait import After
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
@@ -17,8 +21,12 @@ Policy = Literal["cancel_all", "cancel_pending", "flow_only"]
 class FlowHandle:
     """`fh = await flow.start()`; `outputs = await fh.result()`."""
 
-    def __init__(self, host: Host, flow_id: str) -> None:
+    def __init__(
+        self, host: Host, flow_id: str, *, start: str | None = None, annotations: Mapping[str, Any] | None = None
+    ) -> None:
         self._host = host
+        self._start = start
+        self._annotations = annotations or {}
         self.id = flow_id
 
     @property
@@ -31,6 +39,9 @@ class FlowHandle:
 
         `FlowFailed` or `FlowCancelled` if it ended so; `TimeoutError` after `timeout`: the flow goes on.
         """
+        attempt = inside()
+        if attempt is not None:
+            return await attempt.call(self.awaited(timeout))
         if timeout is None:
             return await self._client.result(self.id)
         seconds = to_ms(timeout, what="timeout") / 1_000
@@ -40,6 +51,10 @@ class FlowHandle:
                 return await self._client.result(self.id)
         except TimeoutError as error:
             raise TimeoutError(f"flow {self.id!r} did not end within {seconds:g} s; it goes on") from error
+
+    def awaited(self, timeout: Duration | None) -> AwaitFlow:
+        limit = None if timeout is None else After(to_ms(timeout, what="timeout"))
+        return AwaitFlow(self.id, self._annotations, start=self._start, limit=limit)
 
     async def status(self) -> FlowInfo:
         """How many members are where, what is blocked on what, and the longest way through it."""
@@ -73,6 +88,9 @@ class SyncFlowHandle:
         self.id = handle.id
 
     def result(self, timeout: Duration | None = None) -> dict[str, Any]:
+        attempt = inside()
+        if attempt is not None:
+            return attempt.call_from_thread(self._handle.awaited(timeout))
         return self._app.blocking(lambda: self._handle.result(timeout))
 
     def status(self) -> FlowInfo:

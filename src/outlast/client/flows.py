@@ -11,6 +11,7 @@ from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.client.info import moment, moment_or_none
 from outlast.client.waiters import Waiters
+from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import (
     FlowCancelled,
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from outlast.authoring.registry import Registry
 
 LOOKS_MAX = 1_000
+FAILURES_TOLD = 10
+FAILURE_MAX_CHARS = 200
 PARALLEL = 8
 """So many chunks of a stage are under way at a time."""
 LOOK_DISTANCE_S = 0.02
@@ -146,15 +149,23 @@ class FlowClient:
             raise FlowCancelled(flow_id, flow.reason or "")
         views = await self._members(flow_id)
         if summary.outcome is not Status.SUCCEEDED:
-            raise FlowFailed(
-                flow_id,
-                {
-                    view.member.name: f"{view.execution.status}: {view.execution.cause}"
-                    for view in views
-                    if view.execution.status is not Status.SUCCEEDED
-                },
-            )
+            raise FlowFailed(flow_id, await self._failures(views))
         return await self._outputs([view for view in views if view.execution.status is Status.SUCCEEDED])
+
+    async def _failures(self, views: list[MemberView]) -> dict[str, str]:
+        """How those ended that did not succeed; what was raised by the first of them."""
+        failed = [view.execution for view in views if view.execution.status is Status.FAILED][:FAILURES_TOLD]
+        keys = [payload_key(e.namespace, e.id, e.generation, Role.FAILURE) for e in failed]
+        raised: dict[str, str] = {}
+        for e, record in zip(failed, await self._engine.store.load(keys) if keys else [], strict=True):
+            if isinstance(record, Payload):
+                failure = decode_failure(self._values.unseal(record.value, f"failure of {e.id!r}"))
+                raised[e.id] = f"{failure.type.rpartition(':')[2]}: {failure.message}"[:FAILURE_MAX_CHARS]
+        return {
+            view.member.name: f"{view.execution.status}: {raised.get(view.execution.id, view.execution.cause)}"
+            for view in views
+            if view.execution.status is not Status.SUCCEEDED
+        }
 
     async def _outputs(self, views: list[MemberView]) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+import msgspec
 from msgspec import Struct, structs
 
 from outlast import limits
@@ -29,6 +30,7 @@ from outlast.machine.changes import (
     Write,
     lane_channel,
 )
+from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.parts import Fields
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
@@ -82,7 +84,28 @@ class NewFlow(Struct, frozen=True, kw_only=True):
     digest: str
     members: int
     retention_ms: int | None = None
+    parent: str | None = None
     change_id: str
+
+
+class Acceptance(Struct, frozen=True):
+    """A flow as it is owed by who starts it in a workflow."""
+
+    new: NewFlow
+    members: list[NewMember]
+
+
+def encode_acceptance(new: NewFlow, members: list[NewMember]) -> bytes:
+    return _encoder.encode(Acceptance(new, members))
+
+
+def decode_acceptance(data: bytes) -> tuple[NewFlow, list[NewMember]]:
+    found = _decoder.decode(data)
+    return found.new, found.members
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Acceptance)
 
 
 class FlowView(Struct, frozen=True):
@@ -216,6 +239,7 @@ def _heads(new: NewFlow, state: FlowState) -> list[Write]:
         state=state,
         digest=new.digest,
         retention_ms=new.retention_ms,
+        parent=new.parent,
         created_at=Now(),
         staged_at=Now() if staging else None,
         purge_at=Now(ABANDONED_MS) if staging else None,
@@ -300,8 +324,10 @@ def _named(record: R, change_id: str) -> R:
 # ---- growth -------------------------------------------------------------------------------------------------------
 
 
-def grown(view: FlowView, members: Sequence[NewMember], change_id: str) -> tuple[list[Guard], list[Write]] | Refusal:
-    """What a running member's journal entry brings along when it adds members behind itself."""
+def grown(
+    view: FlowView, members: Sequence[NewMember], change_id: str, *, joined_by: str | None = None
+) -> tuple[list[Guard], list[Write]] | Refusal:
+    """What a running member adds behind itself. `joined_by` is one that is there already, and waits for all of them."""
     flow, summary = view.flow, view.summary
     assert flow is not None
     assert summary is not None
@@ -315,6 +341,15 @@ def grown(view: FlowView, members: Sequence[NewMember], change_id: str) -> tuple
         Add(summary.key, "members", len(members)),
         *(write for member in members for write in member_writes(flow.id, member, change_id)),
     ]
+    if joined_by is not None:
+        writes += [
+            Insert(
+                Dependency(
+                    namespace=flow.namespace, execution=member.start.id, downstream=joined_by, change_id=change_id
+                )
+            )
+            for member in members
+        ]
     return guards, writes
 
 
@@ -344,6 +379,7 @@ def stopped(view: FlowView, *, policy: CancelPolicy, reason: str, grace_ms: int,
     if only:
         ended: Fields = {"outcome": Status.CANCELLED, "finished_at": Now(), "check_at": None, "depend_at": None}
         writes.append(Patch(summary.key, ended))
+        writes += told_to_parent(view.partition, flow, Status.CANCELLED, change_id)
         if flow.retention_ms is not None:
             fields["purge_at"] = Now(flow.retention_ms)
     return Changes(

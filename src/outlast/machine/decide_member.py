@@ -15,20 +15,34 @@ from outlast.machine import facts
 from outlast.machine.changes import (
     HOME,
     Changes,
+    Code,
     Delete,
     Guard,
     Insert,
     Matches,
     Patch,
+    Put,
     Refusal,
     View,
     Write,
 )
 from outlast.machine.decide import decide
+from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
 from outlast.machine.parts import Fields, claim_gates, debt_of_end
 from outlast.model.execution import Execution, execution_key
-from outlast.model.flow import Edge, Flow, FlowState, Member, Settled, Summary, edge_key, whole_of
+from outlast.model.flow import (
+    Edge,
+    Flow,
+    FlowState,
+    Member,
+    Settled,
+    Summary,
+    decode_ids,
+    edge_key,
+    encode_ids,
+    whole_of,
+)
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
@@ -111,7 +125,7 @@ def waits(view: MemberView) -> bool:
 def wants_input(view: MemberView, edges: list[Edge]) -> bool:
     """Whether these answers let it run, with an input that must be made of what its upstreams gave."""
     settled = settled_by(view.member, counted(view.member, edges))
-    return waits(view) and view.member.binds and runs(view.member, settled)
+    return waits(view) and view.member.binds and runs(view.member, settled, edges)
 
 
 def advance(
@@ -130,7 +144,7 @@ def advance(
     if settled is Settled.OPEN:
         return Advanced(Answer.PENDING, changes=_only_counted(view, count, change_id))
     answer = Answer.SATISFIED if settled is Settled.SATISFIED else Answer.IMPOSSIBLE
-    if not runs(member, settled) or unusable is not None:
+    if not runs(member, settled, edges) or unusable is not None:
         skip = facts.Skip(change_id=change_id, cause=unusable or _blamed(edges))
         return Advanced(answer, skipped=True, changes=_decided(view, skip, count, settled))
     assert member.binds == (input is not None), "an input is made for those that bind, and for no others"
@@ -193,6 +207,31 @@ def _input(view: MemberView, value: bytes, change_id: str) -> Payload:
         value=value,
         change_id=change_id,
     )
+
+
+def widened(
+    view: MemberView, upstreams: tuple[str, ...], template: bytes, change_id: str
+) -> tuple[list[Guard], list[Write]] | Refusal:
+    """It waits for these too, and its input is made by another template. Only while it waits for whoever adds them, so
+    that none of them can have ended."""
+    if not waits(view):
+        return Refusal(Code.TERMINAL, f"does not wait any more: it is {view.execution.status}")
+    member = view.member
+    fields: Fields = {
+        "upstreams": member.upstreams + len(upstreams),
+        "needed": member.needed + len(upstreams),
+        "after": encode_ids((*decode_ids(member.after), *upstreams)),
+        "change_id": change_id,
+    }
+    made_of = Payload(
+        namespace=member.namespace,
+        execution=member.execution,
+        generation=1,
+        role=Role.TEMPLATE,
+        value=template,
+        change_id=change_id,
+    )
+    return [_as_counted(member)], [Patch(member.key, fields), Put(made_of)]
 
 
 # ---- an end that hands on -----------------------------------------------------------------------------------------
@@ -334,6 +373,7 @@ def _ended(partition: int, flow: Flow, summary: Summary, outcome: Status, change
     writes: list[Write] = [Patch(summary.key, fields)]
     if gate:
         writes.append(Patch(flow.key, gate))
+    writes += told_to_parent(partition, flow, outcome, change_id)
     return Changes(
         id=change_id,
         partition=partition,

@@ -56,6 +56,8 @@ class Start(Fact, frozen=True, kw_only=True):
 
     `sends` are events for it, whether this starts it or it was started before: one commit.
 
+    `closes` with its parent, whose end may come before this does: then it is cancelled by whoever carries this.
+
     `worker` starts it where it was asked for: that worker has room, and holds it from the start. One commit instead of
     two; the fact's `change_id` is then its claim id as well.
     """
@@ -78,6 +80,7 @@ class Start(Fact, frozen=True, kw_only=True):
     retention_ms: int | None = None
     tags: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     parent: str | None = None
+    closes: bool = False
     flow: str | None = None
     quota: str | None = None
     after_dependencies: bool = False
@@ -457,7 +460,15 @@ class ReopenMembers(Fact, frozen=True, kw_only=True):
     """A flow is retried: the members that did not succeed are opened again, a part at a time."""
 
 
-Errand: TypeAlias = CloseChildren | Forget | MemberEnded | ReopenMembers
+class StartFlow(Fact, frozen=True, kw_only=True):
+    """The code of the execution that owes this started a flow, accepted as `decide_flow.encode_acceptance` says; it
+    `closes` with its parent."""
+
+    acceptance: bytes
+    closes: bool = True
+
+
+Errand: TypeAlias = CloseChildren | Forget | MemberEnded | ReopenMembers | StartFlow
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyFact] = msgspec.msgpack.Decoder(AnyFact)

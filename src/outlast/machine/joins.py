@@ -52,9 +52,13 @@ def settled_by(member: Member, count: Count) -> Settled:
     return Settled.IMPOSSIBLE
 
 
-def runs(member: Member, settled: Settled) -> bool:
-    """Whether the member may run, now that its join is settled so."""
-    return settled is Settled.SATISFIED or (settled is Settled.IMPOSSIBLE and member.on_failure is OnFailure.RUN)
+def runs(member: Member, settled: Settled, edges: list[Edge]) -> bool:
+    """Whether the member may run, now that its join is settled so by these answers."""
+    if settled is not Settled.IMPOSSIBLE:
+        return settled is Settled.SATISFIED
+    if member.on_failure is OnFailure.TURN:
+        return all(edge.answer != Status.SKIPPED for edge in edges)
+    return member.on_failure is OnFailure.RUN
 
 
 def spares_siblings(member: Member, settled: Settled, count: Count) -> bool:

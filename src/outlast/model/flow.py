@@ -45,6 +45,8 @@ class OnSatisfied(StrEnum):
 class OnFailure(StrEnum):
     SKIP = "skip"
     RUN = "run"
+    TURN = "turn"
+    """It only waits for its turn: it runs however its upstream ended, unless that was skipped."""
 
 
 class Settled(StrEnum):
@@ -67,6 +69,8 @@ class Flow(Record, frozen=True, kw_only=True):
     state: FlowState
     policy: CancelPolicy | None = None
     reason: str | None = None
+    parent: str | None = None
+    """The execution whose code started it, if one did: it is told of the end."""
     revision: int = 0
     digest: str = ""
     retention_ms: int | None = None

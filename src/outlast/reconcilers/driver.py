@@ -42,7 +42,7 @@ class Report(Struct, frozen=True):
     errors: int = 0
     skipped: int = 0
     full: bool = False
-    """There was at least a whole batch: look again at once."""
+    """There may be more: look again at once, if anything was done."""
     next_ms: int | None = None
     """In so many milliseconds the next item will be due, if that is known."""
 
@@ -140,7 +140,7 @@ class Reconcilers:
             processed,
             errors,
             len(due.items) - processed - errors,
-            full=len(due.items) == limit,
+            full=len(due.items) == limit or row.eager,
             next_ms=None if due.next_at is None else due.next_at - due.now,
         )
 

@@ -40,5 +40,7 @@ class Row(Struct, frozen=True, kw_only=True):
     look: Look | None = None
     steal_after: int = STEAL_AFTER_INTERVALS
     """When an item is overdue by so many intervals, every process takes it, whoever's it is."""
+    eager: bool = False
+    """What it repairs may be due still, as a cycle takes a part of it: look again at once, while there is progress."""
     enabled: bool = True
     filter: Filter = EVERYTHING

@@ -110,7 +110,10 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="timer",
-        what="a sleep, a delay, a backoff or a wait's timeout that is over",
+        what=(
+            "a sleep, a delay or a backoff that is over; the timeout of a wait: for an event (`event_timeout` in the"
+            " sources), for a deferred (`deferred_expiry`), for a child"
+        ),
         due=DueKind.TIMER,
         interval_ms=500,
         batch=500,
@@ -134,7 +137,10 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="session_expiry",
-        what="the session of a worker that is gone and holds nothing any more",
+        what=(
+            "the session of a worker that is gone and holds nothing any more (with `lease_expiry`, the sources'"
+            " `worker_expiry`)"
+        ),
         due=DueKind.SESSION,
         interval_ms=30_000,
         batch=200,
@@ -163,6 +169,7 @@ ROWS: tuple[Row, ...] = (
         interval_ms=1_000,
         batch=50,
         repair_within=flows.finish_cancels,
+        eager=True,
     ),
     Row(
         name="flow_summary",

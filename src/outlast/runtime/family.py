@@ -21,6 +21,7 @@ from outlast.model.execution import Execution, ParentClose, execution_key
 from outlast.model.partition import partition_of
 from outlast.model.record import Key
 from outlast.model.status import Reason
+from outlast.runtime.subflows import is_flow, stop_flow
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -81,14 +82,7 @@ async def close_children(engine: Engine, namespace: str, parent: str, errand: fa
         if current is not None and not current.status.terminal:
             return  # it was opened again, and its children are its own once more
         reason = f"its parent {parent!r} ended: {errand.reason}"
-        await asyncio.gather(
-            *(
-                engine.tell(
-                    namespace, child.id, facts.CancelRequested(change_id=engine.entropy.new_id(), reason=reason)
-                )
-                for child in children
-            )
-        )
+        await asyncio.gather(*(_close(engine, namespace, parent, child, reason) for child in children))
         await engine.group.commit(
             Changes(
                 id=engine.entropy.new_id(),
@@ -97,6 +91,14 @@ async def close_children(engine: Engine, namespace: str, parent: str, errand: fa
                 writes=tuple(Delete(child.key) for child in children),
             )
         )
+
+
+async def _close(engine: Engine, namespace: str, parent: str, child: OpenChild, reason: str) -> None:
+    if is_flow(child.id):
+        await stop_flow(engine, namespace, child.id.removesuffix("/"), parent, reason)
+    else:
+        cancel = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=reason)
+        await engine.tell(namespace, child.id, cancel)
 
 
 async def with_children(

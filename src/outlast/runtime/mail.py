@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec import Raw, Struct
+
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, deferred_key
 from outlast.model.event import Event, answer_id, ended_name, event_key
 from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import whole_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, settled
 from outlast.model.status import Status
@@ -23,10 +26,22 @@ if TYPE_CHECKING:
 PAGE = 100
 
 
+class FlowEnd(Struct, frozen=True, kw_only=True):
+    """How a flow ended, to the execution that waits for it. Without a status there is nothing to wait for."""
+
+    status: Status | None = None
+    cause: str = ""
+    ours: bool = True
+    refused: bool = False
+    outputs: dict[str, Raw] = {}
+    failures: dict[str, str] = {}
+
+
 class Mail:
     def __init__(self, parts: Parts, lease: Lease) -> None:
         self.values: Values = parts.values
         self._store = parts.engine.store
+        self._flows = parts.engine.flows
         self._lease = lease
         self._read_to: dict[str, Key] = {}
         """Up to here all events of a name are received: the next look goes on behind it."""
@@ -107,3 +122,23 @@ class Mail:
         if not isinstance(last, Event) or (until is not None and (settled(last.sent_at) or 0) > until):
             return None
         return ChildEnd.decode(last.value or b"")
+
+    async def flow_end(self, flow_id: str, start: str | None, until: int | None) -> FlowEnd | None:
+        """How a flow that this execution started ended, if it has, and not after `until`. Its records know best: it may
+        have been opened again."""
+        child, own = ended_name(whole_of(flow_id)), (self.namespace, self.execution_id)
+        if start is not None:
+            [answer] = await self._store.load([event_key(*own, child, answer_id(start))])
+            if isinstance(answer, Event):
+                return FlowEnd(refused=True, cause=ChildEnd.decode(answer.value or b"").cause or "")
+        flow, summary = await self._flows.heads(self.namespace, flow_id)
+        if flow is None or summary is None:
+            # It has not begun; or it has ended, and was purged.
+            told = await self._store.scan(Event.KIND, (*own, child))
+            return None if start is not None and not told else FlowEnd()
+        if flow.parent != self.execution_id:
+            return None if start is not None else FlowEnd(ours=False)
+        if summary.outcome is None or (until is not None and (settled(summary.finished_at) or 0) > until):
+            return None
+        outputs, failures = await self._flows.results(self.namespace, flow_id, self.values)
+        return FlowEnd(status=summary.outcome, cause=flow.reason or "", outputs=outputs, failures=failures)

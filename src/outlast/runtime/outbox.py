@@ -31,6 +31,7 @@ from outlast.model.status import Status
 from outlast.runtime.family import close_children
 from outlast.runtime.forgetting import forget
 from outlast.runtime.reopening import reopen_members
+from outlast.runtime.subflows import start_flow
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine, Told
@@ -109,6 +110,10 @@ class Outbox:
                 if not await reopen_members(engine, delivery):
                     await self.strike(delivery)
                 return None
+            case facts.StartFlow():
+                refusal = await start_flow(engine, delivery, fact)
+                await (self.strike(delivery) if refusal is None else self._refused(delivery, fact, refusal))
+                return None
             case _:
                 return await self._tell(delivery, fact)
 
@@ -118,13 +123,27 @@ class Outbox:
             seen = await engine.look(delivery.namespace, delivery.target)
             if seen is not None:
                 await self._answer(fact, fact.parent, seen)
-        told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=delivery)
+        closing = fact if isinstance(fact, facts.Start) and fact.closes else None
+        settles = delivery if closing is None else None
+        told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)
+        if closing is not None:
+            await self._close_late(delivery, closing)
         refusal = told.refusal or _conflict(fact, told)
         if refusal is not None and refusal.code is not Code.ALREADY and not isinstance(fact, facts.ChildCompleted):
             await self._refused(delivery, fact, refusal)
-        elif not self._settled(delivery, told):
+        elif closing is not None or not self._settled(delivery, told):
             await self.strike(delivery)
         return told
+
+    async def _close_late(self, delivery: Delivery, start: facts.Start) -> None:
+        """A parent that ended before its child began has not found it. One that ends from here on will, and if this
+        process dies, the debt stands, and all of this is done again."""
+        assert start.parent is not None
+        parent = await self._engine.look(delivery.namespace, start.parent)
+        if parent is None or parent.status.terminal:
+            reason = f"its parent {start.parent!r} ended before it began"
+            cancel = facts.CancelRequested(change_id=f"{start.change_id}/close", reason=reason)
+            await self._engine.tell(delivery.namespace, delivery.target, cancel)
 
     def _settled(self, delivery: Delivery, told: Told) -> bool:
         """Whether what was told struck the debt off by itself. What was told before, by somebody who then died, did not

@@ -1,6 +1,8 @@
 """What is left of a flow goes: of a stage that nobody opened, and of one that has ended and is past its retention.
 
-A part at a time. While any of it is left the flow's own record stands, and shuts what it shut before.
+A flow goes as a whole, counted from its own end: members that ended long before it are needed as long as it is open,
+and when it is retried. A part at a time: first its summary, so that nobody can open it again, and with the last part
+its own record, which shuts until then what it shut before.
 """
 
 from __future__ import annotations
@@ -11,18 +13,50 @@ from typing import TYPE_CHECKING
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Delete, Guard, Matches, Patch, Write
 from outlast.machine.decide_member import MemberView
+from outlast.machine.parts import Fields
 from outlast.model.event import Event
-from outlast.model.flow import Edge, Flow, decode_ids, dependency_key, member_key, summary_key, whole_of
+from outlast.model.flow import (
+    Edge,
+    Flow,
+    Summary,
+    decode_ids,
+    dependency_key,
+    flow_key,
+    member_key,
+    summary_key,
+    whole_of,
+)
 from outlast.model.partition import partition_of
 from outlast.model.payload import Role, payload_key
-from outlast.model.record import Key, Now
+from outlast.model.record import Key, Now, settled
 from outlast.model.tag import tag_key
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
 
 PAGE = 100
+FLOWS_PAGE = 500
 LATER_MS = 60_000
+
+
+async def purge_ended_flows(engine: Engine, namespace: str, *, finished_before: int) -> None:
+    """Let the members go of all flows that ended before. One with members that still run, though it was cancelled, has
+    not ended altogether."""
+    after: Key | None = None
+    while True:
+        page = await engine.store.scan(Summary.KIND, (namespace,), after=after, limit=FLOWS_PAGE)
+        ended = [
+            flow_key(namespace, one.id)
+            for one in page
+            if isinstance(one, Summary) and one.outcome is not None and one.ended == one.members
+            if (settled(one.finished_at) or 0) < finished_before
+        ]
+        for flow in await engine.store.load(ended) if ended else []:
+            if isinstance(flow, Flow):
+                await purge_flow(engine, flow)
+        if len(page) < FLOWS_PAGE:
+            return
+        after = page[-1].key
 
 
 async def purge_flow(engine: Engine, flow: Flow) -> bool:
@@ -50,18 +84,27 @@ async def purge_flow(engine: Engine, flow: Flow) -> bool:
 
 
 async def _closed(engine: Engine, flow: Flow, partition: int) -> bool:
-    """Nobody may open it now; and if this process dies, somebody looks again."""
-    fields: dict[str, object] = {"purge_at": Now(LATER_MS), "revision": flow.revision + 1}
+    """Nobody may open it now, or retry it; and if this process dies, somebody looks again."""
+    fields: Fields = {"purge_at": Now(LATER_MS), "revision": flow.revision + 1}
+    guards: list[Guard] = [
+        Matches(flow.key, {"state": flow.state, "revision": flow.revision, "change_id": flow.change_id})
+    ]
+    writes: list[Write] = [Patch(flow.key, fields)]
+    [summary] = await engine.store.load([summary_key(flow.namespace, flow.id)])
     if flow.staged_at is not None:
         fields["change_id"] = engine.entropy.new_id()
-    guard: Guard = Matches(flow.key, {"state": flow.state, "revision": flow.revision, "change_id": flow.change_id})
+    elif isinstance(summary, Summary):
+        if summary.outcome is None:
+            return False
+        guards.append(Matches(summary.key, {"outcome": summary.outcome}))
+        writes.append(Delete(summary.key))
     verdict = await engine.commit(
         Changes(
             id=engine.entropy.new_id(),
             partition=partition,
             anchors=(flow.key,),
-            guards=(guard,),
-            writes=(Patch(flow.key, fields),),  # pyright: ignore[reportArgumentType]
+            guards=tuple(guards),
+            writes=tuple(writes),
         )
     )
     return verdict.applied

@@ -324,7 +324,9 @@ class Store(Protocol):
         self, *, finished_before: int | None = None, limit: int = 1_000, filter: Filter = EVERYTHING
     ) -> int:
         """Delete ended executions, with all that belongs to them: those whose retention is over, or, if
-        `finished_before` is given, those that ended before. Returns how many."""
+        `finished_before` is given, those that ended before. Returns how many.
+
+        Members of flows go by their retention only, which is that of their flow: what others may still need stays."""
         ...
 
 

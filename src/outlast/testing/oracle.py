@@ -327,7 +327,7 @@ class Oracle:
         ended = [e for e in self.all(Execution) if e.status.terminal and self.passes(filter, e.namespace, e.id)]
         if finished_before is None:
             return [e for e in ended if _reached(e.purge_at, now)]
-        return [e for e in ended if (settled(e.finished_at) or 0) < finished_before]
+        return [e for e in ended if e.flow is None and (settled(e.finished_at) or 0) < finished_before]
 
     def purge(self, e: Execution) -> None:
         kinds = {kind.KIND for kind in OF_EXECUTION}

@@ -39,6 +39,7 @@ async def flows() -> None:
     flow.add("bad", number, 1).after(one, on_satisfied="explode")  # error: reportArgumentType
     pages = flow.map(number, [1, 2, 3], max_parallel=2)
     reveal_type(pages.output)  # reveals: list[int]
+    reveal_type(flow.map(number, pages.output, name="again").output)  # reveals: list[int]
     reveal_type(one.failure)  # reveals: UpstreamFailure | None
     fh = await flow.start()
     reveal_type(fh)  # reveals: FlowHandle

@@ -16,6 +16,8 @@ from outlast.machine.decide_flow import (
     accepted,
     acknowledged,
     chunks,
+    decode_acceptance,
+    encode_acceptance,
     grown,
     known,
     lanes_of,
@@ -78,7 +80,8 @@ def view(outcome: Status | None = None, **fields: Any) -> FlowView:
     )
 
 
-def inserted(changes: Changes, kind: type[Any]) -> list[Any]:
+def inserted(changes: Changes | Refusal, kind: type[Any]) -> list[Any]:
+    assert isinstance(changes, Changes)
     return [write.record for write in changes.writes if isinstance(write, Insert) and isinstance(write.record, kind)]
 
 
@@ -177,9 +180,43 @@ def test_a_flow_grows_while_it_is_open():
     assert refusal(grown(view(Status.FAILED), [], "x")) is Code.TERMINAL
 
 
+def test_what_is_added_may_be_joined_by_one_that_is_there():
+    answer = grown(view(), [member("c", "a"), member("d", "c")], "x", joined_by="f/b")
+    assert not isinstance(answer, Refusal)
+    edges = [write.record for write in answer[1] if isinstance(write, Insert) and isinstance(write.record, Dependency)]
+    assert [(edge.execution, edge.alone) for edge in edges if edge.downstream == "f/b"] == [
+        ("f/c", False),
+        ("f/d", False),
+    ]
+
+
 def test_a_flow_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "FLOW_MEMBERS_MAX", 2)
     assert refusal(grown(view(), [member("c", "a")], "x")) is Code.LIMIT
+
+
+# ---- started by a workflow ----------------------------------------------------------------------------------------
+
+
+def test_a_flow_that_is_owed_is_accepted_as_it_was_written_down():
+    given, members = new(parent="host"), [member("a"), member("b", "a", template=b"t")]
+    assert decode_acceptance(encode_acceptance(given, members)) == (given, members)
+    [gate] = inserted(accepted(PARTITION, given, members), Flow)
+    assert gate.parent == "host"
+
+
+@pytest.mark.parametrize("parent", [None, "host"])
+def test_a_parent_is_told_of_the_end_of_its_flow(parent: str | None):
+    answer = stop(view(parent=parent, revision=3), CancelPolicy.FLOW_ONLY)
+    assert isinstance(answer, Changes)
+    debts = inserted(answer, Delivery)
+    if parent is None:
+        assert debts == []
+    else:
+        word = facts.decode_debt(debts[0].fact)
+        assert isinstance(word, facts.ChildCompleted)
+        assert (debts[0].target, word.child, word.status, word.generation) == ("host", "f/", Status.CANCELLED, 4)
+    assert inserted(stop(view(parent=parent)), Delivery) == [], "it has not ended yet"
 
 
 # ---- stopping -----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from outlast.machine.changes import (
     Insert,
     Matches,
     Patch,
+    Put,
     Refusal,
     View,
     execution_after,
@@ -39,6 +40,7 @@ from outlast.machine.decide_member import (
     tallied,
     waits,
     wants_input,
+    widened,
 )
 from outlast.machine.joins import Answer
 from outlast.model.attempt import Attempt
@@ -53,6 +55,8 @@ from outlast.model.flow import (
     OnSatisfied,
     Settled,
     Summary,
+    decode_ids,
+    encode_ids,
 )
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
@@ -246,6 +250,29 @@ def test_what_is_settled_or_has_ended_is_resolved_already():
         assert advance(view, [edge("a")], change_id="x") == Advanced(Answer.ALREADY_RESOLVED)
 
 
+def test_a_member_that_waits_may_be_made_to_wait_for_more():
+    view = waiting(after=encode_ids(("f/map",)))
+    answer = widened(view, ("f/a", "f/b"), b"template", "x")
+    assert not isinstance(answer, Refusal)
+    [guard], [patch, put] = answer
+    assert isinstance(guard, Matches)
+    assert (guard.key, guard.fields["change_id"]) == (view.member.key, "made")
+    assert isinstance(patch, Patch)
+    assert (patch.fields["upstreams"], patch.fields["needed"], patch.fields["change_id"]) == (3, 3, "x")
+    after = patch.fields["after"]
+    assert isinstance(after, bytes)
+    assert decode_ids(after) == ("f/map", "f/a", "f/b")
+    assert isinstance(put, Put)
+    assert isinstance(put.record, Payload)
+    assert (put.record.role, put.record.value, put.record.execution) == (Role.TEMPLATE, b"template", "f/m")
+
+
+def test_a_member_that_does_not_wait_any_more_waits_for_nothing_else():
+    refused = widened(waiting(settled=Settled.IMPOSSIBLE), ("f/a",), b"template", "x")
+    assert isinstance(refused, Refusal)
+    assert "does not wait" in refused.message
+
+
 # ---- the whole ----------------------------------------------------------------------------------------------------
 
 
@@ -256,6 +283,13 @@ def flow(**fields: Any) -> Flow:
 
 def summary(**fields: Any) -> Summary:
     return Summary(namespace="shop", id="f", change_id="s", **{"members": 3, **fields})
+
+
+def test_the_end_of_a_flow_that_a_workflow_started_is_owed_to_its_parent():
+    found = tallied(PARTITION, flow(parent="host"), summary(members=1), [edge("a")], "x")
+    assert found is not None
+    [debt] = [w.record for w in found.writes if isinstance(w, Insert) and isinstance(w.record, Delivery)]
+    assert (debt.target, debt.source) == ("host", "f/")
 
 
 def test_ends_are_counted_by_status():

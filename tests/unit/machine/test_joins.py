@@ -56,10 +56,18 @@ def test_one_that_runs_on_failure_waits_for_all_of_its_upstreams():
     cleans_up = member(3, 3, on_failure=OnFailure.RUN)
     assert settled_by(cleans_up, Count(2, 1, "")) is OPEN
     assert settled_by(cleans_up, Count(3, 2, "")) is IMPOSSIBLE
-    assert runs(cleans_up, IMPOSSIBLE)
-    assert runs(cleans_up, SATISFIED)
-    assert not runs(cleans_up, OPEN)
-    assert not runs(member(3, 3), IMPOSSIBLE)
+    assert runs(cleans_up, IMPOSSIBLE, [edge("a", Status.SKIPPED)])
+    assert runs(cleans_up, SATISFIED, [])
+    assert not runs(cleans_up, OPEN, [])
+    assert not runs(member(3, 3), IMPOSSIBLE, [edge("a", Status.FAILED)])
+
+
+@pytest.mark.parametrize("answer", [Status.FAILED, Status.CANCELLED, Status.EXPIRED, Status.SKIPPED])
+def test_one_that_waits_for_its_turn_runs_unless_who_had_it_was_skipped(answer: Status):
+    waits_for_its_turn = member(1, 1, on_failure=OnFailure.TURN)
+    assert settled_by(waits_for_its_turn, Count(1, 0, "")) is IMPOSSIBLE
+    assert runs(waits_for_its_turn, IMPOSSIBLE, [edge("a", answer)]) == (answer is not Status.SKIPPED)
+    assert runs(waits_for_its_turn, SATISFIED, [edge("a", Status.SUCCEEDED)])
 
 
 def test_only_successes_count_for_it():

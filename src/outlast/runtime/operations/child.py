@@ -79,6 +79,7 @@ class StartChild(Performed):
                 change_id=debt_id(parts, execution),
                 id=self._id(parts, execution, operation.key),
                 parent=execution.id,
+                closes=self.detached and self.parent_close is not ParentClose.ABANDON,
             )
             effects = await self._effects(parts, fact)
         except (ExecutionConflict, ValueError) as error:

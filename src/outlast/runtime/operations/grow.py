@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from outlast.codec.failures import settle_failure
 from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavailable
 from outlast.machine.changes import Absent, Changes, Code, Refusal
 from outlast.machine.decide_flow import FlowView, NewMember, grown
+from outlast.machine.decide_member import widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
 from outlast.runtime.operation import Operation, Outcome
@@ -21,23 +22,35 @@ from outlast.runtime.operations.performed import BackOff, Performed
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
+    from outlast.runtime.engine import Engine
     from outlast.runtime.parts import Parts
 
 LOOKS_MAX = 1_000
 
 
+class FanIn(Struct, frozen=True):
+    """A member that is there already, and waits for what is added. With the last of it: all that it waits for besides,
+    and how its input is made of them."""
+
+    member: str
+    upstreams: tuple[str, ...] = ()
+    template: bytes | None = None
+
+
 class Grow(Performed):
-    __slots__ = ("flow", "members")
+    __slots__ = ("fan_in", "flow", "members", "named")
 
     OP: ClassVar = "flow"
 
-    def __init__(self, flow: str, members: list[NewMember]) -> None:
+    def __init__(self, flow: str, members: list[NewMember], fan_in: FanIn | None = None, named: str = "flow") -> None:
         self.flow = flow
         self.members = members
+        self.fan_in = fan_in
+        self.named = named
 
     @property
     def name(self) -> str:
-        return "flow"
+        return self.named
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
         try:
@@ -58,25 +71,42 @@ class Grow(Performed):
             flow, summary = await engine.flows.heads(execution.namespace, self.flow)
             if flow is None or summary is None:
                 raise FlowNotFound(execution.namespace, self.flow)
-            answer = grown(FlowView(partition, flow, summary), members, change_id)
+            joined_by = None if self.fan_in is None else self.fan_in.member
+            answer = grown(FlowView(partition, flow, summary), members, change_id, joined_by=joined_by)
             if isinstance(answer, Refusal):
                 raise FlowRefused(self.flow, answer.code, answer.message)
-            guards, writes = answer
-            verdict = await engine.commit(
-                Changes(
-                    id=change_id,
-                    partition=partition,
-                    anchors=(execution.key, flow.key, summary.key),
-                    guards=(held_by(execution), *guards),
-                    writes=tuple(writes),
-                )
+            changes = Changes(
+                id=change_id,
+                partition=partition,
+                anchors=(execution.key, flow.key, summary.key),
+                guards=(held_by(execution), *answer[0]),
+                writes=tuple(answer[1]),
             )
+            verdict = await engine.commit(await self._widening(engine, execution.namespace, changes))
             refused_by = verdict.refused_by
             if verdict.applied or (refused_by is not None and refused_by.key == execution.key):
                 return  # the lease is gone: recording this will say so
             if isinstance(refused_by, Absent) and refused_by.key.kind == Execution.KIND:
                 raise InvalidFlow(f"flow {self.flow!r} has a member {str(refused_by.key.values[1])!r} already")
         raise StoreUnavailable(f"flow {self.flow!r} changed {LOOKS_MAX:,} times while it was to grow ({Code.CONFLICT})")
+
+    async def _widening(self, engine: Engine, namespace: str, changes: Changes) -> Changes:
+        """With the last of what is added, the one that joins it waits for all."""
+        fan_in = self.fan_in
+        if fan_in is None or fan_in.template is None:
+            return changes
+        views = await engine.flows.views(changes.partition, namespace, [fan_in.member])
+        if not views:
+            raise FlowRefused(self.flow, Code.UNKNOWN, f"has no member {fan_in.member!r} any more")
+        answer = widened(views[0], fan_in.upstreams, fan_in.template, changes.id)
+        if isinstance(answer, Refusal):
+            raise FlowRefused(self.flow, answer.code, f"has a member {fan_in.member!r} that {answer.message}")
+        return structs.replace(
+            changes,
+            anchors=(*changes.anchors, views[0].execution.key),
+            guards=(*changes.guards, *answer[0]),
+            writes=(*changes.writes, *answer[1]),
+        )
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None

@@ -154,6 +154,8 @@ class Index(Struct, frozen=True, kw_only=True):
     kind: str
     where: str | None = None
     """Only records in which this is not null."""
+    unless: str | None = None
+    """Only records in which this is null."""
     group: tuple[str, ...] = ()
     score: str | None = None
     member: tuple[Part, ...] = ()
@@ -164,7 +166,7 @@ class Index(Struct, frozen=True, kw_only=True):
     @property
     def fields(self) -> tuple[str, ...]:
         """All that the place of a record in this index depends on."""
-        named = (self.where, *self.group, self.score, *(part.field for part in self.member))
+        named = (self.where, self.unless, *self.group, self.score, *(part.field for part in self.member))
         return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
@@ -202,7 +204,7 @@ INDEXES = (
     _time("timeout", _E, "attempt_deadline_at"),
     _time("deadline", _E, "deadline_at"),
     _time("retention", _E, "purge_at"),
-    _time("finished", _E, "finished_at"),
+    Index(name="finished", kind=_E, where="finished_at", unless="flow", score="finished_at"),
     Index(name="created", kind=_E, group=("namespace",), member=_NEWEST),
     Index(name="status", kind=_E, group=("namespace", "status"), member=_NEWEST),
     Index(name="workflow", kind=_E, group=("namespace", "workflow"), member=_NEWEST),

@@ -65,6 +65,7 @@ def _index(index: Index) -> dict[str, object]:
     return {
         "name": index.name,
         "where": None if index.where is None else at[index.where],
+        "unless": None if index.unless is None else at[index.unless],
         "group": [at[name] for name in index.group],
         "score": None if index.score is None else at[index.score],
         "member": [part(made) for made in index.member] or None,

@@ -9,8 +9,9 @@ import pytest
 from outlast import limits
 from outlast.errors import InvalidInput
 from outlast.machine import facts
-from outlast.machine.changes import Insert
+from outlast.machine.changes import Insert, Patch
 from outlast.model.event import Event
+from outlast.model.execution import execution_key
 from outlast.model.flow import Dependency, Edge, Member
 from outlast.model.journal import JournalEntry
 from outlast.model.kinds import OF_EXECUTION
@@ -116,6 +117,20 @@ class PurgeConformance(Conformance):
         await commit_one(store, decided(store, held, completes(held)))
         assert await store.purge(finished_before=begun_long_ago) == 0
         assert await store.purge(finished_before=world.clock.now_ms() + 1) == 1
+
+    async def test_members_of_flows_go_by_their_retention_only(self, world: World, store: Store) -> None:
+        """Others of the flow may need them, however long ago they ended. Their flow says when they go."""
+        await ended(store, "f/a", flow="f")
+        await ended(store, "b")
+        world.clock.advance("365d")
+        assert await store.purge() == 0
+        assert await store.purge(finished_before=world.clock.now_ms()) == 1
+        assert await left(store) == {"f/a"}
+        let_go = Patch(execution_key(NAMESPACE, "f/a"), {"purge_at": Now()})
+        await commit_one(store, changing(store, "f/a", let_go))
+        assert await store.purge(finished_before=world.clock.now_ms()) == 0
+        assert await store.purge() == 1
+        assert await left(store) == set()
 
     async def test_only_what_has_ended(self, world: World, store: Store) -> None:
         await suspended(store, "suspended", retention_ms=1)

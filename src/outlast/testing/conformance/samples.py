@@ -285,6 +285,7 @@ def _of_partition(partition: int) -> list[Record]:
                 state=state,
                 policy=CancelPolicy.CANCEL_PENDING if state is FlowState.STOPPED else None,
                 reason=TEXT if state is FlowState.STOPPED else None,
+                parent=TEXT if state is FlowState.OPEN else None,
                 revision=7,
                 digest="d",
                 retention_ms=None if state is FlowState.OPEN else LARGE,

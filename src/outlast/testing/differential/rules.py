@@ -24,13 +24,14 @@ from outlast.machine import facts
 from outlast.machine.changes import Delete, Put, View
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
-from outlast.model.flow import Flow
+from outlast.model.flow import CancelPolicy, Flow
 from outlast.model.kinds import KINDS
 from outlast.model.lane import Lane, Quota, quota_key
 from outlast.model.status import Reason, Status
 from outlast.store.port import ClaimRequest, DueKind, Filter, Query
-from outlast.testing.differential import universe
-from outlast.testing.differential.play import Hand, Play, Sent, chosen, one_change
+from outlast.testing.differential import flows, universe
+from outlast.testing.differential.flows import FlowPlay
+from outlast.testing.differential.play import Hand, Sent, chosen, one_change
 from outlast.testing.differential.raw import raw_changes
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -66,7 +67,7 @@ def _drawn(name: str) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
     return st.tuples(st.just(name), st.fixed_dictionaries(OPERATIONS[name].arguments))
 
 
-class StoreMachine(Play):
+class StoreMachine(FlowPlay):
     """All that may happen."""
 
     # ---- facts ----------------------------------------------------------------------------------------------------
@@ -226,6 +227,100 @@ class StoreMachine(Play):
             self.pending += [Sent(changes) for changes in drawn]
         else:
             self.commit([Sent(changes) for changes in drawn])
+
+    # ---- flows ----------------------------------------------------------------------------------------------------
+
+    @operation(often=3, shape=flows.shapes, worker=universe.workers, later=universe.rarely)
+    def start_flow(self, shape: flows.Shape, worker: str, later: bool) -> None:
+        self.accept(shape, later=later)
+        self.store_and_oracle_agree()
+        self.claim_all(worker)
+
+    @operation(
+        often=8,
+        worker=universe.workers,
+        ending=universe.endings,
+        ended=universe.picks,
+        which=st.sampled_from([15, 15, 15, 1, 2, 14]),
+        counts=st.lists(universe.picks, max_size=3),
+        unusable=universe.rarely,
+        later=universe.rarely,
+    )
+    def advance_flow(
+        self,
+        worker: str,
+        ending: facts.AnyFact,
+        ended: int,
+        which: int,
+        counts: list[int],
+        unusable: bool,
+        later: bool,
+    ) -> None:
+        """A member ends; an end is carried to some of those that wait for it; then members, and a flow, count."""
+        self.claim_all(worker)
+        hand = self.members_hand(ended)
+        if hand is not None:
+            self.look(hand)
+            self._by_holder(hand, ending, ended, later=False)
+        self.store_and_oracle_agree()
+        self.answer(ended, which, later=later)
+        self.store_and_oracle_agree()
+        for pick in counts:
+            self.count(pick, unusable=unusable, later=later)
+            self.store_and_oracle_agree()
+        self.sum_up(ended, later=later)
+
+    @operation(
+        often=3,
+        worker=universe.workers,
+        ends=st.lists(st.sampled_from([True, True, True, False]), min_size=4, max_size=4),
+        again=st.booleans(),
+    )
+    def run_flows(self, worker: str, ends: list[bool], again: bool) -> None:
+        """All members end, one way or the other, as far as nobody is in the way; then a flow may be retried."""
+        for succeeds in ends:
+            self.claim_all(worker)
+            self.end_members(succeeds=succeeds)
+            for pick in range(4):
+                self.answer(pick, 15, later=False)
+            for pick in range(3):
+                self.count(pick, unusable=False, later=False)
+            self.store_and_oracle_agree()
+        for pick in range(len(flows.FLOWS)):
+            self.sum_up(pick, later=False)
+            self.sum_up(pick, later=False)
+        if again:
+            self.retry(0)
+
+    @operation(often=2, pick=universe.picks, node=flows.nodes, joins=st.booleans(), later=universe.rarely)
+    def grow_flow(self, pick: int, node: flows.Node, joins: bool, later: bool) -> None:
+        hand = self.members_hand(pick)
+        if hand is not None:
+            self.look(hand)
+            self.grow(hand, node, joins=joins, later=later)
+
+    @operation(
+        often=2,
+        pick=universe.picks,
+        policy=st.sampled_from(CancelPolicy),
+        told=st.lists(st.tuples(universe.picks, universe.rarely), max_size=3),
+        worker=universe.workers,
+        later=universe.rarely,
+    )
+    def stop_flow(
+        self, pick: int, policy: CancelPolicy, told: list[tuple[int, bool]], worker: str, later: bool
+    ) -> None:
+        """No member may be claimed from here on; some of them are told."""
+        self.stop(pick, policy, later=later)
+        self.store_and_oracle_agree()
+        self.claim_all(worker)
+        for whom, last in told:
+            self.acknowledge(whom, last=last, later=later)
+            self.store_and_oracle_agree()
+
+    @operation(often=2, pick=universe.picks)
+    def retry_flow(self, pick: int) -> None:
+        self.retry(pick)
 
     # ---- workers --------------------------------------------------------------------------------------------------
 

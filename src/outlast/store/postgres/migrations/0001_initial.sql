@@ -50,7 +50,7 @@ CREATE INDEX execution_timer ON execution (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX execution_deadline ON execution (deadline_at) WHERE deadline_at IS NOT NULL;
 CREATE INDEX execution_timeout ON execution (attempt_deadline_at) WHERE attempt_deadline_at IS NOT NULL;
 CREATE INDEX execution_retention ON execution (purge_at) WHERE purge_at IS NOT NULL;
-CREATE INDEX execution_finished ON execution (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX execution_finished ON execution (finished_at) WHERE finished_at IS NOT NULL AND flow IS NULL;
 -- Find, newest first. In the collation "POSIX", which orders as "C" does but is another: a look-up by key can't match
 -- these, so the primary key is its only way, also in a plan that was made while the table was empty and all ways seemed
 -- equally short. Queries that are meant for these say COLLATE "POSIX".
@@ -141,7 +141,8 @@ CREATE TABLE quota (
 CREATE TABLE flow (
   partition int NOT NULL,
   namespace text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL,
-  state text COLLATE "C" NOT NULL, policy text COLLATE "C", reason text COLLATE "C", revision bigint NOT NULL,
+  state text COLLATE "C" NOT NULL, policy text COLLATE "C", reason text COLLATE "C",
+  parent text COLLATE "C", revision bigint NOT NULL,
   digest text COLLATE "C" NOT NULL, retention_ms bigint, created_at bigint NOT NULL,
   staged_at bigint, cancel_at bigint, purge_at bigint, change_id text COLLATE "C" NOT NULL,
   PRIMARY KEY (partition, namespace, id)

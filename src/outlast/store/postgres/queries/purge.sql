@@ -1,5 +1,6 @@
 -- purge: the function that deletes ended executions with all that belongs to them, created by migrate. An open one has
--- no purge time and no end, so it is in neither index. Rows that somebody has locked stay for the next call; a call
+-- no purge time and no end, so it is in neither index. A member of a flow is not in that of ends: it goes with its flow,
+-- which gives it a purge time. Rows that somebody has locked stay for the next call; a call
 -- ends after the execution that passes the bound of rows.
 
 -- part: function
@@ -29,7 +30,7 @@ BEGIN
   ELSE
     FOR ended IN
       SELECT x.partition, x.namespace, x.id FROM outlast.execution AS x
-      WHERE x.finished_at < _finished_before AND (_namespace IS NULL OR x.namespace = _namespace) AND {tagged}
+      WHERE x.finished_at < _finished_before AND x.flow IS NULL AND (_namespace IS NULL OR x.namespace = _namespace) AND {tagged}
       ORDER BY x.finished_at LIMIT _most FOR UPDATE SKIP LOCKED
     LOOP
 {each}

@@ -46,7 +46,8 @@ CREATE INDEX outlast_execution_timer ON outlast_execution (wake_at) WHERE wake_a
 CREATE INDEX outlast_execution_deadline ON outlast_execution (deadline_at) WHERE deadline_at IS NOT NULL;
 CREATE INDEX outlast_execution_timeout ON outlast_execution (attempt_deadline_at) WHERE attempt_deadline_at IS NOT NULL;
 CREATE INDEX outlast_execution_retention ON outlast_execution (purge_at) WHERE purge_at IS NOT NULL;
-CREATE INDEX outlast_execution_finished ON outlast_execution (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX outlast_execution_finished ON outlast_execution (finished_at)
+WHERE finished_at IS NOT NULL AND flow IS NULL;
 -- Find, newest first.
 CREATE INDEX outlast_execution_created ON outlast_execution (namespace, created_at DESC, id DESC);
 CREATE INDEX outlast_execution_status ON outlast_execution (namespace, status, created_at DESC, id DESC);
@@ -122,7 +123,7 @@ CREATE TABLE outlast_quota (
 
 CREATE TABLE outlast_flow (
   namespace TEXT NOT NULL, id TEXT NOT NULL, name TEXT NOT NULL, state TEXT NOT NULL, policy TEXT, reason TEXT,
-  revision INTEGER NOT NULL, digest TEXT NOT NULL, retention_ms INTEGER, created_at INTEGER NOT NULL,
+  parent TEXT, revision INTEGER NOT NULL, digest TEXT NOT NULL, retention_ms INTEGER, created_at INTEGER NOT NULL,
   staged_at INTEGER, cancel_at INTEGER, purge_at INTEGER, change_id TEXT NOT NULL,
   PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;

@@ -1,4 +1,5 @@
--- purge: ended executions of this partition with all that belongs to them. An open one is in neither index.
+-- purge: ended executions of this partition with all that belongs to them. An open one is in neither index, and
+-- a member of a flow, which goes with its flow, not in that of ends.
 -- argument: {now or false, index, ended before or false (then: whose time has come), limit, filter}
 -- answer: how many are gone. It stops after the execution that passes PURGE_RECORDS records.
 

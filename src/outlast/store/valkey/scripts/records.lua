@@ -167,7 +167,8 @@ local function member_of(index, found, values, known)
 end
 
 local function stands_in(index, values)
-  return values and not (index.where and not values[index.where])
+  if not values or (index.where and not values[index.where]) then return false end
+  return not (index.unless and values[index.unless])
 end
 
 local function same_at(positions, was, is)

@@ -1,0 +1,124 @@
+"""A flow that workflow code starts, and waits for. It starts through the outbox, and belongs to this execution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from msgspec import structs
+
+from outlast import limits
+from outlast.codec.failures import settle_failure
+from outlast.errors import FlowCancelled, FlowConflict, FlowFailed, FlowNotFound, FlowRefused, LimitExceeded
+from outlast.machine import facts
+from outlast.machine.changes import Code
+from outlast.machine.decide_flow import NewFlow, NewMember, encode_acceptance
+from outlast.model.execution import ParentClose
+from outlast.model.flow import whole_of
+from outlast.model.status import Reason, Status
+from outlast.runtime.effects import Effects
+from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operations.child import Started
+from outlast.runtime.operations.performed import BackOff, Performed
+from outlast.runtime.operations.tell import debt_id
+from outlast.runtime.operations.wait import Limit, Wait, timed_out
+
+if TYPE_CHECKING:
+    from outlast.codec.values import Values
+    from outlast.model.execution import Execution
+    from outlast.runtime.mail import FlowEnd, Mail
+    from outlast.runtime.parts import Parts
+
+
+class StartFlow(Performed):
+    __slots__ = ("members", "new", "parent", "parent_close")
+
+    OP: ClassVar = "start"
+
+    def __init__(self, new: NewFlow, members: list[NewMember], *, parent: str, parent_close: ParentClose) -> None:
+        size, most = sum(len(m.start.input) + len(m.template or b"") for m in members), limits.PAYLOAD_MAX_BYTES
+        if size > most:
+            raise LimitExceeded(
+                "the inputs of a flow that is started in a workflow", actual=size, limit=most, unit="bytes"
+            )
+        self.new = new
+        self.members = members
+        self.parent = parent
+        self.parent_close = parent_close
+
+    @property
+    def name(self) -> str:
+        return self.new.name
+
+    async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
+        change_id, child = debt_id(parts, execution), whole_of(self.new.id)
+        closes = self.parent_close is not ParentClose.ABANDON
+        new = structs.replace(self.new, change_id=change_id, parent=execution.id)
+        fact = facts.StartFlow(change_id=change_id, acceptance=encode_acceptance(new, self.members), closes=closes)
+        started = Started(new.id, change_id, execution.id)
+        data, _ = parts.values.settle(started, Started, str(operation))
+        effects = Effects(
+            tells=(facts.Tell(change_id, child, facts.encode_fact(fact)),),
+            adopts=(child, self.parent_close) if closes else None,
+        )
+        return Outcome(data, value=started, effects=effects)
+
+    def decode(self, values: Values, data: bytes, what: object) -> Started:
+        started = values.decode(data, Started, what)
+        return started if started.by == self.parent else structs.replace(started, start=None)  # a fork's
+
+
+class AwaitFlow(Wait):
+    """The outputs of a flow that this execution started; `annotations` are those that its code knows, by member."""
+
+    __slots__ = ("annotations", "flow", "limit", "start")
+
+    OP: ClassVar = "flow"
+
+    def __init__(self, flow: str, annotations: Mapping[str, Any], *, start: str | None, limit: Limit | None) -> None:
+        self.flow = flow
+        self.annotations = annotations
+        self.start = start
+        self.limit = limit
+
+    @property
+    def name(self) -> str:
+        return self.flow
+
+    @property
+    def reason(self) -> str:
+        return Reason.child(whole_of(self.flow))
+
+    @property
+    def looks_first(self) -> bool:
+        return True
+
+    async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
+        end = await mail.flow_end(self.flow, self.start, until)
+        if end is None:
+            return None
+        if end.status is Status.SUCCEEDED:
+            data = mail.values.seal(msgspec.json.encode(end.outputs), f"result of flow {self.flow!r}")
+            return Outcome(data, value=self.decode(mail.values, data, str(operation)))
+        data, error = settle_failure(self._error(mail, end), execution_id=mail.execution_id, what=str(operation))
+        return Outcome(mail.values.seal(data), error=error)
+
+    def _error(self, mail: Mail, end: FlowEnd) -> Exception:
+        if end.refused:
+            return FlowConflict(self.flow, end.cause)
+        if not end.ours:
+            why = f"was not started by {mail.execution_id!r}: wait for it in a step"
+            return FlowRefused(self.flow, Code.NOT_ALLOWED, why)
+        if end.status is None:
+            return FlowNotFound(mail.namespace, self.flow)
+        if end.status is Status.CANCELLED:
+            return FlowCancelled(self.flow, end.cause)
+        return FlowFailed(self.flow, end.failures)
+
+    def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
+        return timed_out(parts, operation, execution_id, f"flow {self.flow!r} did not end in time; it goes on")
+
+    def decode(self, values: Values, data: bytes, what: object) -> dict[str, Any]:
+        raw = msgspec.json.decode(values.unseal(data, f"result of flow {self.flow!r}"), type=dict[str, msgspec.Raw])
+        return {name: values.read(one, self.annotations.get(name, Any), what, name) for name, one in raw.items()}
