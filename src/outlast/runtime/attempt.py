@@ -84,6 +84,8 @@ class LiveAttempt:
         """The timer that made the code give something up last."""
         self.heard_inbox = claimed.execution.inbox
         """How far everything that came from outside was looked at."""
+        self._told_inbox = self.heard_inbox
+        """How far it has grown, by anybody's word: also by what is said while somebody looks."""
         self._looking = False
         self.suspending = Suspending(self)
         self.asked = Asked(self)
@@ -173,6 +175,7 @@ class LiveAttempt:
 
     def hear(self, inbox: int) -> None:
         """Something came from outside; `inbox` is the newest number. It counts as known once it was looked at."""
+        self._told_inbox = max(self._told_inbox, inbox)
         if inbox > self.heard_inbox and not self._looking and not self._ended.done():
             self._looking = True
             self.errand(self.look_outside())
@@ -510,7 +513,7 @@ class LiveAttempt:
                 await self.waits.look()
                 self.asked.heard()
                 self.heard_inbox = max(self.heard_inbox, fresh.inbox)
-                if self.execution.inbox <= self.heard_inbox:
+                if max(self.execution.inbox, self._told_inbox) <= self.heard_inbox:
                     return
         except LeaseLost as lost:
             self.lose(str(lost))

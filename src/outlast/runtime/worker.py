@@ -441,8 +441,11 @@ class Worker:
             await self._rung.wait()
             self._rung.clear()
             if self._attempts:
-                with suppress(Exception):  # the next renewal looks again, and says so
+                try:
                     await self.renew()
+                except Exception as error:  # whatever it is: nobody rings again for the same
+                    _log.warning("looking for what came from outside failed, and is tried again: %s", error)
+                    self._rung.set()
                 await self._parts.engine.timing.beat(ANSWER_DISTANCE_S)
 
     async def renew(self) -> None:
