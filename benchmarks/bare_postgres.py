@@ -97,7 +97,13 @@ class BarePostgres(Batched):
 
     async def open(self) -> None:
         # A plan that is made on empty tables must still be good on full ones.
-        settings = {"enable_seqscan": "off", "jit": "off", "plan_cache_mode": "force_generic_plan"}
+        settings = {
+            "enable_seqscan": "off",
+            "enable_hashjoin": "off",
+            "enable_mergejoin": "off",
+            "jit": "off",
+            "plan_cache_mode": "force_generic_plan",
+        }
         self._connection: Any = await asyncpg.connect(self.url, server_settings=settings)
         self._statement = await self._connection.prepare(BATCH)
 
