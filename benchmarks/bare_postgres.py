@@ -52,6 +52,7 @@ CREATE TABLE completion (
 );
 """
 
+# Rows are changed by their place, found by their key: else a plan that was made on empty tables walks the whole index.
 # $1 … $5: those that begin (with their holder, if they are not only started); $6 … $8: those that are claimed;
 # $9 … $13: steps; $14 … $16: those that end; $17 the time. Each part is nothing if its arrays are empty.
 BATCH = f"""
@@ -72,7 +73,9 @@ begin_attempt AS (INSERT INTO attempt
   SELECT partition, '{NAMESPACE}', id, 1, 1, 1, worker, $17, NULL, NULL, NULL, change FROM begun WHERE active),
 claim_execution AS (UPDATE execution AS x
   SET status = 'active', epoch = 1, worker = '{WORKER}', claim_id = c.change, claimed_at = $17, ready_at = NULL
-  FROM claimed AS c WHERE x.partition = c.partition AND x.namespace = '{NAMESPACE}' AND x.id = c.id),
+  FROM claimed AS c CROSS JOIN LATERAL (SELECT o.ctid AS place FROM execution AS o
+    WHERE o.partition = c.partition AND o.namespace = '{NAMESPACE}' AND o.id = c.id OFFSET 0) AS o
+  WHERE x.ctid = o.place),
 claim_attempt AS (INSERT INTO attempt
   SELECT partition, '{NAMESPACE}', id, 1, 1, 1, '{WORKER}', $17, NULL, NULL, NULL, change FROM claimed),
 step AS (INSERT INTO journal
@@ -80,10 +83,14 @@ step AS (INSERT INTO journal
   FROM stepped),
 end_execution AS (UPDATE execution AS x
   SET status = 'succeeded', worker = NULL, claim_id = NULL, claimed_at = NULL, finished_at = $17, change_id = e.change
-  FROM ended AS e WHERE x.partition = e.partition AND x.namespace = '{NAMESPACE}' AND x.id = e.id),
+  FROM ended AS e CROSS JOIN LATERAL (SELECT o.ctid AS place FROM execution AS o
+    WHERE o.partition = e.partition AND o.namespace = '{NAMESPACE}' AND o.id = e.id OFFSET 0) AS o
+  WHERE x.ctid = o.place),
 end_attempt AS (UPDATE attempt AS x SET ended_at = $17, outcome = 'succeeded', change_id = e.change
-  FROM ended AS e WHERE x.partition = e.partition AND x.namespace = '{NAMESPACE}' AND x.execution = e.id
-    AND x.generation = 1 AND x.number = 1),
+  FROM ended AS e CROSS JOIN LATERAL (SELECT o.ctid AS place FROM attempt AS o
+    WHERE o.partition = e.partition AND o.namespace = '{NAMESPACE}' AND o.execution = e.id
+      AND o.generation = 1 AND o.number = 1 OFFSET 0) AS o
+  WHERE x.ctid = o.place),
 end_completion AS (INSERT INTO completion
   SELECT partition, '{NAMESPACE}', id, 1, 'succeeded', NULL, '{WORKFLOW}', '{{}}', $17, DEFAULT, change FROM ended),
 end_output AS (INSERT INTO payload

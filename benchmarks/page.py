@@ -159,6 +159,7 @@ def _of_store(store: str, run: Published) -> str:
         f"{machine.began}, {machine.minutes:.0f} minutes, up to {machine.turns} turns. Load of the machine before the "
         f"run {machine.load_before:.1f}, after it {machine.load_after:.1f} (its own included).",
         "",
+        *((run.note, "") if run.note else ()),
         *(f"![{chart.title}](benchmarks/{store}-{chart.name}.svg)" for chart in CHARTS if chart.name in plots(run)),
         "",
         f"### Bars of {STORES[store]}",

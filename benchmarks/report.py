@@ -71,6 +71,8 @@ class Published(Struct, frozen=True, kw_only=True):
     machine: Machine
     rows: list[Row]
     bars: list[Bar]
+    note: str = ""
+    """What a reader must know of it, written by hand."""
 
 
 class Report(Struct):
