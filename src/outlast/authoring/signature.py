@@ -12,6 +12,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from types import ModuleType
 from typing import Any, cast
@@ -103,10 +104,22 @@ def _without_prose(schema: Any) -> Any:
 # ---- operations ---------------------------------------------------------------------------------------------------
 
 
+PARSES_MAX = 5
+
+
+def _parsed(source: str) -> ast.Module:
+    """Python counts how deep it is in a tree for all threads together: if another one parses too, or garbage is
+    collected in the middle, it may say SystemError of a good source. A start must not fail for that."""
+    for _ in range(PARSES_MAX - 1):
+        with suppress(SystemError):
+            return ast.parse(source)
+    return ast.parse(source)
+
+
 def operations_in(fn: Callable[..., Any]) -> list[str]:
     """The steps, workflows and waits that the source calls: `step charge`, `wait receive plan`."""
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))
+        tree = _parsed(textwrap.dedent(inspect.getsource(fn)))
     except (OSError, TypeError, SyntaxError):
         return ["<no source>"]
     names = _names_known_to(fn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import itertools
 import sys
@@ -152,3 +153,17 @@ def test_default_without_a_stable_text_does_not_change_it(tmp_path: Path):
 
 def test_code_without_a_source_has_a_signature():
     assert operations_in(len) == ["<no source>"]
+
+
+def test_a_parser_that_python_itself_confused_is_asked_again(monkeypatch: pytest.MonkeyPatch):
+    """CPython 3.11: "AST constructor recursion depth mismatch", of a good source."""
+    really, confused = ast.parse, iter([True, True, False])
+
+    def parse(source: str) -> ast.Module:
+        if next(confused):
+            raise SystemError("AST constructor recursion depth mismatch (before=195, after=249)")
+        return really(source)
+
+    expected = operations_in(parse)
+    monkeypatch.setattr(ast, "parse", parse)
+    assert operations_in(parse) == expected != ["<no source>"]
