@@ -15,7 +15,7 @@ from outlast.errors import OutlastError
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Insert, View, execution_after
 from outlast.machine.decide_member import Ended, MemberView, claimed, edge_of, handed_on
-from outlast.model.execution import Execution
+from outlast.machine.parts import payload
 from outlast.model.flow import Flow
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
@@ -47,7 +47,7 @@ async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
         return False
     gate, views, seen = behind
     end = Ended(e.namespace, e.id, Status.SUCCEEDED, e.generation)
-    output = _output(e, fact)
+    output = payload(e, fact, Role.OUTPUT, fact.output).record
     seen[output.key] = output
     nexts: list[Next] = []
     applied = False
@@ -101,14 +101,3 @@ def _input(view: MemberView, changes: Changes, seen: Seen) -> bytes | None:
     made = [write.record for write in changes.writes if type(write) is Insert and write.record.key == key]
     record = made[0] if made else seen.get(key)
     return record.value if isinstance(record, Payload) else None
-
-
-def _output(execution: Execution, fact: facts.Complete) -> Payload:
-    return Payload(
-        namespace=execution.namespace,
-        execution=execution.id,
-        generation=execution.generation,
-        role=Role.OUTPUT,
-        value=fact.output,
-        change_id=fact.change_id,
-    )

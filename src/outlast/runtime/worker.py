@@ -265,12 +265,16 @@ class Worker:
 
     # ---- what is started here -------------------------------------------------------------------------------------
 
+    @property
+    def _others_wait(self) -> bool:
+        """Whether there may be ready work that nobody has claimed yet."""
+        return not self._lanes_empty or self._claiming or self._kick.is_set()
+
     def promise(self, lane: str, requires: frozenset[str]) -> str | None:
         """The name to claim under, if what is started now may begin here at once: there is room for it, and nothing
         that waits is overtaken. The room is kept until `keep` or `release`."""
         options = self._options
-        waiting = not self._lanes_empty or self._claiming or self._kick.is_set()
-        if waiting or self._draining or self._free() <= 0:
+        if self._others_wait or self._draining or self._free() <= 0:
             return None
         if lane not in options.lanes or not requires <= options.capabilities:
             return None
@@ -286,10 +290,9 @@ class Worker:
         served = execution.lane in options.lanes and route.requires <= options.capabilities
         if not served or (execution.workflow, execution.version) not in self._serves():
             return None
-        waiting = not self._lanes_empty or self._claiming or self._kick.is_set()
-        if self._free() <= 0 and (waiting or not in_place):
+        if not in_place and (self._others_wait or self._free() <= 0):
             return None
-        if waiting and not in_place:
+        if in_place and self._others_wait and self._free() <= 0:
             return None
         self._promised += 1
         return options.name
