@@ -506,6 +506,7 @@ class LiveAttempt:
         try:
             while True:
                 self._looking = True
+                told = self._told_inbox
                 fresh = await self.lease.look()
                 if fresh.cancel_requested and not self.replay.cancelled:
                     self.replay.cancelled = True
@@ -513,7 +514,8 @@ class LiveAttempt:
                 await self.waits.look()
                 self.asked.heard()
                 self.heard_inbox = max(self.heard_inbox, fresh.inbox)
-                if max(self.execution.inbox, self._told_inbox) <= self.heard_inbox:
+                # What was said before this look is answered by it, also if a server has lost what it said.
+                if self.execution.inbox <= self.heard_inbox and self._told_inbox <= max(told, self.heard_inbox):
                     return
         except LeaseLost as lost:
             self.lose(str(lost))
