@@ -40,14 +40,21 @@ def rows_of(cursor: apsw.Cursor, sql: str, values: Any = ()) -> list[tuple[Any, 
     return cast("list[tuple[Any, ...]]", cursor.execute(sql, values).fetchall())
 
 
+class Met(Exception):
+    """An operation wrote several records at once, and one of them was there: it must do one thing after the other."""
+
+
 class Transaction:
     """What an operation gets: a cursor, the time of the commit, and the crash points."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences) -> None:
+    def __init__(
+        self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences, *, singly: bool = False
+    ) -> None:
         self.cursor = cursor
         self.now = now
         self.points = points
         self.fences = fences
+        self.singly = singly
         self.rings: set[str] = set()
 
     def rows(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
@@ -198,7 +205,10 @@ class Connection:
 
     def _run_shared(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
         try:
-            self._run(cursor, calls)
+            try:
+                self._run(cursor, calls)
+            except Met:
+                self._run(cursor, calls, singly=True)
         except Exception as error:
             if len(calls) > 1:
                 self._run_alone(cursor, calls)
@@ -224,7 +234,7 @@ class Connection:
             call.error = crash
         self._deliver(calls)
 
-    def _run(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
+    def _run(self, cursor: apsw.Cursor, calls: list[_Call], *, singly: bool = False) -> None:
         names = dict.fromkeys(call.name for call in calls)
         rings: set[str] = set()
         with translated(self._path), self._turn:
@@ -236,7 +246,7 @@ class Connection:
                 stored = rows_of(cursor, statement("clock_read"))[0][0] if self._has_clock(cursor) else 0
                 now = max(self._clock.now_ms(), stored)
                 for call in calls:
-                    transaction = Transaction(cursor, now, self._named_points(call.name), self._fences)
+                    transaction = Transaction(cursor, now, self._named_points(call.name), self._fences, singly=singly)
                     call.result = call.operation(transaction)
                     rings |= transaction.rings
                 has_clock = self._has_clock(cursor)
