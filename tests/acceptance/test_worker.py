@@ -129,7 +129,7 @@ async def test_a_worker_claims_as_capacity_frees(app: App):
     assert results == [str(n) for n in range(50)]
 
 
-@pytest.mark.parametrize(("concurrency", "begun"), [(1, 1), (2, 3), (3, 5)])
+@pytest.mark.parametrize("concurrency, begun", [(1, 1), (2, 3), (3, 5)])
 async def test_room_is_for_code_and_not_for_ends_on_their_way(
     place: Place, monkeypatch: pytest.MonkeyPatch, concurrency: int, begun: int
 ):

@@ -60,15 +60,10 @@ _log = logging.getLogger(__name__)
 
 
 class LiveAttempt:
-    """`ending = await LiveAttempt(parts, claimed, workflow).run()`."""
+    """`ending = await LiveAttempt(parts, claimed, workflow, leaves=freed).run()`."""
 
     def __init__(
-        self,
-        parts: Parts,
-        claimed: ClaimedExecution,
-        workflow: WorkflowDefinition,
-        *,
-        leaves: Callable[[], None] = lambda: None,
+        self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition, *, leaves: Callable[[], None]
     ) -> None:
         """`leaves` is called when its code has ended, and only its end is on its way to the store."""
         self.parts = parts

@@ -34,6 +34,14 @@ T = TypeVar("T")
 SHARED_MAX = 256
 """How many operations may share a transaction."""
 
+LEASES = frozenset({"claim", "renew"})
+"""What only says who holds what. A power cut that takes such a commit along takes its holder along too: every process
+that has the file open runs on this machine. So nobody waits for the disk, unless something else shares the transaction;
+and whatever its holder writes next is durable together with it."""
+
+_NORMAL, _FULL = 1, 2
+"""SQLite's words for `synchronous`."""
+
 
 def rows_of(cursor: apsw.Cursor, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
     """Every row of a statement."""
@@ -168,6 +176,8 @@ class Connection:
                 # Plans that do not depend on bound values: else SQLite prepares the statements of claim and due anew
                 # at every call, which takes twenty times as long as running them.
                 connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+                if self._writes and connection.pragma("synchronous") == _FULL:
+                    self._level = _FULL
         except BaseException as error:
             self._opened.put(error)
             return
@@ -239,6 +249,7 @@ class Connection:
         rings: set[str] = set()
         with translated(self._path), self._turn:
             self._pass(names, "begin")
+            self._sync(cursor, _NORMAL if LEASES.issuperset(names) else _FULL)
             cursor.execute(self._begin)
             try:
                 if self._writes:
@@ -263,6 +274,14 @@ class Connection:
         if self._ring is not None and rings:
             self._ring(rings)
         self._reply(names, calls)
+
+    def _sync(self, cursor: apsw.Cursor, level: int) -> None:
+        """Whether the next commit waits for the disk; only if commits do that at all on this connection."""
+        if self._level is not None and level != self._level:
+            cursor.execute(f"PRAGMA synchronous = {level}")
+            self._level = level
+
+    _level: int | None = None
 
     def _has_clock(self, cursor: apsw.Cursor) -> bool:
         """Before the first migration is committed there is no clock to read."""
