@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import outlast
 from outlast import App
+from outlast.model.attempt import Attempt
 from outlast.model.event import Event
-from outlast.model.record import Record
+from outlast.model.record import Key, Record
 from outlast.runtime.lease import Lease
 from outlast.runtime.mail import Mail
 from outlast.runtime.waits import Waits
@@ -72,12 +74,20 @@ async def test_what_woke_it_is_read_with_its_journal(place: Place, monkeypatch: 
                 looks.append(prefix)
             return await really(self, kind, prefix, **options)
 
+        loads, loaded = store.load, list[Key]()
+
+        async def load(self: Any, keys: Sequence[Key]) -> list[Record | None]:
+            loaded.extend(key for key in keys if key.kind == Attempt.KIND)
+            return await loads(self, keys)
+
         monkeypatch.setattr(store, "scan", scan)
+        monkeypatch.setattr(store, "load", load)
         handle = await hears.options(id="it").start()
         await status_is(handle, "suspended")
         await handle.send("word", "a")
         assert await handle.result(timeout=20) == "a"
     assert looks == [("default", "it")]
+    assert loaded == []  # the claim told when it began
 
 
 async def test_an_event_that_is_put_back_is_taken_before_those_behind_it(place: Place):
