@@ -68,7 +68,7 @@ class LiveAttempt:
         """`leaves` is called when its code has ended, and only its end is on its way to the store."""
         self.parts = parts
         self._leaves = leaves
-        self.lease = Lease(parts, claimed.execution, heard=self.hear, began_at=claimed.began_at)
+        self.lease = Lease(parts, claimed, heard=self.hear)
         self.replay = Replay()
         self._input = claimed.input
         self.workflow = workflow
