@@ -141,6 +141,28 @@ async def test_a_steps_backoff_is_virtual():
         assert journal.entry("stubborn").tries == 4
 
 
+@pytest.mark.parametrize("wait", ["2s", "1h"])
+async def test_a_backoff_of_an_undo_is_virtual(wait):
+    own = App("sqlite:///of-the-user.db")
+    undone: list[str] = []
+
+    @own.step(retry=Retry(max_attempts=3, initial=wait))
+    async def give_back() -> None:
+        undone.append("tried")
+        if len(undone) < 3:
+            raise NotYet
+
+    @own.workflow
+    async def order() -> None:
+        await outlast.compensate(give_back)
+        raise KeyError("sold out")
+
+    async with harness(own), asyncio.timeout(20):
+        with pytest.raises(KeyError):
+            await order()
+    assert len(undone) == 3
+
+
 async def test_a_steps_timeout_is_virtual():
     async with harness(app) as h:
         handle = await in_time.start()
