@@ -262,8 +262,20 @@ class Client:
             elif execution.status.terminal:
                 return
             else:
-                await self._engine.timing.sleep(pause_s)
+                await self._pause(execution_id, pause_s, still=pause_s > FRAMES_POLL_S[0])
                 pause_s = min(pause_s * 2, FRAMES_POLL_S[1])
+
+    async def _pause(self, execution_id: str, pause_s: float, *, still: bool) -> None:
+        """Between two looks at what may still come."""
+        in_vain: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pause = asyncio.ensure_future(self._engine.timing.beat(pause_s))
+        try:
+            with self.waiters.beside((self.namespace, execution_id), in_vain, still=still):
+                await asyncio.wait((pause, in_vain), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+        if in_vain.done():
+            in_vain.result()
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
