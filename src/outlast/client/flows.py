@@ -197,7 +197,8 @@ class FlowClient:
                     return summary
                 if self._looking is None:
                     self._looking = asyncio.create_task(self._look_for_ends(), name="outlast flows")
-                await future
+                with self._waiters.beside((self.namespace, flow_id), future):
+                    await future
             finally:
                 waiting.discard(future)
                 if not waiting and self._waiting.get(flow_id) is waiting:
@@ -222,7 +223,7 @@ class FlowClient:
                     if not isinstance(record, Summary) or record.outcome is not None:
                         self._ended(self.namespace, name)
             await self._waiters.rung(rings)
-            await self._engine.timing.sleep(LOOK_DISTANCE_S)
+            await self._engine.timing.beat(LOOK_DISTANCE_S)
 
     # ---- looking --------------------------------------------------------------------------------------------------
 

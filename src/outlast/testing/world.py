@@ -239,7 +239,8 @@ class World:
         awaited = [execution_id for _, execution_id in self._awaited()]
         if not awaited:
             return
-        reasons = [f"{e.id} is {e.status} ({e.reason})" for e in await self._open_executions() if e.id in awaited]
+        waiting = [e for e in await self._open_executions() if e.id in awaited or e.flow in awaited]
+        reasons = [f"{e.id} is {e.status} ({e.reason})" for e in waiting]
         error = Stuck(f"nothing is due and nothing runs, but a result is awaited: {', '.join(reasons) or awaited}")
         for waiters in self._all_waiters():
             waiters.give_up(error)
