@@ -66,6 +66,31 @@ async def test_a_part_that_is_not_there_skips_who_wants_it_and_says_why(app: App
         assert await statuses(fh) == {"pen": "succeeded", "price": "skipped"}
 
 
+@pytest.mark.parametrize("given", [None, 5, "ink", [1], {"pen": 1}], ids=str)
+async def test_what_has_no_such_part_skips_who_wants_it_whatever_it_is(app: App, given: Any):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("shop", id="shop-1")
+        flow.add("price", kit.number, flow.add("pen", kit.anything, given).output["ink"])
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="has no 'ink'"):
+            await fh.result("20s")
+        assert await statuses(fh) == {"pen": "succeeded", "price": "skipped"}
+
+
+async def test_numbers_are_keys_of_dicts_and_places_in_lists(app: App):
+    kit = workflows(app)
+
+    @app.workflow
+    async def floors() -> dict[int, list[str]]:
+        return {1: ["shoes", "hats"]}
+
+    async with app:
+        flow = app.flow("shop", id="shop-1")
+        flow.add("last", kit.text, flow.add("floors", floors).output[1][-1])
+        assert (await (await flow.start()).result("20s"))["last"] == "hats"
+
+
 # ---- refusals -----------------------------------------------------------------------------------------------------
 
 
@@ -252,6 +277,15 @@ async def test_a_map_gives_its_results_in_order_however_many_run_at_once(app: Ap
         outputs = await (await flow.start()).result("60s")
         assert outputs["number"] == list(range(60))
         assert outputs["sum"] == sum(range(60))
+
+
+async def test_a_map_over_nothing_gives_nothing(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("m", id="m")
+        nothing = flow.map(kit.number, [], max_parallel=2)
+        flow.add("sum", kit.total, nothing.output)
+        assert await (await flow.start()).result("20s") == {"number": [], "sum": 0}
 
 
 async def test_a_large_flow_is_staged_and_opened_as_a_whole(place: Place):

@@ -280,7 +280,7 @@ class Flow:
                 member.after(each[number - max_parallel])
                 member.on_failure = OnFailure.TURN
             each.append(member)
-        return self._gathering(checked, called, tuple(member.name for member in each))
+        return self._gathering(checked, called, tuple(member.name for member in each), waits=bool(each))
 
     def _map_output(
         self, workflow: Workflow[[Any], R], items: Output, called: str, max_parallel: int | None
@@ -300,13 +300,16 @@ class Flow:
         expand = workflow.app.expand.options(lane=workflow.placement[0])
         grows = self.add(f"{called}[*]", expand, items, of, argument, max_parallel, each)
         grows.aside = ("each",)
-        gather = self._gathering(workflow, called, ()).after(grows)
+        gather = self._gathering(workflow, called, (), waits=True).after(grows)
         gather.joins_all = True
         return gather
 
-    def _gathering(self, workflow: Workflow[[Any], R], called: str, names: tuple[str, ...]) -> FlowMember[list[R]]:
+    def _gathering(
+        self, workflow: Workflow[[Any], R], called: str, names: tuple[str, ...], *, waits: bool
+    ) -> FlowMember[list[R]]:
+        """The member that gives the results. With no items at all it `waits` for nothing, and has its input now."""
         gather = cast("Workflow[[Any], list[R]]", workflow.app.gather.options(lane=workflow.placement[0]))
-        return self.add(called, gather, Placeholder(Reference(OUTPUTS, names)))
+        return self.add(called, gather, Placeholder(Reference(OUTPUTS, names)) if waits else [])
 
     async def start(self) -> FlowHandle:
         """Accept all of it, or nothing. The same id with the same members is the same flow."""

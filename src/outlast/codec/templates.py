@@ -170,13 +170,18 @@ def _at(output: Any, reference: Reference, what: str) -> Any:
     for part in reference.path:
         if output is None:
             return None
-        parts = msgspec.json.decode(output, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
         try:
-            output = parts[part]
-        except (KeyError, IndexError, TypeError) as error:
+            output = _part(output, part)
+        except (KeyError, IndexError, TypeError, msgspec.DecodeError) as error:
             upstream = reference.upstreams[0].rpartition("/")[2]
             raise CodecError(f"{what}: the output of {upstream!r} has no {part!r}") from error
     return output
+
+
+def _part(whole: msgspec.Raw, part: PathPart) -> msgspec.Raw:
+    """Of an object or a list; anything else has no parts. Numbers that are keys are text in JSON."""
+    parts = msgspec.json.decode(whole, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
+    return parts[str(part)] if isinstance(parts, dict) else cast("list[Any]", parts)[cast("int", part)]
 
 
 def _failure(values: Values, upstream: str, given: Given | None, what: str) -> UpstreamFailure | None:
