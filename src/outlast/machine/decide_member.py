@@ -30,6 +30,7 @@ from outlast.machine.decide import decide
 from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
 from outlast.machine.parts import Fields, claim_gates, debt_of_end
+from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     Edge,
@@ -410,15 +411,30 @@ def forgotten(view: MemberView, edges: Sequence[Edge], *, change_id: str) -> Cha
     )
 
 
-def reopened(view: MemberView, edges: Sequence[Edge], *, change_id: str) -> Changes | None:
+def reopened(
+    view: MemberView,
+    edges: Sequence[Edge],
+    *,
+    change_id: str,
+    supersedes: tuple[EntryKey, ...] = (),
+    anew: bytes | None = None,
+) -> Changes | None:
     """A member of a flow that is retried: opened again unless it succeeded, waiting for the upstreams that did not;
-    None if there is nothing to do. `edges` are the answers that it has."""
+    None if there is nothing to do. `edges` are the answers that it has; `supersedes` and `anew` say what of its journal
+    runs again, or with which input it begins anew, as `facts.Retry` has it."""
     execution, member = view.execution, view.member
     if execution.status is Status.SUCCEEDED or not execution.status.terminal:
         return None
     # What was allowed to run keeps its input, and runs at once.
     again = execution.status is Status.SKIPPED or (member.settled is Settled.OPEN and member.upstreams > 0)
-    retry = facts.Retry(change_id=change_id, with_flow=True, waits_again=again)
+    retry = facts.Retry(
+        change_id=change_id,
+        supersedes=supersedes,
+        seen_epoch=execution.epoch,
+        with_flow=True,
+        waits_again=again,
+        anew=anew,
+    )
     answer = decide(View(view.partition, execution), retry, 0)
     assert not isinstance(answer, Refusal), "it has ended, and may be retried"
     fields: Fields = {"siblings_at": None, "acknowledged": False, "change_id": change_id}

@@ -168,6 +168,8 @@ class Retry(Fact, frozen=True, kw_only=True):
     """Said of a member when its whole flow is retried; by itself it is not, because others have its answer."""
     waits_again: bool = False
     """… and it has not run yet: it waits for its dependencies."""
+    anew: bytes | None = None
+    """… or its undos have run: it begins with this input and an empty journal."""
 
 
 class Supersede(Fact, frozen=True, kw_only=True):

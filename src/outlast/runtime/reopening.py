@@ -10,14 +10,19 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from outlast import limits
-from outlast.machine import decide_member
+from outlast.errors import StoreUnavailable
+from outlast.machine import decide_member, facts, superseding
 from outlast.machine.changes import lane_channel
 from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
+from outlast.machine.superseding import EntryKey
+from outlast.model.execution import Execution
 from outlast.model.flow import Edge, FlowState
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
+from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
+from outlast.runtime.retrying import runs_again, was_undone
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -63,10 +68,33 @@ async def _reopen(engine: Engine, view: MemberView) -> None:
             # More than one change holds: those that will be given anew go ahead.
             some = [edge for edge in answers[begin : begin + TOGETHER_MAX] if edge.answer != Status.SUCCEEDED]
             await engine.commit(decide_member.forgotten(view, some, change_id=engine.entropy.new_id()))
-        changes = decide_member.reopened(view, answers[-TOGETHER_MAX:], change_id=engine.entropy.new_id())
+        supersedes, anew = await _run_again(engine, view.execution)
+        changes = decide_member.reopened(
+            view, answers[-TOGETHER_MAX:], change_id=engine.entropy.new_id(), supersedes=supersedes, anew=anew
+        )
         if changes is None or (await engine.commit(changes)).applied:
             return
         [view] = await engine.flows.views(view.partition, namespace, [execution_id])
+
+
+async def _run_again(engine: Engine, execution: Execution) -> tuple[tuple[EntryKey, ...], bytes | None]:
+    """What of its journal runs again; or, if what it did was undone, the input with which it begins anew."""
+    e, store = execution, engine.store
+    if e.status not in (Status.FAILED, Status.CANCELLED, Status.EXPIRED):
+        return (), None
+    if await was_undone(store, e):
+        [given] = await store.load([payload_key(e.namespace, e.id, e.journal_generation, Role.INPUT)])
+        assert isinstance(given, Payload), "what has run has an input"
+        return (), given.value
+    values = engine.flows.values
+    if values is None:
+        raise StoreUnavailable(f"what of {e.id!r} runs again is found by a process that has the app's codec")
+    ahead, last = superseding.parts(await runs_again(store, values, e))
+    for entries in ahead:
+        fact = facts.Supersede(change_id=engine.entropy.new_id(), epoch=e.epoch, entries=entries)
+        if (await engine.tell(e.namespace, e.id, fact)).refusal is not None:
+            break  # it is not what it was: so says the answer to the change that opens it
+    return last, None
 
 
 async def _answers(engine: Engine, view: MemberView) -> list[Edge]:

@@ -370,6 +370,28 @@ def test_what_ran_and_failed_runs_again_with_the_input_that_it_had():
     assert [w.key.values[1:] for w in changes.writes if isinstance(w, Delete)] == [("f/", execution.id)]
 
 
+def test_what_failed_runs_again_with_its_flow_and_the_rest_of_its_journal_replays():
+    execution = in_flow(failed())
+    view = MemberView(PARTITION, execution, member_of(execution, settled=Settled.SATISFIED))
+    changes = reopened(view, [], change_id="x", supersedes=(("", "pay", 1),))
+    assert changes is not None
+    gone = [w.key.values[1:] for w in changes.writes if isinstance(w, Delete) and w.key.kind == "journal"]
+    assert gone == [(execution.id, 1, "", "pay", 1)]
+
+
+def test_what_was_undone_begins_anew_with_its_input_and_an_empty_journal():
+    execution = msgspec.structs.replace(in_flow(failed()), unwinds=True)
+    view = MemberView(PARTITION, execution, member_of(execution, settled=Settled.SATISFIED))
+    changes = reopened(view, [], change_id="x", anew=b"[7]")
+    assert changes is not None
+    opened = execution_after(View(PARTITION, execution), changes, NOW)
+    assert opened is not None
+    assert (opened.status, opened.generation, opened.journal_generation) == (S.READY, 2, 2)
+    assert not opened.unwinds
+    [given] = [w.record for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Payload)]
+    assert (given.role, given.generation, given.value) == (Role.INPUT, 2, b"[7]")
+
+
 def test_what_was_skipped_waits_again_for_those_that_did_not_succeed():
     skipped = after(waiting().execution, facts.Skip)
     view = MemberView(PARTITION, skipped, member_of(skipped, upstreams=2, needed=2, settled=Settled.IMPOSSIBLE))

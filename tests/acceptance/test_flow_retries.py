@@ -1,0 +1,103 @@
+"""A flow that is retried: what did not succeed runs again, as a retry of it alone would let it run."""
+
+from __future__ import annotations
+
+import pytest
+
+import outlast
+from outlast import App, FlowCancelled, FlowFailed
+from tests.acceptance.conftest import Gate
+from tests.acceptance.flow_workflows import statuses, workflows
+
+
+async def test_a_step_that_failed_runs_again_and_what_was_done_does_not(app: App):
+    kit, calls, broken = workflows(app), list[str](), True
+
+    @app.step
+    async def works(name: str) -> int:
+        calls.append(name)
+        if name == "second" and broken:
+            raise ValueError("broken")
+        return 1
+
+    @app.workflow
+    async def two() -> int:
+        return await works("first") + await works("second")
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("below", kit.number, flow.add("two", two).output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="broken"):
+            await fh.result("20s")
+        broken = False
+        await fh.retry()
+        assert await fh.result("20s") == {"two": 2, "below": 2}
+        assert calls == ["first", "second", "second"]
+
+
+async def test_what_a_cancel_cut_short_goes_on(app: App, gate: Gate):
+    kit = workflows(app)
+
+    @app.step
+    async def works() -> int:
+        await gate()
+        return 7
+
+    @app.workflow
+    async def one() -> int:
+        return await works()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("below", kit.number, flow.add("one", one).output)
+        fh = await flow.start()
+        await gate.reached()
+        await fh.cancel(wait=True)
+        with pytest.raises(FlowCancelled):
+            await fh.result("20s")
+        gate.open()
+        await fh.retry()
+        assert await fh.result("20s") == {"one": 7, "below": 7}
+
+
+async def test_what_was_undone_begins_anew(app: App):
+    kit, done, broken = workflows(app), list[str](), True
+
+    @app.step
+    async def take_back(what: str) -> None:
+        done.append(f"{what} back")
+
+    @app.step
+    async def take(what: str) -> None:
+        done.append(what)
+
+    @app.step
+    async def pay() -> int:
+        if broken:
+            raise ValueError("no money")
+        return 5
+
+    @app.workflow
+    async def buys(what: str, price: int) -> int:
+        await take(what)
+        await outlast.compensate(take_back, what)
+        return price + await pay()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        bought = flow.add("buys", buys, "pen", flow.add("price", kit.number, 2).output)
+        flow.add("below", kit.number, bought.output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="no money"):
+            await fh.result("20s")
+        assert done == ["pen", "pen back"]
+        await fh.retry()
+        with pytest.raises(FlowFailed, match="no money"):  # still so
+            await fh.result("20s")
+        assert done == ["pen", "pen back"] * 2
+        broken = False
+        await fh.retry()
+        assert await fh.result("20s") == {"price": 2, "buys": 7, "below": 7}
+        assert done == ["pen", "pen back", "pen", "pen back", "pen"]
+        assert set((await statuses(fh)).values()) == {"succeeded"}
