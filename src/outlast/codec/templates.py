@@ -180,10 +180,9 @@ def _at(output: Any, reference: Reference, what: str) -> Any:
 
 def _part(whole: msgspec.Raw, part: PathPart) -> msgspec.Raw:
     """Of an object or a list; anything else has no parts. Numbers that are keys are text in JSON."""
-    parts = msgspec.json.decode(whole, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
-    if isinstance(parts, dict):
-        return parts[str(part)]
-    return parts[cast("int", part)]
+    kinds = dict[str, msgspec.Raw] | list[msgspec.Raw]
+    parts: dict[str, msgspec.Raw] | list[msgspec.Raw] = msgspec.json.decode(whole, type=kinds)
+    return parts[str(part)] if isinstance(parts, dict) else parts[cast("int", part)]
 
 
 def _failure(values: Values, upstream: str, given: Given | None, what: str) -> UpstreamFailure | None:
