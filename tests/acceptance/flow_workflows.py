@@ -38,7 +38,7 @@ def workflows(app: App) -> Any:
         return x
 
     @app.workflow
-    async def anything(x: Any) -> Any:
+    async def itself(x: Any) -> Any:
         return x
 
     @app.workflow

@@ -71,7 +71,7 @@ async def test_what_has_no_such_part_skips_who_wants_it_whatever_it_is(app: App,
     kit = workflows(app)
     async with app:
         flow = app.flow("shop", id="shop-1")
-        flow.add("price", kit.number, flow.add("pen", kit.anything, given).output["ink"])
+        flow.add("price", kit.number, flow.add("pen", kit.itself, given).output["ink"])
         fh = await flow.start()
         with pytest.raises(FlowFailed, match="has no 'ink'"):
             await fh.result("20s")
@@ -130,6 +130,50 @@ async def test_what_cannot_work_is_refused_and_nothing_is_written(app: App):
         with pytest.raises(FlowNotFound):
             await app.flow_handle("bad").status()
         assert await app.count() == 0
+
+
+def test_outputs_of_other_types_are_refused_wherever_they_stand(app: App):
+    kit = workflows(app)
+    flow = app.flow("bad", id="bad")
+    word, pen = flow.add("word", kit.text, "x"), flow.add("pen", kit.order, "pen", 3)
+    prices = flow.add("prices", kit.prices, Order("ink", 1), {"pen": pen.output.price})
+    for given, said in (
+        (lambda: flow.add("c", kit.total, [1, word.output]), r"xs\[1\] takes int, but 'word' gives str"),
+        (lambda: flow.add("c", kit.prices, Order("ink", word.output), {}), r"order.price takes int, but 'word'"),
+        (lambda: flow.add("c", kit.prices, Order("ink", 1), {"a": word.output}), r"by_name\['a'\] takes int"),
+        (lambda: flow.add("c", kit.number, pen.output), "x takes int, but 'pen' gives Order"),
+        (lambda: flow.add("c", kit.number, pen.output.item), r"'pen', at \['item'\], gives str"),
+        (lambda: flow.add("c", kit.text, prices.output["ink"]), r"'prices', at \['ink'\], gives int"),
+        (lambda: flow.map(kit.number, pen.output.item), r"map 'number' takes list\[int\], but 'pen', at"),
+    ):
+        with pytest.raises(InvalidFlow, match=said):
+            given()
+    flow.add("c", kit.itself, {"any": [word.output, pen.output["item"]]})
+
+
+def test_members_of_another_flow_are_refused(app: App):
+    kit = workflows(app)
+    flow, other = app.flow("f", id="f"), app.flow("g", id="g")
+    for each in (flow, other):
+        each.add("a", kit.number, 1)
+    stranger = other.add("b", kit.fails)
+    for given in (
+        lambda: flow.add("c", kit.number, stranger.output),
+        lambda: flow.add("d", kit.total, [stranger.output]),
+        lambda: flow.add("e", kit.told, stranger.failure, 1),
+        lambda: flow.add("f", kit.number, 1).after(stranger),
+    ):
+        with pytest.raises(InvalidFlow, match="cannot wait for <member 'b' of flow 'g'>"):
+            given()
+
+
+def test_no_text_is_made_of_what_is_not_known_yet(app: App):
+    kit = workflows(app)
+    flow = app.flow("f", id="f")
+    a = flow.add("a", kit.number, 1)
+    for text in (lambda: f"{a.output}", lambda: str(a.output), lambda: f"{a.output:>5}"):
+        with pytest.raises(InvalidFlow, match="is not known yet"):
+            text()
 
 
 def test_a_flow_over_the_limits_is_refused(app: App, monkeypatch: pytest.MonkeyPatch):
@@ -250,6 +294,20 @@ async def test_a_member_may_run_on_failure_and_sees_all_of_it(app: App):
             await fh.result("20s")
         assert await app.execution("f/clean-up").result() == "bad failed: no x (4)"
         assert await app.execution("f/below").result() == "fine"
+
+
+async def test_after_may_be_said_again_and_adds_to_what_was_said(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        bad, good, slow = flow.add("bad", kit.fails), flow.add("good", kit.number, 4), flow.add("slow", kit.waits)
+        flow.add("clean-up", kit.told, bad.failure, good.output).after(bad, on_failure="run").after(good)
+        first = flow.add("first", kit.number, 1).after(good, join=any_of(), on_satisfied="cancel_remaining")
+        first.after(slow)
+        with pytest.raises(FlowFailed, match="bad"):
+            await (await flow.start()).result("20s")
+        assert await app.execution("f/clean-up").result() == "bad failed: no x (4)"
+        assert (await app.execution("f/slow").info()).status is Status.CANCELLED
 
 
 async def test_members_have_options_of_their_own_but_no_name(app: App):

@@ -72,14 +72,14 @@ class Given(Struct, frozen=True):
 # ---- to bytes -----------------------------------------------------------------------------------------------------
 
 
-def encode_bound(value: object, what: str) -> tuple[bytes, list[Reference]]:
-    """An argument that may have placeholders in it, at any depth, as JSON; and the references that were found."""
-    found: list[Reference] = []
+def encode_bound(value: object, what: str) -> tuple[bytes, list[Placeholder]]:
+    """An argument that may have placeholders in it, at any depth, as JSON; and those that were found."""
+    found: list[Placeholder] = []
 
     def hook(unknown: Any) -> Any:
         if isinstance(unknown, Placeholder):
-            found.append(reference := reference_of(unknown))
-            return {MARK: reference}
+            found.append(unknown)
+            return {MARK: reference_of(unknown)}
         return to_plain(unknown)
 
     try:
