@@ -251,6 +251,31 @@ async def test_any_of_and_quorum_make_up_for_failures(app: App):
         assert await (await flow.start()).result("20s") == {"a": 1, "b": 2, "any": 3, "two": 3}
 
 
+async def test_a_join_makes_up_for_a_whole_branch(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        lost = flow.add("lost", kit.number, flow.add("bad", kit.fails).output)
+        found = flow.add("found", kit.number, flow.add("good", kit.number, 2).output)
+        flow.add("first", kit.itself, [lost.output, found.output]).after(join=any_of())
+        fh = await flow.start()
+        assert await fh.result("20s") == {"good": 2, "found": 2, "first": [None, 2]}
+        assert (await statuses(fh))["lost"] == "skipped"
+
+
+async def test_a_clean_up_makes_up_for_nothing_however_it_ends(app: App):
+    kit = workflows(app)
+    FAILS.discard("tidy")
+    async with app:
+        for name in ("x", "tidy"):  # fails, succeeds
+            flow = app.flow("f", id=f"f-{name}")
+            bad, good = flow.add("bad", kit.fails), flow.add("good", kit.number, 2)
+            clean_up = flow.add("clean-up", kit.fails, name).after(bad, on_failure="run")
+            flow.add("first", kit.number, 1).after(clean_up, good, join=any_of())
+            with pytest.raises(FlowFailed, match="bad"):
+                await (await flow.start()).result("20s")
+
+
 async def test_a_quorum_is_impossible_as_soon_as_too_many_failed(app: App):
     kit = workflows(app)
     async with app:
