@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import outlast
-from outlast import App, FlowCancelled, FlowFailed
+from outlast import App, FlowCancelled, FlowFailed, Status
 from tests.acceptance.conftest import Gate
-from tests.acceptance.flow_workflows import statuses, workflows
+from tests.acceptance.flow_workflows import member_is, statuses, workflows
 
 
 async def test_a_step_that_failed_runs_again_and_what_was_done_does_not(app: App):
@@ -101,3 +103,33 @@ async def test_what_was_undone_begins_anew(app: App):
         assert await fh.result("20s") == {"price": 2, "buys": 7, "below": 7}
         assert done == ["pen", "pen back", "pen", "pen back", "pen"]
         assert set((await statuses(fh)).values()) == {"succeeded"}
+
+
+@pytest.mark.parametrize("policy", ["flow_only", "cancel_pending"])
+async def test_what_succeeded_while_the_flow_was_stopped_is_passed_on_at_once(app: App, gate: Gate, policy: Any):
+    kit = workflows(app)
+
+    @app.step
+    async def works() -> int:
+        await gate()
+        return 7
+
+    @app.workflow
+    async def one() -> int:
+        return await works()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        above = flow.add("one", one)
+        flow.add("below", kit.add, above.output, flow.add("beside", kit.number, 1).output)
+        flow.add("alone", kit.number, above.output)
+        fh = await flow.start()
+        await gate.reached()
+        await member_is(fh, "beside", Status.SUCCEEDED)
+        await fh.cancel(policy=policy)
+        gate.open()
+        await member_is(fh, "one", Status.SUCCEEDED)
+        with pytest.raises(FlowCancelled):
+            await fh.result("20s")
+        await fh.retry()
+        assert await fh.result("10s") == {"one": 7, "beside": 1, "below": 8, "alone": 7}

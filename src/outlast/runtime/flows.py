@@ -266,6 +266,21 @@ class Flows:
         found = await self._engine.store.scan(Edge.KIND, (namespace, execution_id), after=after, limit=EDGES)
         return [record for record in found if isinstance(record, Edge)]
 
+    async def unanswered(self, namespace: str, execution_id: str, upstreams: tuple[str, ...]) -> list[Ended]:
+        """The upstreams that have ended, and whose edge has no answer."""
+        missing: list[Ended] = []
+        for begin in range(0, len(upstreams), PAGE):
+            some = upstreams[begin : begin + PAGE]
+            answers = await self._engine.store.load([edge_key(namespace, execution_id, one) for one in some])
+            silent = [one for one, answer in zip(some, answers, strict=True) if answer is None]
+            found = await self._load([execution_key(namespace, one) for one in silent])
+            missing += [
+                Ended(namespace, one.id, one.status, one.generation)
+                for one in found
+                if isinstance(one, Execution) and one.status.terminal
+            ]
+        return missing
+
     async def views(self, partition: int, namespace: str, ids: list[str], seen: Seen | None = None) -> list[MemberView]:
         keys = [key for one in ids for key in (execution_key(namespace, one), member_key(namespace, one))]
         found = await self._load(keys, seen)

@@ -17,7 +17,7 @@ from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, FlowState
+from outlast.model.flow import Edge, FlowState, decode_ids
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -54,9 +54,18 @@ async def reopen_members(engine: Engine, delivery: Delivery) -> bool:
     for begin in range(0, len(ids), limits.LOAD_MAX_KEYS // 2):
         some = ids[begin : begin + limits.LOAD_MAX_KEYS // 2]
         waiting = [view for view in await engine.flows.views(partition, namespace, some) if decide_member.waits(view)]
-        await asyncio.gather(*(engine.flows.advance(namespace, view.execution.id) for view in waiting))
+        await asyncio.gather(*(_answered_again(engine, view) for view in waiting))
     await engine.flows.tally(namespace, flow_id)
     return True
+
+
+async def _answered_again(engine: Engine, view: MemberView) -> None:
+    """An upstream that succeeded while the flow was stopped has told nobody yet."""
+    e, flows = view.execution, engine.flows
+    ended = await flows.unanswered(e.namespace, e.id, decode_ids(view.member.after))
+    answers = [decide_member.answered_edge(view.partition, one, e.id) for one in ended]
+    await asyncio.gather(*(engine.group.commit(answer) for answer in answers))
+    await flows.advance(e.namespace, e.id)
 
 
 async def _reopen(engine: Engine, view: MemberView) -> None:
