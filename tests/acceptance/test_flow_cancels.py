@@ -130,6 +130,8 @@ async def test_what_runs_may_go_on_if_only_the_pending_are_cancelled(app: App):
         await member_is(fh, waits.name, Status.CANCELLED)
         await member_is(fh, "below", Status.CANCELLED)
         assert (await statuses(fh))["runs"] == "active"
+        with pytest.raises(FlowRefused, match="with policy cancel_pending, and not with cancel_all"):
+            await fh.cancel()
         gate.set()
         with pytest.raises(FlowCancelled):
             await fh.result("20s")
@@ -145,6 +147,9 @@ async def test_flow_only_shuts_the_gate_and_a_retry_opens_it(app: App):
         fh = await flow.start()
         await member_is(fh, "waits", Status.SUSPENDED)
         assert (await fh.cancel("flow_only")).scheduled == 0
+        assert (await fh.cancel("flow_only")).already
+        with pytest.raises(FlowRefused, match="with policy flow_only, and not with cancel_all"):
+            await fh.cancel()
         with pytest.raises(FlowCancelled):
             await fh.result("5s")
         await app.execution("f/waits").send("go", 3)
