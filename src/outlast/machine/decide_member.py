@@ -51,6 +51,9 @@ from outlast.model.status import Reason, Status
 
 SIBLINGS_GRACE_MS = 2_000
 """So long the process that settled a join has to cancel what is no longer needed, before a reconciler does."""
+RECHECK_MS = 5_000
+"""A flow whose ends were counted, and that did not end by it, is looked at so long after the last of them: of ends that
+are written at once, one may be seen later than one that follows it, and then nobody counts it."""
 _COUNTS = {
     Status.SUCCEEDED: "succeeded",
     Status.FAILED: "failed",
@@ -322,6 +325,8 @@ def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], cha
         more = sum(edge.answer == status for edge in edges)
         if more:
             fields[name] = getattr(summary, name) + more
+    if summary.outcome is None:
+        fields["check_at"] = Now(RECHECK_MS)
     after = structs.replace(summary, **fields)
     if after.succeeded == summary.members and flow.state is FlowState.OPEN and summary.outcome is None:
         return _ended(partition, flow, summary, Status.SUCCEEDED, change_id, fields)

@@ -315,6 +315,13 @@ def test_a_flow_that_was_stopped_does_not_end_by_counting():
     assert "outcome" not in patch_of(found, "summary")
     again = tallied(PARTITION, flow(), summary(members=1, outcome=S.CANCELLED), [edge("a")], "x")
     assert "outcome" not in patch_of(again, "summary")
+    assert "check_at" not in patch_of(again, "summary"), "what has ended is looked at no more"
+
+
+def test_a_flow_that_was_counted_and_goes_on_is_looked_at_soon():
+    assert patch_of(tallied(PARTITION, flow(), summary(), [edge("a")], "x"), "summary")["check_at"] == Now(5_000)
+    ended = tallied(PARTITION, flow(), summary(members=1), [edge("a")], "x")
+    assert patch_of(ended, "summary")["check_at"] is None
 
 
 @pytest.mark.parametrize(
