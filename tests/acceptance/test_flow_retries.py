@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -133,3 +134,41 @@ async def test_what_succeeded_while_the_flow_was_stopped_is_passed_on_at_once(ap
             await fh.result("20s")
         await fh.retry()
         assert await fh.result("10s") == {"one": 7, "beside": 1, "below": 8, "alone": 7}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["items", "output"])
+async def test_no_more_items_of_a_map_run_at_once_than_before(app: App, known: bool):
+    broken, running, most = True, 0, 0
+
+    @app.step
+    async def works(x: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        if broken and x % 4 < 3:
+            raise ValueError("broken")
+        return x
+
+    @app.workflow
+    async def item(x: int) -> int:
+        return await works(x)
+
+    @app.workflow
+    async def listing(count: int) -> list[int]:
+        return list(range(count))
+
+    async with app:
+        flow = app.flow("f", id="f")
+        items: Any = range(30) if known else flow.add("listing", listing, 30).output
+        flow.map(item, items, name="items", max_parallel=3)
+        fh = await flow.start()
+        for still in (True, True, False):
+            broken = still
+            if still:
+                with pytest.raises(FlowFailed):
+                    await fh.result("20s")
+                await fh.retry()
+        assert (await fh.result("20s"))["items"] == list(range(30))
+        assert most == 3

@@ -86,8 +86,8 @@ def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes | Refu
         return Refusal(Code.NOT_ALLOWED, f"is a member of flow {execution.flow!r}, and is retried with it")
     if fact.seen_epoch not in (None, execution.epoch):
         return Refusal(Code.CONFLICT, "has run again since it was looked at")
-    never_ran = execution.status is Status.SKIPPED or (fact.waits_again and not execution.unwinds)
-    waits = Reason.DEPENDENCIES if never_ran else ""
+    has_begun = execution.unwinds and fact.anew is None
+    waits = Reason.DEPENDENCIES if execution.status is Status.SKIPPED or (fact.waits_again and not has_begun) else ""
     fields: Fields = {
         **runnable(execution, waits=waits),
         **REOPENED,

@@ -17,7 +17,7 @@ from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, FlowState, decode_ids
+from outlast.model.flow import Edge, FlowState, OnFailure, decode_ids
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -41,9 +41,10 @@ async def reopen_members(engine: Engine, delivery: Delivery) -> bool:
         return False  # somebody else did it
     lanes: dict[str, None] = {}
     ids: list[str] = []
+    turns = await _turns(engine, partition, namespace, flow_id)
     async for page in engine.flows.roster(namespace, flow_id):
         views = await engine.flows.views(partition, namespace, page)
-        await asyncio.gather(*(_reopen(engine, view) for view in views))
+        await asyncio.gather(*(_reopen(engine, view, turns.get(view.execution.id)) for view in views))
         lanes.update(dict.fromkeys(lane_channel(namespace, view.execution.lane) for view in views))
         ids += page
     view = FlowView(partition, flow, summary)
@@ -68,7 +69,28 @@ async def _answered_again(engine: Engine, view: MemberView) -> None:
     await flows.advance(e.namespace, e.id)
 
 
-async def _reopen(engine: Engine, view: MemberView) -> None:
+async def _turns(engine: Engine, partition: int, namespace: str, flow_id: str) -> dict[str, str]:
+    """Of the members that only wait for their turn, behind whom each has it now: the next one above that runs again,
+    too. So no more of them run at once than before."""
+    before: dict[str, str] = {}
+    again: set[str] = set()
+    async for page in engine.flows.roster(namespace, flow_id):
+        for view in await engine.flows.views(partition, namespace, page):
+            if view.execution.status is not Status.SUCCEEDED:
+                again.add(view.execution.id)
+            if view.member.on_failure is OnFailure.TURN:
+                [before[view.execution.id]] = decode_ids(view.member.after)
+    turns: dict[str, str] = {}
+    for one in again & before.keys():
+        above = before[one]
+        while above not in again and above in before:
+            above = before[above]
+        if above in again:
+            turns[one] = above
+    return turns
+
+
+async def _reopen(engine: Engine, view: MemberView, turn: str | None) -> None:
     """Looked at again if somebody was faster; repeating it finds nothing to do."""
     namespace, execution_id = view.execution.namespace, view.execution.id
     for _ in range(LOOKS_MAX):
@@ -79,7 +101,12 @@ async def _reopen(engine: Engine, view: MemberView) -> None:
             await engine.commit(decide_member.forgotten(view, some, change_id=engine.entropy.new_id()))
         supersedes, anew = await _run_again(engine, view.execution)
         changes = decide_member.reopened(
-            view, answers[-TOGETHER_MAX:], change_id=engine.entropy.new_id(), supersedes=supersedes, anew=anew
+            view,
+            answers[-TOGETHER_MAX:],
+            change_id=engine.entropy.new_id(),
+            supersedes=supersedes,
+            anew=anew,
+            turn=turn,
         )
         if changes is None or (await engine.commit(changes)).applied:
             return

@@ -47,6 +47,7 @@ from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.flow import (
     CancelPolicy,
+    Dependency,
     Edge,
     Flow,
     FlowState,
@@ -397,6 +398,23 @@ def test_what_was_undone_begins_anew_with_its_input_and_an_empty_journal():
     assert not opened.unwinds
     [given] = [w.record for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Payload)]
     assert (given.role, given.generation, given.value) == (Role.INPUT, 2, b"[7]")
+
+
+@pytest.mark.parametrize("before", ["f/a", "f/b"])
+def test_what_only_waits_for_its_turn_waits_for_the_next_one_that_runs_again(before: str):
+    execution = msgspec.structs.replace(in_flow(failed()), unwinds=True)
+    member = member_of(execution, settled=Settled.IMPOSSIBLE, on_failure=OnFailure.TURN, after=encode_ids((before,)))
+    changes = reopened(MemberView(PARTITION, execution, member), [edge("b")], change_id="x", anew=b"[]", turn="f/a")
+    assert changes is not None
+    opened = execution_after(View(PARTITION, execution), changes, NOW)
+    assert opened is not None
+    assert (opened.status, opened.reason) == (S.BLOCKED, "dependencies")
+    fields = patch_of(changes, "member")
+    assert (fields["after"], fields["settled"]) == (encode_ids(("f/a",)), Settled.OPEN)
+    moved = [w for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Dependency)]
+    assert [w.record.key.values[1:] for w in moved] == ([] if before == "f/a" else [("f/a", execution.id)])
+    gone = [w.key.values[1:] for w in changes.writes if isinstance(w, Delete) and w.key.kind == "edge"]
+    assert gone == [("f/m", "f/b"), ("f/", execution.id)], "answered anew, though it had succeeded"
 
 
 def test_what_was_skipped_waits_again_for_those_that_did_not_succeed():
