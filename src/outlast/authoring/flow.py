@@ -228,7 +228,7 @@ class FlowMember(Generic[R]):
 
     def _name_of(self, member: FlowMember[Any] | str) -> str:
         if isinstance(member, FlowMember):
-            if member._flow is not self._flow:
+            if member._flow.id != self._flow.id:
                 raise InvalidFlow(f"member {self.name!r} of {self._flow!r} cannot wait for {member!r}")
             return member.name
         if not isinstance(cast("object", member), str):

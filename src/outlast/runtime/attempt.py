@@ -99,6 +99,10 @@ class LiveAttempt:
         self.unwinding = Unwinding(self)
         self.random: dict[str, Random] = {}
         """The random numbers of each branch of the code."""
+        self.grown: set[str] = set()
+        """The names of the members that the code has added to its flow."""
+        self.at_return: list[Callable[[], Exception | None]] = []
+        """Who says what the code has left undone."""
 
     @property
     def execution(self) -> Execution:
@@ -447,6 +451,8 @@ class LiveAttempt:
         if self._ended.done():
             return
         self.replay.code_ended(self._outstanding)
+        if error is None:
+            error = next((undone for check in self.at_return if (undone := check()) is not None), None)
         if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, "nothing", "at its end")
         else:
