@@ -46,6 +46,18 @@ async def test_a_flow_is_awaited_and_takes_the_time_that_its_members_sleep():
         assert h.clock.now - began == timedelta(days=5)
 
 
+async def test_the_longest_way_is_whole_though_its_members_end_in_the_same_millisecond():
+    async with harness(app):
+        flow = app.flow("f", id="f")
+        last = flow.add("last", total, [1])
+        one = flow.add("one", sleeps, 0)
+        two = flow.add("two", total, [one.output])
+        last.after(one, two)
+        fh = await flow.start()
+        await fh.result()
+        assert (await fh.status()).critical_path == ("one", "two", "last")
+
+
 async def test_a_result_that_does_not_come_in_time_is_a_timeout_by_the_virtual_clock():
     async with harness(app) as h:
         began, fh = h.clock.now, await two_sleepers().start()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, get_args
 
 from outlast import limits
+from outlast.authoring.graph import in_order
 from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.client.info import moment, moment_or_none
@@ -381,11 +382,17 @@ def critical_path(views: list[MemberView], now: int) -> tuple[str, ...]:
     """The way through the flow that everything waited for: from what ended last, or runs, up to whoever kept it."""
     ends = {view.execution.id: end for view in views if (end := _end_of(view.execution, now)) is not None}
     above = {view.execution.id: decode_ids(view.member.after) for view in views}
+    # Of those that ended in the same millisecond the last is the one that stands behind the others.
+    order = {one: place for place, one in enumerate(in_order(above))}
+
+    def last(some: Iterable[str]) -> str | None:
+        return max((one for one in some if one in ends), key=lambda one: (ends[one], order.get(one, 0)), default=None)
+
     path: list[str] = []
-    at = max(ends, key=lambda one: ends[one], default=None)
+    at = last(ends)
     while at is not None:
         path.append(_name(at))
-        at = max((one for one in above[at] if one in ends), key=lambda one: ends[one], default=None)
+        at = last(above[at])
     return tuple(reversed(path))
 
 
