@@ -1,5 +1,4 @@
-"""What can be said of a graph: whether it goes round in circles, and what stands behind what. Without recursion, however
-deep."""
+"""What can be said of a graph: whether it goes round in circles, and what stands behind what. Without recursion."""
 
 from __future__ import annotations
 
