@@ -21,7 +21,7 @@ from outlast import (
     quorum,
 )
 from outlast.errors import LimitExceeded
-from tests.acceptance.conftest import Place
+from tests.acceptance.conftest import Place, until
 from tests.acceptance.flow_workflows import FAILS, Order, member_is, statuses, workflows
 
 # ---- data ---------------------------------------------------------------------------------------------------------
@@ -393,6 +393,32 @@ async def test_a_large_flow_is_staged_and_opened_as_a_whole(place: Place):
         assert await app.count() == 601
     async with app:
         assert (await app.flow_handle("large").result("60s"))["sum"] == sum(range(600))
+
+
+@pytest.mark.parametrize("members", [3, 900])
+async def test_a_flow_one_of_whose_ids_is_taken_is_refused_as_a_whole(app: App, members: int):
+    kit = workflows(app)
+
+    @app.workflow
+    async def leaves_a_child() -> None:
+        await kit.waits.options(id="m1", parent_close="abandon").start()
+
+    async with app:
+        await leaves_a_child.options(id="f").start()
+
+        async def alone() -> bool:
+            await app.purge("0s")
+            return [info.id for info in await app.find()] == ["f/m1"]
+
+        await until(alone, "the child did not outlive its parent")
+        flow = app.flow("f", id="f")
+        for n in range(members):
+            flow.add(f"m{n}", kit.number, n)
+        with pytest.raises(FlowConflict):
+            await flow.start()
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("f").status()
+        assert [info.id for info in await app.find()] == ["f/m1"]
 
 
 # ---- once more ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from outlast.errors import (
     StoreClosed,
     UnknownWorkflow,
 )
-from outlast.machine.changes import Changes, Code, Refusal
+from outlast.machine.changes import Absent, Changes, Code, Refusal
 from outlast.machine.decide_flow import (
     FlowView,
     NewFlow,
@@ -128,9 +128,12 @@ class FlowClient:
         """The members, a bounded part at a time, then the word that opens the flow. Repeating it is harmless."""
         for begin in range(0, len(parts), PARALLEL):
             numbered = enumerate(parts[begin : begin + PARALLEL], start=begin)
-            await asyncio.gather(
+            verdicts = await asyncio.gather(
                 *(self._engine.commit(staged_members(partition, new, stage, number, part)) for number, part in numbered)
             )
+            for taken in [verdict.refused_by for verdict in verdicts if isinstance(verdict.refused_by, Absent)]:
+                # A child that outlived its parent: what is staged stays shut, and is purged.
+                raise FlowConflict(new.id, f"has a member whose id is taken ({taken.key})")
         lanes = lanes_of([piece.member for part in parts for piece in part])
         verdict = await self._engine.commit(opened(partition, new, stage, lanes))
         if not verdict.applied:
