@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast import App, FlowCancelled, FlowFailed, Status
+from outlast import App, FlowCancelled, FlowFailed, Status, any_of
 from tests.acceptance.conftest import Gate
-from tests.acceptance.flow_workflows import member_is, statuses, workflows
+from tests.acceptance.flow_workflows import FAILS, member_is, statuses, workflows
 
 
 async def test_a_step_that_failed_runs_again_and_what_was_done_does_not(app: App):
@@ -172,3 +172,26 @@ async def test_no_more_items_of_a_map_run_at_once_than_before(app: App, known: b
                 await fh.retry()
         assert (await fh.result("20s"))["items"] == list(range(30))
         assert most == 3
+
+
+async def test_a_sibling_that_was_not_needed_any_more_is_not_needed_by_a_retry(app: App):
+    kit = workflows(app)
+    FAILS.add("report")
+    async with app:
+        flow = app.flow("f", id="f")
+        fast, slow = flow.add("fast", kit.number, 1), flow.add("slow", kit.waits)
+        above = flow.add("above", kit.waits)
+        lost = flow.add("lost", kit.number, above.output)
+        first = flow.add("first", kit.number, 5)
+        first.after(fast, slow, lost, join=any_of(), on_satisfied="cancel_remaining")
+        flow.add("report", kit.fails, "report").after(first)
+        fh = await flow.start()
+        await member_is(fh, "slow", Status.CANCELLED)
+        await member_is(fh, "lost", Status.CANCELLED)
+        await app.execution("f/above").send("go", 1)
+        with pytest.raises(FlowFailed, match="report"):
+            await fh.result("20s")
+        FAILS.discard("report")
+        await fh.retry()
+        assert await fh.result("20s") == {"fast": 1, "above": 1, "first": 5, "report": 1}
+        assert (await statuses(fh))["slow"] == (await statuses(fh))["lost"] == "cancelled"

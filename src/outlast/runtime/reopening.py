@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from outlast import limits
 from outlast.errors import StoreUnavailable
 from outlast.machine import decide_member, facts, superseding
@@ -17,7 +19,7 @@ from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, FlowState, OnFailure, decode_ids
+from outlast.model.flow import Edge, FlowState, OnFailure, OnSatisfied, decode_ids
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -41,10 +43,11 @@ async def reopen_members(engine: Engine, delivery: Delivery) -> bool:
         return False  # somebody else did it
     lanes: dict[str, None] = {}
     ids: list[str] = []
-    turns = await _turns(engine, partition, namespace, flow_id)
+    plan = await _planned(engine, partition, namespace, flow_id)
     async for page in engine.flows.roster(namespace, flow_id):
         views = await engine.flows.views(partition, namespace, page)
-        await asyncio.gather(*(_reopen(engine, view, turns.get(view.execution.id)) for view in views))
+        again = [view for view in views if view.execution.id not in plan.spared]
+        await asyncio.gather(*(_reopen(engine, view, plan.turns.get(view.execution.id)) for view in again))
         lanes.update(dict.fromkeys(lane_channel(namespace, view.execution.lane) for view in views))
         ids += page
     view = FlowView(partition, flow, summary)
@@ -69,25 +72,39 @@ async def _answered_again(engine: Engine, view: MemberView) -> None:
     await flows.advance(e.namespace, e.id)
 
 
-async def _turns(engine: Engine, partition: int, namespace: str, flow_id: str) -> dict[str, str]:
+class Plan(Struct):
+    """What one member alone does not show."""
+
+    turns: dict[str, str] = {}
     """Of the members that only wait for their turn, behind whom each has it now: the next one above that runs again,
     too. So no more of them run at once than before."""
+    spared: set[str] = set()
+    """Those that were cancelled because nobody needed them any more, and nobody does."""
+
+
+async def _planned(engine: Engine, partition: int, namespace: str, flow_id: str) -> Plan:
     before: dict[str, str] = {}
-    again: set[str] = set()
+    again, needed, cancelled, unneeded = set[str](), set[str](), set[str](), set[str]()
     async for page in engine.flows.roster(namespace, flow_id):
         for view in await engine.flows.views(partition, namespace, page):
-            if view.execution.status is not Status.SUCCEEDED:
-                again.add(view.execution.id)
-            if view.member.on_failure is OnFailure.TURN:
-                [before[view.execution.id]] = decode_ids(view.member.after)
-    turns: dict[str, str] = {}
+            status, member, one = view.execution.status, view.member, view.execution.id
+            if status is Status.CANCELLED:
+                cancelled.add(one)
+            if status is not Status.SUCCEEDED:
+                again.add(one)
+                needed.update(decode_ids(member.after))
+            elif member.on_satisfied is OnSatisfied.CANCEL_REMAINING:
+                unneeded.update(decode_ids(member.after))
+            if member.on_failure is OnFailure.TURN:
+                [before[one]] = decode_ids(member.after)
+    plan = Plan(spared=(cancelled & unneeded) - needed)
     for one in again & before.keys():
         above = before[one]
         while above not in again and above in before:
             above = before[above]
         if above in again:
-            turns[one] = above
-    return turns
+            plan.turns[one] = above
+    return plan
 
 
 async def _reopen(engine: Engine, view: MemberView, turn: str | None) -> None:
