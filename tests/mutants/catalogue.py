@@ -484,8 +484,8 @@ _STORE = (
         breaks="settlement 9",
         what="a step whose journal key is taken by another is told that it was recorded",
         file="store/sqlite/commit.py",
-        old="        return _applied(inbox) if self._connection.changes() == 1 else None\n",
-        new="        return _applied(inbox)\n",
+        old="        if self._connection.total_changes() - before != len(steps):\n            raise Met\n",
+        new="",
         noticed_by=(f"{SETTLEMENT}09_the_journal_is_insert_only_by_its_whole_key",),
     ),
     Mutant(

@@ -60,10 +60,14 @@ _log = logging.getLogger(__name__)
 
 
 class LiveAttempt:
-    """`ending = await LiveAttempt(parts, claimed, workflow).run()`."""
+    """`ending = await LiveAttempt(parts, claimed, workflow, leaves=freed).run()`."""
 
-    def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
+    def __init__(
+        self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition, *, leaves: Callable[[], None]
+    ) -> None:
+        """`leaves` is called when its code has ended, and only its end is on its way to the store."""
         self.parts = parts
+        self._leaves = leaves
         self.lease = Lease(parts, claimed.execution, heard=self.hear, began_at=claimed.began_at)
         self.replay = Replay()
         self._input = claimed.input
@@ -155,6 +159,7 @@ class LiveAttempt:
             await self.asked.settled()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
+        self._leaves()
         await self._commit(ending)
         await self._settle_errands()
         self._let_go()

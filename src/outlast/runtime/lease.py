@@ -34,6 +34,9 @@ from outlast.store.port import Body, Transacted, Transacting, Verdict
 
 _log = logging.getLogger(__name__)
 
+EARLY_MAX = 20
+"""How many events are looked up together with the journal."""
+
 AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
 
 Call: TypeAlias = Callable[[Any], bytes | Awaitable[bytes]]
@@ -60,6 +63,8 @@ class Lease:
         self.began_at = began_at or settled(execution.claimed_at) or 0
         """When the code first began: the clock of every replay begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
+        self.early: list[Event] = []
+        """Of the events that were there before the code went on, the first ones: most often it waits for one."""
 
     def let_go(self) -> None:
         """Nobody listens any more."""
@@ -72,20 +77,27 @@ class Lease:
         e = self.execution
         if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
-        entries = await (self._recorded_and_begun() if self._began_unknown else self.recorded())
+        entries, self.early, _ = await asyncio.gather(self.recorded(), self._first_events(), self._look_when_it_began())
         if entries:
             self._entries = entries[-1].position + 1
             self.began_at = min(self.began_at, settled(entries[0].recorded_at) or 0)  # a copied journal is older
         return entries
 
-    async def _recorded_and_begun(self) -> list[JournalEntry]:
-        """Two looks, one round trip: whoever was sent something waits for both."""
+    # All looks in one round trip: whoever was sent something waits for them.
+
+    async def _look_when_it_began(self) -> None:
+        if self._began_unknown:
+            e = self.execution
+            [first] = await self._parts.engine.store.load([attempt_key(e.namespace, e.id, e.journal_generation, 1)])
+            if isinstance(first, Attempt):
+                self.began_at = settled(first.started_at) or self.began_at
+
+    async def _first_events(self) -> list[Event]:
         e = self.execution
-        begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
-        [first], entries = await asyncio.gather(self._parts.engine.store.load([begun]), self.recorded())
-        if isinstance(first, Attempt):
-            self.began_at = settled(first.started_at) or self.began_at
-        return entries
+        if e.inbox == 0:
+            return []
+        found = await self._parts.engine.store.scan(Event.KIND, (e.namespace, e.id), limit=EARLY_MAX)
+        return [event for event in found if isinstance(event, Event)]
 
     async def recorded(self) -> list[JournalEntry]:
         """As `journal`, looked up whatever is known."""

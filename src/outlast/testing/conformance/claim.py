@@ -430,6 +430,17 @@ class ClaimRecordConformance(Conformance):
         taken = await self.same_as_decided(store)
         assert (taken.attempt, taken.failures, taken.epoch) == (2, 1, 2)
 
+    async def test_when_it_first_began_is_told_truly_or_not_at_all(self, world: World, store: Store) -> None:
+        held = await running(store, retry=RetryPolicy(max_attempts=3, initial_ms=1_000))
+        began_at = held.claimed_at
+        await commit_one(store, decided(store, held, fails(held)))
+        world.clock.advance("1s")
+        await tell(store, "a", facts.Wake(change_id="wake", cause="retry"))
+        [again] = (await store.claim(claim_request(claim_id="again"))).executions
+        assert again.began_at in (None, began_at)
+        [repeated] = (await store.claim(claim_request(claim_id="again"))).executions
+        assert repeated.began_at in (None, began_at)
+
     async def test_of_one_whose_worker_died(self, world: World, store: Store) -> None:
         held = await running(store)
         world.clock.advance("11s")
