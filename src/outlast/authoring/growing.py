@@ -37,13 +37,14 @@ class Growth(Flow):
         super().__init__(cast("Host", attempt.parts), e.flow, id=e.flow, retention_ms=None, namespace=e.namespace)
         self._tried = 0
         """So many of those that wait here were refused, and the code knows."""
-        attempt.at_return.append(self._left_undone)
+        self.accepted: set[str] = set()
+        attempt.growths.append(self)
 
     async def start(self) -> Any:
         """Accept all that was added, in one commit; from then on it can be added to once more."""
         names = tuple(self._members)
         await self._attempt.call(self._grow())
-        self._attempt.grown.update(names)
+        self.accepted.update(names)
 
     @property
     def sync(self) -> Any:
@@ -53,7 +54,7 @@ class Growth(Flow):
     def grow_from_thread(self) -> None:
         names = tuple(self._members)
         self._attempt.call_from_thread(self._grow())
-        self._attempt.grown.update(names)
+        self.accepted.update(names)
 
     def _grow(self) -> Grow:
         self._tried = len(self._members)
@@ -64,7 +65,8 @@ class Growth(Flow):
             raise LimitExceeded("growth of a flow", actual=len(self._members), limit=most, unit="members at once")
         edges = {name: tuple(member.upstreams) or (self._own_name,) for name, member in self._members.items()}
         # What it added before waits for its end, so that none of it can have ended.
-        known = dict.fromkeys((self._own_name, *self._attempt.grown), tuple[str, ...]())
+        before = set[str]().union(*(growth.accepted for growth in self._attempt.growths))
+        known = dict.fromkeys((self._own_name, *before), tuple[str, ...]())
         self._check_edges({**known, **edges})
         members = [
             self.built_member(member, position, edges[name])
@@ -76,7 +78,7 @@ class Growth(Flow):
         self._members, self._tried = {}, 0
         return Grow(self.id, members)
 
-    def _left_undone(self) -> InvalidFlow | None:
+    def left_undone(self) -> InvalidFlow | None:
         left = list(self._members)[self._tried :]
         if not left:
             return None
@@ -88,7 +90,7 @@ class Growth(Flow):
             super()._check_join(name, upstreams)
 
     def _check_name(self, name: str) -> None:
-        if name == self._own_name or name in self._attempt.grown:
+        if name == self._own_name or any(name in growth.accepted for growth in self._attempt.growths):
             raise InvalidFlow(f"flow {self.id!r} has two members {name!r}")
         super()._check_name(name)
 

@@ -42,6 +42,7 @@ from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
+from outlast.runtime.operations.grow import Growing
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -103,10 +104,8 @@ class LiveAttempt:
         self.unwinding = Unwinding(self)
         self.random: dict[str, Random] = {}
         """The random numbers of each branch of the code."""
-        self.grown: set[str] = set()
-        """The names of the members that the code has added to its flow."""
-        self.at_return: list[Callable[[], Exception | None]] = []
-        """Who says what the code has left undone."""
+        self.growths: list[Growing] = []
+        """What the code adds to its flow."""
 
     @property
     def execution(self) -> Execution:
@@ -456,8 +455,6 @@ class LiveAttempt:
         if self._ended.done():
             return
         self.replay.code_ended(self._outstanding)
-        if error is None:
-            error = next((undone for check in self.at_return if (undone := check()) is not None), None)
         if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, "nothing", "at its end")
         else:
