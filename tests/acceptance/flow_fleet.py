@@ -13,7 +13,6 @@ from outlast import App, Status
 from outlast.model.flow import FlowState
 from tests.acceptance.conftest import until
 
-
 WORK_S, AT_ONCE = 0.02, 5
 """Four workers take seconds for thousands of members, on the fastest machine: the cancel finds most of them waiting."""
 

@@ -20,7 +20,7 @@ from outlast import (
     any_of,
     quorum,
 )
-from outlast.errors import LimitExceeded
+from outlast.errors import LimitExceeded, StoreClosed
 from tests.acceptance.conftest import Place, until
 from tests.acceptance.flow_workflows import FAILS, Order, member_is, statuses, workflows
 
@@ -449,6 +449,21 @@ async def test_a_retry_opens_what_failed_and_was_skipped_and_keeps_what_succeede
         assert (await fh.status()).counts == {Status.SUCCEEDED: 4}
         with pytest.raises(FlowRefused, match="succeeded"):
             await fh.retry()
+
+
+async def test_whoever_awaits_a_flow_when_the_app_is_closed_is_told(app: App):
+    @app.workflow
+    async def listener() -> None:
+        await outlast.receive("more")
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("a", listener)
+        fh = await flow.start()
+        awaited = asyncio.create_task(fh.result())
+        await member_is(fh, "a", Status.SUSPENDED)
+    with pytest.raises(StoreClosed, match="closed while somebody waited"):
+        await asyncio.wait_for(awaited, 20)
 
 
 def test_the_blocking_face(app: App):

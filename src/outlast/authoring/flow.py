@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from outlast import limits
 from outlast.authoring.fitting import fits, part_of, places_in
 from outlast.authoring.graph import cycle_in
-from outlast.authoring.host import Host
+from outlast.authoring.host import Host, check_own
 from outlast.authoring.workflow import Workflow
 from outlast.codec.annotations import name_of
 from outlast.codec.templates import (
@@ -347,6 +347,7 @@ class Flow:
 
     def _started_inside(self, attempt: LiveAttempt) -> StartFlow:
         """By a workflow's own code: a durable operation, carried in one piece."""
+        check_own(self._app, attempt, f"flow {self.name!r}")
         new, members = self.built()
         what, most, records = "a flow that is started in a workflow", limits.FLOW_GROWTH_MAX, limits.CHANGES_MAX_WRITES
         if len(members) > most:

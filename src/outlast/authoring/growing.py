@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from outlast import limits
 from outlast.authoring.flow import Flow
+from outlast.authoring.host import check_own
 from outlast.authoring.inside import workflow_code
 from outlast.authoring.workflow import Workflow
 from outlast.errors import InvalidFlow, LimitExceeded, WrongPlace
@@ -97,6 +98,7 @@ class Growth(Flow):
     def _own(self, workflow: Workflow[Any, Any]) -> Workflow[Any, Any]:
         if not isinstance(cast("object", workflow), Workflow):
             raise InvalidFlow(f"a member of a flow is a workflow, not {workflow!r}")
+        check_own(workflow.app, self._attempt, f"workflow {workflow.name!r}")
         return workflow
 
 

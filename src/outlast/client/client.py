@@ -47,6 +47,7 @@ from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
+from outlast.model.event import CANCEL, Event
 from outlast.model.execution import Execution
 from outlast.model.names import check_name
 from outlast.model.payload import Payload, Role, payload_key
@@ -214,7 +215,8 @@ class Client:
                 assert end.value is not None
                 return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
-                raise ExecutionCancelled(f"execution {execution_id!r} was cancelled")
+                why = await self._cancelled_because(execution_id)
+                raise ExecutionCancelled(f"execution {execution_id!r} was cancelled" + (f": {why}" if why else ""))
             case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
             case Status.SKIPPED:
@@ -223,6 +225,11 @@ class Client:
                 assert end.value is not None
                 failure = decode_failure(self._values.unseal(end.value))
                 raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
+
+    async def _cancelled_because(self, execution_id: str) -> str:
+        """The reason that was given with the cancel that ended it, the newest one."""
+        asked = await self._engine.store.scan(Event.KIND, (self.namespace, execution_id, CANCEL))
+        return (asked[-1].value or b"").decode(errors="replace") if asked and isinstance(asked[-1], Event) else ""
 
     # ---- looking --------------------------------------------------------------------------------------------------
 
@@ -255,8 +262,20 @@ class Client:
             elif execution.status.terminal:
                 return
             else:
-                await self._engine.timing.sleep(pause_s)
+                await self._pause(execution_id, pause_s, still=pause_s > FRAMES_POLL_S[0])
                 pause_s = min(pause_s * 2, FRAMES_POLL_S[1])
+
+    async def _pause(self, execution_id: str, pause_s: float, *, still: bool) -> None:
+        """Between two looks at what may still come."""
+        in_vain: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pause = asyncio.ensure_future(self._engine.timing.beat(pause_s))
+        try:
+            with self.waiters.beside((self.namespace, execution_id), in_vain, still=still):
+                await asyncio.wait((pause, in_vain), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+        if in_vain.done():
+            in_vain.result()
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""

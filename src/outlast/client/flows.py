@@ -22,7 +22,6 @@ from outlast.errors import (
     FlowNotFound,
     FlowRefused,
     InvalidInput,
-    StoreClosed,
     UnknownWorkflow,
 )
 from outlast.machine.changes import Absent, Changes, Code, Refusal
@@ -61,10 +60,8 @@ FAILURES_TOLD = 10
 FAILURE_MAX_CHARS = 200
 PARALLEL = 8
 """So many chunks of a stage are under way at a time."""
-DISTANCE = 20
 LOOK_DISTANCE_S = 0.02
-"""Between two looks at flows that are waited for, when somebody rings all the time: so many times as long as a look
-takes, and no longer than this."""
+"""Between two looks at flows that are waited for, when somebody rings all the time."""
 _log = logging.getLogger(__name__)
 
 
@@ -101,7 +98,6 @@ class FlowClient:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        self.give_up(StoreClosed("the app was closed while somebody waited for this flow"))
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
@@ -201,15 +197,14 @@ class FlowClient:
             # Wait before looking: an end between the two wakes, too.
             waiting = self._waiting.setdefault(flow_id, set())
             waiting.add(future)
-            if self._waiters.on_wait is not None:
-                self._waiters.on_wait()
             try:
                 _, summary = await self._heads(flow_id)
                 if summary.outcome is not None:
                     return summary
                 if self._looking is None:
                     self._looking = asyncio.create_task(self._look_for_ends(), name="outlast flows")
-                await future
+                with self._waiters.beside((self.namespace, flow_id), future):
+                    await future
             finally:
                 waiting.discard(future)
                 if not waiting and self._waiting.get(flow_id) is waiting:
@@ -224,17 +219,14 @@ class FlowClient:
 
     async def _look_for_ends(self) -> None:
         """Ends of other processes: one look for all that are waited for, when somebody rings, and as the net."""
-        timing = self._engine.timing
         while True:
-            rings, began_s = self._waiters.rings, timing.time_s()
+            rings = self._waiters.rings
             try:
                 await self._look()
             except Exception as error:
                 _log.warning("looking for ends of flows failed, and is tried again: %s", error)
-            distance_s = min((timing.time_s() - began_s) * DISTANCE, LOOK_DISTANCE_S)
             await self._waiters.rung(rings)
-            if distance_s > 0:
-                await timing.sleep(distance_s)
+            await self._engine.timing.beat(LOOK_DISTANCE_S)
 
     async def _look(self) -> None:
         names = list(self._waiting)
@@ -244,18 +236,6 @@ class FlowClient:
             for name, record in zip(some, found, strict=True):
                 if not isinstance(record, Summary) or record.outcome is not None:
                     self._ended(self.namespace, name)
-
-    @property
-    def awaited(self) -> list[str]:
-        """The flows whose ends somebody waits for."""
-        return list(self._waiting)
-
-    def give_up(self, error: Exception) -> None:
-        """Tell everybody who waits that it is in vain."""
-        for future in [future for waiting in self._waiting.values() for future in waiting]:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # its waiter may be busy with a look, and fail by that
 
     # ---- looking --------------------------------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class LiveAttempt:
         """`leaves` is called when its code has ended, and only its end is on its way to the store."""
         self.parts = parts
         self._leaves = leaves
-        self.lease = Lease(parts, claimed.execution, heard=self.hear, began_at=claimed.began_at)
+        self.lease = Lease(parts, claimed, heard=self.hear)
         self.replay = Replay()
         self._input = claimed.input
         self.workflow = workflow
@@ -315,7 +315,8 @@ class LiveAttempt:
     def _stuck_replay(self, entry: JournalEntry) -> bool:
         """The journal's next operation was not called. If nothing else can make the code call it, it never will be."""
         if not self._code.can_move:
-            actual = self._held[0] if self._held else None
+            # What was called last may be recorded as well, but further down: the code does things in another order.
+            actual = self._held[0] if self._held else next(reversed(self._outstanding.values()), None)
             self._diverge(
                 entry,
                 str(actual) if actual else "nothing",

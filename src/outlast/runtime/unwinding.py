@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,6 +42,10 @@ class Unwinding:
         self._real = asyncio.get_running_loop()
         self._undos: list[Performed] = []
         self._running: asyncio.Task[None] | None = None
+        self._awaited: asyncio.Task[Any] | None = None
+        """The undo that is being performed, for which `_running` waits."""
+        self._rests = False
+        """Whether it waits for time only."""
 
     def __bool__(self) -> bool:
         """Whether there is something to undo."""
@@ -58,8 +62,10 @@ class Unwinding:
         self._undos.append(undo)
 
     @property
-    def under_way(self) -> list[asyncio.Task[None]]:
-        return [] if self._running is None else [self._running]
+    def under_way(self) -> list[asyncio.Task[Any]]:
+        """What runs now, if anything does: of two tasks of which one waits for the other, that other one."""
+        running = self._awaited or self._running
+        return [] if running is None or self._rests else [running]
 
     def refuse_new_page(self) -> None:
         """`continue_as_new` would forget what to undo: the journal that says so, and the code that knows how."""
@@ -199,12 +205,15 @@ class Unwinding:
             name=f"outlast undo {kind.name}",
             context=context,
         )
+        self._awaited = doing
         try:
             outcome = await doing
         except asyncio.CancelledError:
             operation.dropped = True
             doing.cancel()
             raise
+        finally:
+            self._awaited = None
         if attempt.stream.owes:
             await attempt.stream.flushed()
         return outcome
@@ -222,7 +231,11 @@ class Unwinding:
                     woken.set_result(None)
 
             parts.timers.at(wake_at, wake, now=parts.engine.group.now)
-            await woken
+            self._rests = True
+            try:
+                await woken
+            finally:
+                self._rests = False
 
 
 def _wake_at(entry: JournalEntry) -> int:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.app import App
+from outlast.client.waiters import Waiters
 from outlast.errors import ExecutionNotFound, OutlastError
 from outlast.machine.replay import BESIDE
 from outlast.model.execution import Execution
@@ -223,7 +224,8 @@ class World:
                     await self._until_stuck()
         except Exception as error:
             self._broken = error
-            self._give_up(error)
+            for waiters in self._all_waiters():
+                waiters.give_up(error)
             raise
 
     async def _until_something_happens(self, running: list[asyncio.Task[Any]]) -> None:
@@ -236,29 +238,20 @@ class World:
         with suppress(TimeoutError):
             await asyncio.wait_for(self.activity.wait(), STUCK_S)
             return
-        awaited = self._awaited()
+        awaited = [execution_id for _, execution_id in self._awaited()]
         if not awaited:
             return
-        # Of a flow it is its members that wait for something.
-        reasons = [
-            f"{e.id} is {e.status} ({e.reason})"
-            for e in await self._open_executions()
-            if e.id in awaited or e.flow in awaited
-        ]
-        shown = ", ".join(reasons) or awaited
-        self._give_up(Stuck(f"nothing is due and nothing runs, but a result is awaited: {shown}"))
+        waiting = [e for e in await self._open_executions() if e.id in awaited or e.flow in awaited]
+        reasons = [f"{e.id} is {e.status} ({e.reason})" for e in waiting]
+        error = Stuck(f"nothing is due and nothing runs, but a result is awaited: {', '.join(reasons) or awaited}")
+        for waiters in self._all_waiters():
+            waiters.give_up(error)
 
-    def _give_up(self, error: Exception) -> None:
-        for client in self._clients:
-            opened = client.app.opened()
-            opened.waiters.give_up(error)
-            opened.flows.give_up(error)
+    def _all_waiters(self) -> list[Waiters]:
+        return [client.app.opened().waiters for client in self._clients]
 
-    def _awaited(self) -> list[str]:
-        """The executions and flows whose ends somebody waits for."""
-        all_opened = [client.app.opened() for client in self._clients]
-        executions = [execution_id for opened in all_opened for _, execution_id in opened.waiters.awaited]
-        return [*executions, *(flow_id for opened in all_opened for flow_id in opened.flows.awaited)]
+    def _awaited(self) -> list[tuple[str, str]]:
+        return [name for waiters in self._all_waiters() for name in waiters.awaited]
 
     # ---- time -----------------------------------------------------------------------------------------------------
 
