@@ -49,7 +49,6 @@ from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.event import CANCEL, Event
 from outlast.model.execution import Execution
-from outlast.model.journal import UNWIND, JournalEntry
 from outlast.model.names import check_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
@@ -59,6 +58,7 @@ from outlast.runtime.fast_path import FastPath
 from outlast.runtime.inquiry import Inquiries
 from outlast.runtime.journal import journal_of
 from outlast.runtime.purging import purge_ended_flows
+from outlast.runtime.retrying import runs_again, was_undone
 from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Joined, Joining, Query
@@ -457,30 +457,20 @@ class Client:
 
     async def _retry_of(self, execution: Execution) -> facts.Retry:
         """The retry, once all but so much as it can take has left the journal."""
-        if execution.unwinds and any(entry.op == UNWIND for entry in await journal_of(self._engine.store, execution)):
+        store = self._engine.store
+        if await was_undone(store, execution):
             raise ExecutionRefused(
                 execution.id,
                 Code.NOT_ALLOWED,
                 "its undos have run, so what it did is taken back; start it anew, with if_exists='restart'",
             )
-        ahead, last = superseding.parts(await self._superseded_by_retry(execution))
+        ahead, last = superseding.parts(await runs_again(store, self._values, execution))
         for entries in ahead:
             fact = facts.Supersede(change_id=self._new_id(), epoch=execution.epoch, entries=entries)
             told = await self._engine.tell(self.namespace, execution.id, fact)
             if told.refusal is not None:
                 break  # it is not what it was: so says the answer to the retry
         return facts.Retry(change_id=self._new_id(), supersedes=last, seen_epoch=execution.epoch)
-
-    async def _superseded_by_retry(self, execution: Execution) -> list[JournalEntry]:
-        if execution.status is Status.CANCELLED:
-            return superseding.cut_short(await journal_of(self._engine.store, execution))
-        if execution.status is not Status.FAILED:
-            return []
-        data = await self._payload(execution, Role.FAILURE)
-        if data is None:
-            raise ExecutionNotFound(execution.namespace, execution.id)  # purged meanwhile
-        places = superseding.places_in(decode_failure(self._values.unseal(data)).again)
-        return superseding.at_places(await journal_of(self._engine.store, execution), places) if places else []
 
     async def _retry_from(self, execution: Execution, from_step: str) -> None:
         if execution.status is Status.SUCCEEDED:

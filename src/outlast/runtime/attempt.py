@@ -42,6 +42,7 @@ from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
+from outlast.runtime.operations.grow import Growing
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -103,6 +104,8 @@ class LiveAttempt:
         self.unwinding = Unwinding(self)
         self.random: dict[str, Random] = {}
         """The random numbers of each branch of the code."""
+        self.growths: list[Growing] = []
+        """What the code adds to its flow."""
 
     @property
     def execution(self) -> Execution:

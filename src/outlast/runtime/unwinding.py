@@ -83,6 +83,8 @@ class Unwinding:
                 self.refuse_new_page()  # registered behind the call, in a `finally`
             except WrongPlace as error:
                 ending = Raised(error)
+        if isinstance(ending, Completed):
+            ending = self._all_done(ending)
         if isinstance(ending, Completed) and self:
             ending = self._storable(ending, workflow)
         if attempt.replay.unwound is not None:
@@ -93,6 +95,11 @@ class Unwinding:
             self.begin(ending)
         else:
             attempt.finish(ending)
+
+    def _all_done(self, ending: Completed) -> Completed | Raised:
+        """Code that returns without what it began to add to its flow has forgotten something."""
+        undone = [growth.left_undone() for growth in self._attempt.growths]
+        return next((Raised(error) for error in undone if error is not None), ending)
 
     def _storable(self, ending: Completed, workflow: WorkflowDefinition) -> Completed | Raised:
         """A result that cannot be stored is a failure: it is found out before it is too late to undo anything."""
