@@ -714,8 +714,8 @@ _RUNTIME = (
         breaks="settlement 9",
         what="the journal is replayed in the order of its keys, not in that of its records",
         file="runtime/journal.py",
-        old="            return sorted(entries, key=lambda entry: entry.position)\n",
-        new="            return entries\n",
+        old="    return sorted(entries, key=lambda entry: entry.position)\n",
+        new="    return entries\n",
         noticed_by=(f"{REPLAY}concurrent_branches_replay_to_the_same",),
     ),
     Mutant(
