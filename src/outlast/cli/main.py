@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from outlast import __version__
 from outlast.cli.cancel import cancel
@@ -53,7 +53,7 @@ HELP = "Durable execution for Python: code that outlasts the process that runs i
 EXAMPLES = """\
 Examples:
   outlast worker shop:app --processes 4
-  outlast start shop:app checkout --id order-42 --input '{"order": {"sku": "tea"}}'
+  outlast start shop:app checkout --id order-42 --input '{"order": {"number": 42, "cents": 1999}}'
   outlast show order-42
   outlast ls --status failed --url sqlite:////var/lib/shop/outlast.db
 """
@@ -63,8 +63,15 @@ def main(tokens: Sequence[str] | None = None) -> None:
     """The console script. Always ends in `SystemExit`."""
     out = Output.usual()
     app = build(out)
+    words = list(sys.argv[1:] if tokens is None else tokens)
+    # Asked of the words themselves: a line that cannot be parsed has no options yet.
+    for_people = "--json" not in words
     try:
-        code = app.meta(list(sys.argv[1:] if tokens is None else tokens), result_action="return_value")
+        code = app.meta(words, result_action="return_value", exit_on_error=False, print_error=for_people)
+    except CycloptsError as error:
+        if not for_people:
+            out.for_programs().fail(None, InvalidInput.__name__, str(error))
+        code = USAGE
     except KeyboardInterrupt:
         out.complain("interrupted")
         code = INTERRUPTED
@@ -100,7 +107,8 @@ def build(out: Output) -> App:
     def launch(
         *tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)],
         url: Annotated[
-            str | None, Parameter(help="The store: sqlite:///file.db. [default: $OUTLAST_URL, else outlast.db]")
+            str | None,
+            Parameter(help="The store, such as sqlite:///file.db. [default: $OUTLAST_URL, else sqlite:///outlast.db]"),
         ] = None,
         namespace: Annotated[
             str | None, Parameter(help="Whose executions. [default: $OUTLAST_NAMESPACE, else default]")

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from outlast.cli.context import ContextArgument, Failed
+from outlast.cli.context import ContextArgument
 from outlast.cli.telling import given_value, tell
+from outlast.errors import InvalidInput
 
 Id = Annotated[str | None, Parameter(help="The execution's id; not with --token.")]
 
@@ -30,11 +31,11 @@ async def resolve(
       outlast resolve --token ol1.k1.… --value true
     """
     if value is not None and reject is not None:
-        raise Failed("a deferred is resolved with a value or rejected with a message, not both")
+        raise InvalidInput("a deferred is resolved with a value or rejected with a message, not both")
     data = None if value is None else given_value(value)
     if token is not None:
         if id is not None or name is not None:
-            raise Failed("a token names the execution and the deferred: leave both out")
+            raise InvalidInput("a token names the execution and the deferred: leave both out")
         async with context.acting() as app:
             await (app.resolve_token(token, data) if reject is None else app.reject_token(token, reject))
         if context.out.json:
@@ -43,7 +44,7 @@ async def resolve(
             context.out.show("resolved" if reject is None else "rejected")
         return
     if id is None or name is None:
-        raise Failed("say which execution and which deferred, or give a --token")
+        raise InvalidInput("say which execution and which deferred, or give a --token")
     if reject is None:
         await tell(context, id, lambda handle: handle.resolve(name, data))
     else:

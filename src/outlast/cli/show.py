@@ -160,9 +160,11 @@ def page(found: Everything, *, all: bool) -> RenderableType:
     table.add_column(no_wrap=True, justify="right", style="quiet")
     table.add_column(overflow="fold")
     table.add_column(no_wrap=True)
-    table.add_column(overflow="ellipsis", no_wrap=True, ratio=1)
+    table.add_column()
     for line in lines[hidden:]:
-        table.add_row(line.time, line.after, line.what, Text(line.outcome, style=line.style), line.detail)
+        # The cell is cut, not its column: that would take its whole width from the columns before it.
+        detail = Text(line.detail, no_wrap=True, overflow="ellipsis")
+        table.add_row(line.time, line.after, line.what, Text(line.outcome, style=line.style), detail)
     parts.append(Padding(table, (0, 0, 0, 2)))
     parts += _outcome(found, all=all)
     return Group(*parts)

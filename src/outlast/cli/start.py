@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -19,6 +21,7 @@ from outlast.cli.show import gather
 from outlast.cli.waiting import situation_of, why
 from outlast.cli.words import failure_line, plain, shown
 from outlast.client.handle import Handle
+from outlast.config import Config
 from outlast.errors import InvalidInput, OutlastError
 from outlast.model.status import Status
 
@@ -53,7 +56,7 @@ async def start(
     Prints the id; with --wait the result, as JSON, and exits 1 if it did not succeed.
 
     Examples:
-      outlast start shop:app checkout --id order-42 --input '{"order": {"sku": "tea", "count": 2}}'
+      outlast start shop:app checkout --id order-42 --input '{"order": {"number": 42, "cents": 1999}}'
       outlast start shop:app add --arg 2 --arg 3 --wait
       outlast start shop:app remind --arg '"anna"' --delay 2h --tag customer=anna
     """
@@ -77,11 +80,22 @@ async def start(
     chosen.fact(tuple(args), kwargs, namespace=app.config.namespace)  # complain before a store is made
     async with app.client():
         handle: Handle[Any] = await chosen.start(*args, **kwargs)
-        context.out.note(f"{workflow} {handle.id}: `outlast show {handle.id}`")
+        context.out.note(f"{workflow} {handle.id}: `outlast show {handle.id}{_elsewhere(context, app)}`")
         if wait and not await _ended(context, app, handle, timeout):
             context.out.note(f"{handle.id} did not end within {timeout}; it goes on")
             return await _tell(context, app, handle.id, waited=True)
     return await _tell(context, app, handle.id, waited=wait)
+
+
+def _elsewhere(context: Context, app: App) -> str:
+    """The options with which another command finds the app's own store: it does not read the app."""
+    usual = Config.load(os.environ)
+    options = ""
+    if app.config.url != usual.url:
+        options += f" --url {shlex.quote(context.shown_store or '')}"
+    if app.config.namespace != usual.namespace:
+        options += f" --namespace {shlex.quote(app.config.namespace)}"
+    return options
 
 
 def _named(text: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 
@@ -67,6 +68,38 @@ def test_what_cannot_be_used_exits_2_and_says_what_to_write(outlast: Outlast, ar
     assert says in answer.err
     assert "Traceback" not in answer.err
     assert not (outlast.folder / "outlast.db").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("ls", "--nope"), ("shw", "x"), ("show",), ("ls", "--url"), ("ls", "--limit", "none"), ("ls", "--status", "done")],
+    ids=" ".join,
+)
+def test_programs_get_a_document_also_when_the_line_cannot_be_used(outlast: Outlast, arguments: tuple[str, ...]):
+    answer = outlast("--json", *arguments)
+    assert (answer.code, answer.err) == (2, "")
+    error = json.loads(answer.out)["error"]
+    assert error["type"] == "InvalidInput"
+    assert error["message"]
+
+
+def test_a_start_says_how_to_look_at_it_also_if_the_app_has_a_store_of_its_own(outlast: Outlast):
+    (outlast.folder / "sick.py").write_text(
+        "from outlast import App\napp = App('sqlite:///own file.db', namespace='mine')\n"
+        "@app.workflow\nasync def nothing() -> None: ...\n"
+    )
+    said = outlast("start", "sick:app", "nothing", "--id", "n-1").err
+    assert "`outlast show n-1 --url 'sqlite:///own file.db' --namespace mine`" in said
+    assert outlast("show", "n-1", "--url", "sqlite:///own file.db", "--namespace", "mine").code == 0
+    assert "`outlast show t-1`" in outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "1").err
+
+
+def test_long_text_in_the_timeline_is_cut_and_leaves_the_times_whole(outlast: Outlast):
+    assert outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "1").code == 0
+    assert outlast("cancel", "t-1", "--reason", "she called, and wrote, " * 9).code == 0
+    told = outlast("show", "t-1").out.partition("Timeline")[2].splitlines()
+    [asked] = [line for line in told if "cancel asked for" in line]
+    assert re.match(r"  \d\d:\d\d:\d\d\.\d{3}  \+\w+  cancel asked for +.*she called, and wrote.*…$", asked), asked
 
 
 @pytest.mark.slow
