@@ -346,7 +346,10 @@ class App:
             await stop.wait()
             closing = asyncio.create_task(self._close())
             hurry = asyncio.create_task(hard.wait())
-            await asyncio.wait((closing, hurry), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait((closing, hurry), timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                _log.info("draining: what runs may finish; a second signal stops at once")
+                await asyncio.wait((closing, hurry), return_when=asyncio.FIRST_COMPLETED)
             if not closing.done():
                 os._exit(1)
             hurry.cancel()

@@ -110,10 +110,10 @@ def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) ->
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="head", pad_edge=False)
     table.add_column("ID", overflow="fold")
     table.add_column("WORKFLOW", overflow="fold")
-    table.add_column("STATUS")
+    table.add_column("STATUS", no_wrap=True)
     table.add_column("WHY", overflow="fold")
-    table.add_column("ATTEMPTS", justify="right")
-    table.add_column("AGE", justify="right")
+    table.add_column("ATTEMPTS", justify="right", no_wrap=True)
+    table.add_column("AGE", justify="right", no_wrap=True)
     for e in found:
         info = info_of(e)
         table.add_row(

@@ -96,6 +96,7 @@ def build(out: Output) -> App:
         default_parameter=Parameter(negative=(), show_default=False),
         group_commands=Group("Options", sort_key=9),
     )
+    app.meta.suppress_keyboard_interrupt = False  # else it exits without a word
     app.meta.group_parameters = Group("Store and output (every command)", sort_key=8)
     for position, (heading, commands) in enumerate(COMMANDS.items()):
         group = Group(heading, sort_key=position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Annotated
 
@@ -41,5 +42,11 @@ def _ask(context: ContextArgument, what: str) -> None:
     if not sys.stdin.isatty():
         raise Failed(f"nothing was purged, because there is nobody to ask: add --yes to {what}", kind="Refused")
     context.out.stderr.print(f"{what.capitalize()}? [y/N] ", end="")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    # asyncio would only tell the loop of a Ctrl-C, which is us, waiting for a key.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        answer = sys.stdin.readline()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if answer.strip().lower() not in ("y", "yes"):
         raise Failed("nothing was purged", kind="Refused")

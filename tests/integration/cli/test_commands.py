@@ -102,6 +102,15 @@ def test_long_text_in_the_timeline_is_cut_and_leaves_the_times_whole(outlast: Ou
     assert re.match(r"  \d\d:\d\d:\d\d\.\d{3}  \+\w+  cancel asked for +.*she called, and wrote.*…$", asked), asked
 
 
+def test_a_narrow_list_folds_ids_and_keeps_statuses_whole(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    assert outlast("start", "shop:app", "twice", "--id", "long-" * 10, "--arg", "1").code == 0
+    assert outlast("cancel", "long-" * 10).code == 0
+    monkeypatch.setenv("COLUMNS", "50")
+    listed = outlast("ls").out
+    assert "cancelled" in listed
+    assert "ATTEMPTS" in listed
+
+
 @pytest.mark.slow
 def test_the_console_exits_as_the_commands_say(outlast: Outlast):
     """The same through `python -m outlast`, once for each exit code but 130."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 from pathlib import Path
@@ -51,6 +52,7 @@ def test_sigterm_drains_and_a_second_signal_stops_at_once(outlast: Outlast):
         worker.wait(1)
     worker.send_signal(signal.SIGINT)
     assert worker.wait(10) == 1
+    assert "draining: what runs may finish; a second signal stops at once" in outlast.log()
     assert status_of(outlast, "long") == "active", "its lease is left to run out"
 
 
@@ -85,8 +87,26 @@ def test_an_interrupted_wait_exits_130(outlast: Outlast):
     outlast.until(lambda: "no worker that serves it is alive" in outlast.log(), "the word for the patient")
     waiting.send_signal(signal.SIGINT)
     assert waiting.wait(10) == 130
+    assert "outlast: interrupted" in outlast.log()
     assert "Traceback" not in outlast.log()
     assert status_of(outlast, "nap") == "ready", "it goes on without us"
+
+
+def test_one_ctrl_c_at_the_question_of_a_purge_is_enough(outlast: Outlast):
+    outlast("migrate")
+    ours, theirs = pty.openpty()
+    log = outlast.folder / "log-purge"
+    with log.open("w") as said:
+        asking = subprocess.Popen([*COMMAND, "purge", "--older-than", "0s"], stdin=theirs, stdout=said, stderr=said)
+    try:
+        outlast.until(lambda: "[y/N]" in log.read_text(), "the question")
+        asking.send_signal(signal.SIGINT)
+        assert asking.wait(10) == 130
+    finally:
+        asking.kill()
+        os.close(ours)
+        os.close(theirs)
+    assert "Traceback" not in log.read_text()
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(outlast: Outlast):
