@@ -105,7 +105,7 @@ def test_long_text_in_the_timeline_is_cut_and_leaves_the_times_whole(outlast: Ou
 def test_a_narrow_list_folds_ids_and_keeps_statuses_whole(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
     assert outlast("start", "shop:app", "twice", "--id", "long-" * 10, "--arg", "1").code == 0
     assert outlast("cancel", "long-" * 10).code == 0
-    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setenv("COLUMNS", "40")
     listed = outlast("ls").out
     assert "cancelled" in listed
     assert "ATTEMPTS" in listed
