@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from dataclasses import dataclass
 
 import outlast
@@ -53,34 +54,37 @@ async def transfer(name: str, source: str, target: str, cents: int) -> None:
     await outlast.deferred("given", int)
 
 
-async def move_money(accounts: int, transfers: int, *, seed: int = 0) -> None:
+async def move_money(accounts: int, transfers: int, *, bank: str = "", seed: int = 0) -> None:
     """Open accounts with 100.00 each, and start transfers between them at random."""
     chance = random.Random(seed)
-    names = [f"account-{number}" for number in range(accounts)]
+    names = [f"{bank}account-{number}" for number in range(accounts)]
     for name in names:
         await account.options(id=name, send={"entry": Entry(10_000)}).start()
-    moves = [(f"transfer-{number}", chance.sample(names, 2), chance.randrange(5_000)) for number in range(transfers)]
+    labels = [f"{bank}transfer-{number}" for number in range(transfers)]
+    moves = [(label, chance.sample(names, 2), chance.randrange(5_000)) for label in labels]
     await app.start_many(
         transfer.options(id=name).bind(name, source, target, cents) for name, (source, target), cents in moves
     )
 
 
-async def count_money(accounts: int, transfers: int) -> int:
+async def count_money(accounts: int, transfers: int, *, bank: str = "") -> int:
     """Wait for the transfers, close the accounts, and count what is in them."""
     for number in range(transfers):
-        await transfer.execution(f"transfer-{number}").result()
+        await transfer.execution(f"{bank}transfer-{number}").result()
     total = 0
     for number in range(accounts):
-        handle = account.execution(f"account-{number}")
+        handle = account.execution(f"{bank}account-{number}")
         await handle.send("entry", Entry(0, closes=True))
         total += await handle.result()
     return total
 
 
-async def main() -> None:
+async def main(accounts: int = 100, transfers: int = 300) -> None:
+    bank = f"bank-{secrets.token_hex(3)}-"  # another one each time: in the end its accounts are closed
     async with app:
-        await move_money(100, 300)
-        print(f"{await count_money(100, 300) / 100:,.2f} in 100 accounts, after 300 transfers")
+        await move_money(accounts, transfers, bank=bank)
+        cents = await count_money(accounts, transfers, bank=bank)
+        print(f"{cents / 100:,.2f} in {accounts} accounts, after {transfers} transfers")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Run any workflow of the WfCommons collection (WfFormat JSON) as a flow: same order, every output passed.
 
-python examples/wfcommons.py instance.json                    # on sqlite:///outlast.db, or $OUTLAST_URL
-python examples/wfcommons.py instance.json --speed 1000       # a second of the instance takes a millisecond
+python examples/wfcommons.py tests/fixtures/wfcommons/montage.json     # on sqlite:///outlast.db, or $OUTLAST_URL
+python examples/wfcommons.py instance.json --speed 1                   # as slow as it was recorded
 
-Each of its tasks is a member that sleeps for the recorded runtime and returns what it got from its parents: so the
-result shows that all of them came before it.
+Each of its tasks is a member that sleeps for the recorded runtime (a millisecond for a second, unless --speed says
+otherwise) and returns what it got from its parents: so the result shows that all of them came before it.
 """
 
 from __future__ import annotations

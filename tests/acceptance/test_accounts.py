@@ -37,6 +37,12 @@ async def test_money_moves_and_none_is_made_or_lost(bank: App):
         assert await accounts.count_money(ACCOUNTS, TRANSFERS) == ACCOUNTS * 10_000
 
 
+async def test_the_example_can_be_repeated_on_the_same_store(bank: App, capsys: pytest.CaptureFixture[str]):
+    for _ in range(2):
+        await accounts.main(accounts=5, transfers=10)
+    assert capsys.readouterr().out == "500.00 in 5 accounts, after 10 transfers\n" * 2
+
+
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 3))])
 async def test_processes_that_die_at_random_commits_neither_lose_nor_repeat_anything(
     place: Place, bank: App, monkeypatch: pytest.MonkeyPatch, seed: int
