@@ -393,6 +393,7 @@ class App:
         lane: str | None = None,
         tags: dict[str, str] | None = None,
     ) -> int:
+        """How many executions there are, by what `find` takes."""
         return await self.opened().count(self._query(status, reason, workflow, lane, tags, 1))
 
     def completions(
@@ -410,9 +411,11 @@ class App:
         await self.opened().resolve_token(Tokens(self.config.token_keys), token, value)
 
     async def reject_token(self, token: str, why: str | Exception = "rejected") -> None:
+        """Reject the deferred that a token names, as `resolve_token` resolves it."""
         await self.opened().reject_token(Tokens(self.config.token_keys), token, why)
 
     async def purge(self, older_than: Duration) -> int:
+        """Delete what ended longer ago than that, in this namespace: `await app.purge(older_than="30d")`. How many."""
         return await self.opened().purge(older_than)
 
     def _query(

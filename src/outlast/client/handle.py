@@ -87,6 +87,7 @@ class Handle(Generic[R]):
         return AwaitChild(self.id, self._annotation, start=self._start, limit=limit)
 
     async def info(self) -> Info:
+        """How it is now: `(await handle.info()).status`, why it waits, what it was started with."""
         return await self._client.info(self.id)
 
     def frames(self, *, after: int = 0) -> AsyncIterator[FrameInfo]:
@@ -99,9 +100,11 @@ class Handle(Generic[R]):
         return self._client.frames(self.id, after)
 
     async def journal(self) -> list[JournalInfo]:
+        """Its recorded operations, in the order in which they were recorded."""
         return await self._client.journal(self.id)
 
     async def attempts(self) -> list[AttemptInfo]:
+        """All tries at running it, of every generation, the first one first."""
         return await self._client.attempts(self.id)
 
     async def send(self, name: str, value: Any = None, *, key: str | None = None) -> None:
@@ -185,6 +188,7 @@ class Handle(Generic[R]):
         await self._client.hold(self.id)
 
     async def release(self) -> None:
+        """Let it go on after a `hold`. Repeating it is the same."""
         await self._client.release(self.id)
 
     async def retry(self, *, from_step: str | None = None) -> None:

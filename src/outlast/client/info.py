@@ -80,6 +80,8 @@ class JournalInfo(Struct, frozen=True, kw_only=True):
 
 
 class AttemptInfo(Struct, frozen=True, kw_only=True):
+    """One try at running an execution: who held it, when, and how it ended (`outcome` is None while it runs)."""
+
     number: int
     generation: int
     epoch: int

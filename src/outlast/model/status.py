@@ -6,6 +6,8 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
+    """Where an execution is: a string, so that `info.status == "succeeded"` holds. `terminal` if it has ended."""
+
     BLOCKED = "blocked"
     READY = "ready"
     ACTIVE = "active"
