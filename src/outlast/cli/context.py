@@ -61,7 +61,7 @@ class Context:
         try:
             await store.open()
         except SchemaMissing as missing:
-            raise _nothing_there(store, missing) from missing
+            raise nothing_there(store, missing) from missing
         try:
             yield store
         finally:
@@ -76,7 +76,7 @@ class Context:
         try:
             await store.open()  # opening an app would make what is not there
         except SchemaMissing as missing:
-            raise _nothing_there(store, missing) from missing
+            raise nothing_there(store, missing) from missing
         finally:
             await store.close()
         async with App(config.url, namespace=config.namespace).client() as app:
@@ -94,7 +94,7 @@ async def execution_of(store: Store, namespace: str, execution_id: str) -> Execu
     return found
 
 
-def _nothing_there(store: Store, missing: SchemaMissing) -> Failed:
+def nothing_there(store: Store, missing: SchemaMissing) -> Failed:
     return Failed(
         f"there is no store at {store.url}: check --url and $OUTLAST_URL, or make one with `outlast migrate`",
         kind=type(missing).__name__,

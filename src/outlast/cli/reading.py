@@ -6,7 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from outlast.app import App, store_for
-from outlast.cli.context import Context, for_reading
+from outlast.cli.context import Context, for_reading, nothing_there
+from outlast.errors import SchemaMissing
 from outlast.runtime.engine import Engine
 from outlast.runtime.parts import Parts
 from outlast.tokens import Tokens
@@ -17,7 +18,10 @@ async def reading(context: Context, app: App) -> AsyncGenerator[Parts]:
     config = app.config
     store = store_for(for_reading(config.url))
     context.uses(store.url, config.namespace)
-    await store.open()
+    try:
+        await store.open()
+    except SchemaMissing as missing:
+        raise nothing_there(store, missing) from missing
     parts = Parts(
         Engine(store),
         app.values,

@@ -20,6 +20,11 @@ from tests.integration.cli.conftest import Outlast
         ("doctor",),
         ("cancel", "x"),
         ("purge", "--older-than", "1d", "--yes"),
+        ("replay", "shop:app", "--all-open"),
+        ("query", "shop:app", "x", "y"),
+        ("flows", "show", "x"),
+        ("send", "x", "y", "1"),
+        ("fork", "x", "--from-step", "y"),
     ],
     ids=lambda command: command[0],
 )
