@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import sleep
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -47,13 +47,14 @@ async def flows(
         handle = app.flow_handle(id)
         while True:
             status, graph = await handle.status(), await handle.graph()
-            if context.out.json:
-                context.out.document(_document(context.shown_store, status, graph))
-            else:
+            last = not follow or status.status is not None
+            if not context.out.json:
                 context.out.show(_headline(status), drawing(graph))
-            if not follow or status.status is not None:
+            elif last:  # programs get one document
+                context.out.document(_document(context.shown_store, status, graph))
+            if last:
                 return
-            await asyncio.sleep(FOLLOW_S)
+            await sleep(FOLLOW_S)
 
 
 def _headline(status: FlowInfo) -> Text:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from outlast import App, FlowFailed
 
 if TYPE_CHECKING:
@@ -54,6 +56,27 @@ def test_a_flow_as_a_document(outlast: Outlast):
     assert document["status"] == "failed"
     assert document["counts"] == {"failed": 1, "succeeded": 2, "skipped": 1}
     assert {member["name"]: member["after"] for member in document["members"]}["report"] == ["extract"]
+
+
+def test_to_follow_a_flow_gives_programs_one_document_at_its_end(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    app = App("sqlite:///outlast.db")
+
+    @app.workflow
+    async def never() -> None: ...
+
+    async def begin() -> None:
+        async with app.client():  # no worker: it stays open
+            flow = app.flow("nightly", id="nightly-1")
+            flow.add("never", never)
+            await flow.start()
+
+    async def ended_meanwhile(seconds: float) -> None:
+        async with app.client():
+            await app.flow_handle("nightly-1").cancel(wait=True)
+
+    asyncio.run(begin())
+    monkeypatch.setattr("outlast.cli.flows.sleep", ended_meanwhile)
+    assert outlast.json("flows", "show", "nightly-1", "--follow")["status"] == "cancelled"
 
 
 def test_a_flow_that_is_not_there(outlast: Outlast):
