@@ -53,8 +53,8 @@ HELP = "Durable execution for Python: code that outlasts the process that runs i
 EXAMPLES = """\
 Examples:
   outlast worker shop:app --processes 4
-  outlast start shop:app checkout --id order-42 --input '{"order": {"number": 42, "cents": 1999}}'
-  outlast show order-42
+  outlast start shop:app checkout --id order-7 --arg '{"number": 7, "cents": 5}'
+  outlast show order-7 --url sqlite:///shop.db
   outlast ls --status failed --url sqlite:////var/lib/shop/outlast.db
 """
 
@@ -128,7 +128,9 @@ def _help_of(command: Callable[..., Any]) -> tuple[str, str]:
     """A command's docstring: what it does, and its examples, which are shown last."""
     text = inspect.cleandoc(command.__doc__ or "")
     summary, marker, examples = text.partition("Examples:")
-    return summary.strip(), marker + examples + "\n"
+    # A line of the source is not a line of the terminal: only an empty one ends a paragraph.
+    paragraphs = [" ".join(paragraph.split()) for paragraph in summary.strip().split("\n\n")]
+    return "\n\n".join(paragraphs), marker + examples + "\n"
 
 
 def _outcome(context: Context, command: Callable[[], Any]) -> int:

@@ -56,8 +56,9 @@ async def start(
     Prints the id; with --wait the result, as JSON, and exits 1 if it did not succeed.
 
     Examples:
-      outlast start shop:app checkout --id order-42 --input '{"order": {"number": 42, "cents": 1999}}'
+      outlast start shop:app checkout --id order-7 --arg '{"number": 7, "cents": 5}'
       outlast start shop:app add --arg 2 --arg 3 --wait
+      outlast start shop:app add --input '{"a": 2, "b": 3}' --wait
       outlast start shop:app remind --arg '"anna"' --delay 2h --tag customer=anna
     """
     if timeout is not None and not wait:

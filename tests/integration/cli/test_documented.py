@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from outlast.cli.main import COMMANDS, EXAMPLES
+from tests.integration.cli.conftest import Outlast
 
 PAGE = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 EVERY = [command for commands in COMMANDS.values() for command in commands]
@@ -47,6 +48,12 @@ def test_a_command_has_help_with_examples(command: Callable[..., Any]):
     text = inspect.getdoc(command) or ""
     assert "Examples:\n" in text
     assert f"outlast {command.__name__}" in text.partition("Examples:")[2]
+
+
+def test_help_is_wrapped_by_the_terminal_and_not_by_the_source(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    told = outlast("replay", "--help").out
+    assert "reported with file and line, and so is one whose version the app does not have. Exits 1 if" in told
 
 
 def test_the_page_names_no_command_that_does_not_exist():
