@@ -326,6 +326,7 @@ class App:
 
     def run_worker(self, **settings: Unpack[WorkerKeywords]) -> None:
         """A worker process, until SIGTERM or SIGINT: drains, then returns. A second signal ends it at once."""
+        refuse_on_loop("run_worker", "`async with app.worker(…)`, or `await app.serve(…)`,")
         with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             runner.run(self.serve(**settings))
 

@@ -216,3 +216,10 @@ def test_a_fork_has_a_portal_of_its_own_and_never_its_parents_loop(place: Place,
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert ran.stdout.strip() == said, ran.stderr
     assert ran.returncode == 0
+
+
+async def test_a_blocking_worker_is_refused_on_a_loop_and_says_what_to_use():
+    with pytest.raises(
+        WrongPlace, match=r"run_worker would block .*: `async with app.worker\(…\)`, or `await app.serve"
+    ):
+        App("sqlite:///never.db").run_worker()

@@ -33,12 +33,12 @@ async def _called(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return await work()
 
 
-def refuse_on_loop() -> None:
+def refuse_on_loop(what: str = "the blocking face (.sync)", instead: str = "await the async one") -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise WrongPlace("the blocking face (.sync) would block this thread's event loop: await the async one instead")
+    raise WrongPlace(f"{what} would block this thread's event loop: {instead} instead")
 
 
 _portals: dict[int, Portal] = {}
