@@ -142,6 +142,9 @@ BAD = {
     "'w', id => ' a'": {"id": " a"},
     "'w', id => E'a\\nb'": {"id": "a\nb"},
     "'w', id => E'a\\u00a0b'": {"id": "a\u00a0b"},
+    "'w', id => E'a\\u180eb'": {"id": "a\u180eb"},
+    "'w', id => E'a\\U000E0001'": {"id": "a\U000e0001"},
+    "'w', id => E'a\\U0010FFFF'": {"id": "a\U0010ffff"},
     "'w', id => repeat('x', 256)": {"id": "x" * 256},
     "'w', namespace => ''": {"namespace": ""},
     "'w', version => 'a,b'": {"version": "a,b"},
@@ -181,6 +184,9 @@ async def test_what_a_start_refuses_it_refuses(sql: Any, given: str):
         "'w', retry => '{\"max_attempts\": 0}'",
         "'w', retry => '{\"backoff\": 0.5}'",
         "'w', retry => '{\"fatal\": 1}'",
+        "'w', retry => '{\"max_attempts\": 2.5}'",
+        "'w', retry => '{\"initial_ms\": 0.5}'",
+        "'w', requires => '{NULL}'",
         "'w', retry => '{\"jitter\": \"much\"}'",
         "'w', retry => '[1]'",
         "'w', tags => '[1]'",
@@ -189,6 +195,19 @@ async def test_what_a_start_refuses_it_refuses(sql: Any, given: str):
 async def test_and_so_it_does_with_what_it_cannot_honour(sql: Any, given: str):
     with pytest.raises(asyncpg.InvalidParameterValueError):
         await start(sql, given)
+
+
+@pytest.mark.parametrize("what", ["delay", "deadline", "timeout", "retention"])
+@pytest.mark.parametrize("endless", ["infinity", "-infinity"])
+async def test_a_time_without_end_is_refused(sql: Any, what: str, endless: str):
+    with pytest.raises(asyncpg.DataError):  # before PostgreSQL 17 there is no such interval
+        await start(sql, f"'w', {what} => '{endless}'")
+
+
+async def test_whole_numbers_may_be_written_with_a_fraction(sql: Any):
+    await start(sql, "'w', retry => '{\"max_attempts\": 2.0, \"initial_ms\": 1e2}'")
+    retry = await sql.fetchval("SELECT retry::json FROM outlast.execution")
+    assert (msgspec.json.decode(retry)["max_attempts"], msgspec.json.decode(retry)["initial_ms"]) == (2, 100)
 
 
 async def test_the_same_again_is_the_same_and_anything_else_a_conflict(sql: Any):
