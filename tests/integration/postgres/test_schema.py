@@ -349,11 +349,34 @@ def test_a_password_is_never_shown():
 
 
 @pytest.mark.parametrize(
-    "option", ["partitions=0", "partitions=x", "pool_size=-1", "doorbell=maybe", "pgbouncer=1", "patience=2&patience=3"]
+    "option",
+    [
+        "partitions=0",
+        "partitions=x",
+        "pool_size=-1",
+        "doorbell=maybe",
+        "pgbouncer=1",
+        "patience=2&patience=3",
+        "pgbouncer=on&doorbell=on",
+    ],
 )
 def test_an_option_that_cannot_be_honoured_is_refused(option: str):
     with pytest.raises(InvalidConfig):
         parse_url(f"postgresql://db/shop?{option}")
+
+
+def test_a_url_without_a_host_is_shown_as_it_is():
+    assert parse_url("postgresql:///shop?host=/run&pool_size=2").shown == "postgresql:///shop"
+    assert parse_url("postgresql:///shop?host=/run&pool_size=2").dsn == "postgresql:///shop?host=%2Frun"
+
+
+@pytest.mark.parametrize("place", ["h:port/shop", "127.0.0.1:99999/shop", "h/shop?sslmode=bogus"])
+async def test_a_url_that_the_driver_cannot_read_is_said_at_once(place: str):
+    store = PostgresStore(f"postgresql://me:secret@{place}")
+    async with asyncio.timeout(5):  # and not tried for half a minute
+        with pytest.raises(InvalidConfig, match="cannot be used") as refused:
+            await store.open()
+    assert "secret" not in str(refused.value)
 
 
 def test_a_missing_driver_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch):
