@@ -35,7 +35,7 @@ from outlast.testing.conformance.actors import (
     start_many,
     steps,
 )
-from outlast.testing.valkey_server import ValkeyServer, free_ports, stopped
+from outlast.testing.valkey_server import DURABLE, ValkeyServer, free_ports, stopped
 from tests.conformance.valkey_audit import leaks
 
 
@@ -223,6 +223,38 @@ async def test_doctor_says_what_can_be_lost(
 ):
     server.ask("CONFIG", "SET", setting, value)
     assert (await grades(store))[name] is grade
+
+
+async def test_doctor_says_when_replicas_are_missing_without_which_nothing_is_written(server: ValkeyServer):
+    await (await opened(server.url)).close()
+    store = ValkeyStore(f"{server.url}?min_replicas=1")
+    await store.open()
+    assert (await grades(store))["server"] is Grade.WRONG
+    await store.close()
+    store = await opened(server.url)
+    server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+    assert (await grades(store))["server"] is Grade.WRONG
+    await store.close()
+
+
+async def test_doctor_knows_a_replica():
+    ports = free_ports(2)
+    with ValkeyServer(port=ports[0], options=(*DURABLE, "--repl-diskless-sync-delay", "0")) as primary:
+        await (await opened(primary.url)).close()
+        with ValkeyServer(port=ports[1]) as replica:
+            replica.ask("REPLICAOF", "127.0.0.1", ports[0])
+            while "master_link_status:up" not in replica.ask("INFO", "replication").decode():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            store = ValkeyStore(replica.url)
+            await store.open()
+            assert (await grades(store))["server"] is Grade.WRONG
+            await store.close()
+
+
+async def test_a_server_that_is_too_old_is_told_as_such():
+    with ValkeyServer(options=(*DURABLE, "--rename-command", "FUNCTION", "")) as server:
+        with pytest.raises(StoreError, match="Redis 7 or newer"):
+            await ValkeyStore(server.url).migrate()
 
 
 @pytest.mark.parametrize("share, grade", [(1.5, Grade.OK), (1.15, Grade.WARNING), (1.01, Grade.WRONG)])
