@@ -238,13 +238,16 @@ async def test_partitions_are_chosen_once(database: str):
     await again.close()
 
 
+def roles_for(role: str) -> str:
+    return files("outlast.store.postgres").joinpath("migrations", "roles.sql").read_text().replace(':"role"', role)
+
+
 async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(database: str):
     owner = PostgresStore(database)
     await owner.migrate()
     connection = await asyncpg.connect(database)
     await connection.execute("DROP ROLE IF EXISTS outlast_least; CREATE ROLE outlast_least LOGIN")
-    script = files("outlast.store.postgres").joinpath("migrations", "roles.sql").read_text()
-    await connection.execute(script.replace(':"role"', "outlast_least"))
+    await connection.execute(roles_for("outlast_least"))
     least = database.replace("postgres@", "outlast_least@")
     app = App(least)
 
@@ -317,12 +320,56 @@ async def test_a_well_database_is_told_as_such():
     assert grade(health, "durability") is Grade.WARNING
 
 
-async def test_a_missing_index_and_lost_privileges_are_noticed(database: str):
+async def test_a_missing_index_is_noticed(database: str):
     await PostgresStore(database).migrate()
     connection = await asyncpg.connect(database)
     await connection.execute("DROP INDEX outlast.execution_timer")
     assert grade(await look(database), "indexes") is Grade.WRONG
     await connection.close()
+
+
+@pytest.mark.parametrize(
+    "lost",
+    ["DELETE ON outlast.journal", "SELECT ON outlast.clock", "EXECUTE ON FUNCTION outlast.settled(bigint, bigint)"],
+)
+async def test_lost_privileges_are_noticed(database: str, lost: str):
+    await PostgresStore(database).migrate()
+    connection = await asyncpg.connect(database)
+    await connection.execute("DROP ROLE IF EXISTS outlast_lost; CREATE ROLE outlast_lost LOGIN")
+    try:
+        await connection.execute(roles_for("outlast_lost"))
+        theirs = database.replace("postgres@", "outlast_lost@")
+        assert grade(await look(theirs), "privileges") is Grade.OK
+        await connection.execute(f"REVOKE {lost} FROM outlast_lost, PUBLIC")
+        health = await look(theirs)
+        assert grade(health, "privileges") is Grade.WRONG
+        assert lost.rpartition(".")[2].partition("(")[0] in str(health.checks)
+    finally:
+        await connection.execute("DROP OWNED BY outlast_lost; DROP ROLE outlast_lost")
+        await connection.close()
+
+
+async def test_a_database_that_may_only_be_read_is_noticed(database: str):
+    await PostgresStore(database).migrate()
+    connection = await asyncpg.connect(database)
+    await connection.execute(
+        f"ALTER DATABASE {database.rpartition('/')[2].partition('?')[0]} SET default_transaction_read_only = on"
+    )
+    assert grade(await look(database), "durability") is Grade.WRONG
+    await connection.close()
+
+
+async def test_a_doorbell_that_is_not_heard_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    from outlast.store.postgres import doorbell
+
+    async def deaf(*_: Any) -> None: ...
+
+    url = await postgres.empty()
+    assert grade(await look(url), "doorbell") is Grade.OK
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", deaf)
+    monkeypatch.setattr(doorbell, "TRIED_S", 0.2)
+    assert grade(await look(url), "doorbell") is Grade.WARNING
+    assert grade(await look(f"{url}&doorbell=off"), "doorbell") is Grade.OK
 
 
 async def test_an_old_transaction_is_noticed(monkeypatch: pytest.MonkeyPatch):

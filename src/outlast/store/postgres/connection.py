@@ -240,6 +240,10 @@ async def connect(address: Address, settings: Mapping[str, str] = SETTINGS) -> A
             statement_cache_size=0 if address.pgbouncer else 200,
             max_cached_statement_lifetime=0,
         )
+    except asyncpg.ProtocolViolationError as error:
+        if "startup parameter" not in str(error):
+            raise
+        raise InvalidConfig(f"{address.shown} is behind a pool ({error}): write ?pgbouncer=on in the URL") from error
     except OSError:
         raise  # a certificate that is not good is a ValueError, too
     except (ValueError, OverflowError) as error:  # what the driver cannot read will be no better the next time

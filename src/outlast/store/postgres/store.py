@@ -227,9 +227,10 @@ class PostgresStore:
         return await pool.call("completions", lambda s: reading.completions(s, after, limit, filter), writes=False)
 
     async def health(self, *, deep: bool = False) -> Health:
-        partitions, doorbell = self._partitions, self._address.doorbell
-        return await self._opened()[0].call(
-            "health", lambda s: health.health(s, partitions=partitions, doorbell=doorbell, deep=deep), writes=False
+        pool, bell = self._opened()
+        partitions, heard = self._partitions, await bell.is_heard() if self._address.doorbell else None
+        return await pool.call(
+            "health", lambda s: health.health(s, partitions=partitions, heard=heard, deep=deep), writes=False
         )
 
     # ---- doorbell -------------------------------------------------------------------------------------------------

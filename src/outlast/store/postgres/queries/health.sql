@@ -3,7 +3,7 @@
 -- part: server
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
   current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
-  pg_is_in_recovery() AS standby, current_setting('server_encoding') AS encoding,
+  pg_is_in_recovery() AS standby, current_setting('transaction_read_only')::boolean AS read_only, current_setting('server_encoding') AS encoding,
   current_setting('max_connections')::int AS connections_max,
   (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int AS connections,
   pg_database_size(current_database()) AS size
@@ -16,7 +16,10 @@ WHERE t.schemaname = 'outlast' AND t.tablename <> 'meta' AND NOT (
   AND has_table_privilege(format('outlast.%I', t.tablename), 'UPDATE')
   AND has_table_privilege(format('outlast.%I', t.tablename), 'DELETE'))
 UNION ALL
-SELECT 'clock' WHERE NOT has_sequence_privilege('outlast.clock', 'UPDATE')
+SELECT 'clock' WHERE NOT (has_sequence_privilege('outlast.clock', 'SELECT') AND has_sequence_privilege('outlast.clock', 'UPDATE'))
+UNION ALL
+SELECT p.proname::text FROM pg_proc AS p JOIN pg_namespace AS s ON s.oid = p.pronamespace
+WHERE s.nspname = 'outlast' AND p.proname::text = ANY (:functions::text[]) AND NOT has_function_privilege(p.oid, 'EXECUTE')
 ORDER BY 1
 
 -- part: indexes
