@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -52,6 +53,8 @@ from outlast.runtime.stopping import GRACE_MS, cancel_members
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
     from outlast.authoring.registry import Registry
+
+_log = logging.getLogger(__name__)
 
 LOOKS_MAX = 1_000
 FAILURES_TOLD = 10
@@ -144,6 +147,9 @@ class FlowClient:
 
     async def result(self, flow_id: str) -> dict[str, Any]:
         summary = await self._end_of(flow_id)
+        return await self._waiters.patiently(lambda: self._outcome(flow_id, summary))
+
+    async def _outcome(self, flow_id: str, summary: Summary) -> dict[str, Any]:
         flow, _ = await self._heads(flow_id)
         if summary.outcome is Status.CANCELLED:
             raise FlowCancelled(flow_id, flow.reason or "")
@@ -192,7 +198,7 @@ class FlowClient:
             waiting = self._waiting.setdefault(flow_id, set())
             waiting.add(future)
             try:
-                _, summary = await self._heads(flow_id)
+                _, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
                 if summary.outcome is not None:
                     return summary
                 if self._looking is None:
@@ -214,15 +220,21 @@ class FlowClient:
         """Ends of other processes: one look for all that are waited for, when somebody rings, and as the net."""
         while True:
             rings = self._waiters.rings
-            names = list(self._waiting)
-            for begin in range(0, len(names), limits.LOAD_MAX_KEYS):
-                some = names[begin : begin + limits.LOAD_MAX_KEYS]
-                found = await self._engine.store.load([summary_key(self.namespace, name) for name in some])
-                for name, record in zip(some, found, strict=True):
-                    if not isinstance(record, Summary) or record.outcome is not None:
-                        self._ended(self.namespace, name)
+            try:
+                await self._look()
+            except Exception as error:
+                _log.warning("looking for the ends of flows failed, and is tried again: %s", error)
             await self._waiters.rung(rings)
             await self._engine.timing.sleep(LOOK_DISTANCE_S)
+
+    async def _look(self) -> None:
+        names = list(self._waiting)
+        for begin in range(0, len(names), limits.LOAD_MAX_KEYS):
+            some = names[begin : begin + limits.LOAD_MAX_KEYS]
+            found = await self._engine.store.load([summary_key(self.namespace, name) for name in some])
+            for name, record in zip(some, found, strict=True):
+                if not isinstance(record, Summary) or record.outcome is not None:
+                    self._ended(self.namespace, name)
 
     # ---- looking --------------------------------------------------------------------------------------------------
 

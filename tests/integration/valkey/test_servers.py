@@ -11,6 +11,8 @@ import pytest
 import pytest_asyncio
 import uvloop
 
+import outlast
+from outlast.app import App
 from outlast.errors import InvalidConfig, ReplyLost, SchemaOutdated, StoreError, StoreFull, StoreUnavailable
 from outlast.machine.changes import Insert
 from outlast.model.execution import execution_key
@@ -172,6 +174,41 @@ async def test_a_server_that_is_gone_is_unavailable(server: ValkeyServer, store:
     server.kill()
     with pytest.raises(StoreUnavailable):
         await store.now()
+
+
+async def test_looks_of_every_kind_wait_for_a_server_that_comes_back(server: ValkeyServer):
+    """For longer than a single call is tried."""
+    app = App(server.url)
+
+    @app.workflow
+    async def echo(text: str) -> str:
+        outlast.emit(text)
+        return text
+
+    async with app:
+        handle = await echo.options(id="it").start("x")
+        await handle.result(timeout=20)
+    async with app.client():
+        server.kill()
+        looks = asyncio.gather(
+            app.find(),
+            app.count(),
+            handle.info(),
+            handle.attempts(),
+            anext(app.completions()),
+            anext(handle.frames()),
+        )
+        await asyncio.sleep(servers.PATIENCE_S + 1)
+        assert not looks.done()
+        server.start()
+        found, count, info, attempts, completion, frame = await asyncio.wait_for(looks, 20)
+        assert ([one.id for one in found], count, info.status) == (["it"], 1, "succeeded")
+        assert (attempts[0].outcome, completion.execution_id, frame.value) == ("succeeded", "it", "x")
+        server.kill()
+        purging = asyncio.create_task(app.purge("0s"))
+        await asyncio.sleep(servers.PATIENCE_S + 1)
+        server.start()
+        assert await asyncio.wait_for(purging, 20) == 1
 
 
 async def test_after_a_cut_a_listener_looks_at_everything(server: ValkeyServer, store: ValkeyStore):
