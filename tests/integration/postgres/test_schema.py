@@ -232,6 +232,8 @@ async def test_partitions_are_chosen_once(database: str):
     await first.close()
     with pytest.raises(InvalidConfig, match="created with 4"):
         await PostgresStore(f"{database}&partitions=8").migrate()
+    with pytest.raises(InvalidConfig, match="created with 4"):
+        await PostgresStore(f"{database}&partitions=8").open()
     again = PostgresStore(database)
     await again.open()
     assert again.partitions == 4
@@ -240,6 +242,13 @@ async def test_partitions_are_chosen_once(database: str):
 
 def roles_for(role: str) -> str:
     return files("outlast.store.postgres").joinpath("migrations", "roles.sql").read_text().replace(':"role"', role)
+
+
+async def test_who_makes_it_at_the_same_time_with_other_partitions_is_told(database: str):
+    made = await asyncio.gather(
+        *(PostgresStore(f"{database}&partitions={n}").migrate() for n in (2, 4, 8)), return_exceptions=True
+    )
+    assert sorted(type(one).__name__ for one in made) == ["InvalidConfig", "InvalidConfig", "int"]
 
 
 async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(database: str):

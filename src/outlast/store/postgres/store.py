@@ -77,9 +77,9 @@ class PostgresStore:
     async def open(self) -> None:
         if self._parts is not None:
             return
-        pool = self._new_pool()
+        pool, wanted = self._new_pool(), self._address.partitions
         try:
-            meta = await pool.call("open", check_schema, writes=False)
+            meta = await pool.call("open", lambda session: check_schema(session, wanted), writes=False)
         except BaseException:
             pool.terminate()
             raise
