@@ -168,8 +168,7 @@ async def test_this_release_runs_on_the_schema_of_the_next(database: str):
 async def test_large_tables_in_hash_partitions_do_all_the_same(database: str):
     await PostgresStore(f"{database}&partitions=16").migrate()
     connection = await asyncpg.connect(database)
-    script = files("outlast.store.postgres").joinpath("migrations", "partitioned.sql").read_text()
-    await connection.execute(script.replace(":'parts'", "'4'"))
+    await connection.execute(partitioned(4))
     app = App(database, lease_ttl="1s")
 
     @app.step
@@ -201,9 +200,29 @@ async def test_large_tables_in_hash_partitions_do_all_the_same(database: str):
         await asyncio.sleep(0.1)
         assert await app.purge("0s") > 80
     assert not [check for check in (await look(database)).checks if check.grade is Grade.WRONG]
+    await connection.close()
+
+
+def partitioned(parts: int) -> str:
+    script = files("outlast.store.postgres").joinpath("migrations", "partitioned.sql").read_text()
+    return script.replace(":'parts'", f"'{parts}'")
+
+
+async def test_hash_partitions_that_would_do_harm_are_refused_and_nothing_is_changed(database: str):
+    await PostgresStore(database).migrate()
+    connection = await asyncpg.connect(database)
+    for parts in (0, -1, 257):
+        with pytest.raises(asyncpg.PostgresError, match="between 1 and 256"):
+            await connection.execute(partitioned(parts))
     await actors_start(database)
     with pytest.raises(asyncpg.PostgresError, match="not empty"):
-        await connection.execute(script.replace(":'parts'", "'4'"))
+        await connection.execute(partitioned(2))
+    await connection.execute("DELETE FROM outlast.execution; DELETE FROM outlast.payload")
+    await connection.execute(partitioned(2))
+    with pytest.raises(asyncpg.PostgresError, match="partitioned already"):
+        await connection.execute(partitioned(4))
+    assert grade(await look(database), "indexes") is Grade.OK
+    await actors_start(database)
     await connection.close()
 
 
