@@ -341,6 +341,15 @@ async def test_a_wrong_password_is_said():
         await (await opened(server.url.replace("unix://", "unix://:right@"))).close()
 
 
+async def test_a_wrong_password_of_a_cluster_is_said_and_not_waited_for():
+    with ValkeyServer(port=free_ports(1)[0], options=(*DURABLE, "--cluster-enabled", "yes")) as server:
+        server.ask("CONFIG", "SET", "requirepass", "right")
+        url = server.url.replace("valkey://", "valkey+cluster://:wrong@")
+        with pytest.raises(StoreError, match="does not let us in") as refused:
+            await ValkeyStore(url).open()
+        assert not isinstance(refused.value, StoreUnavailable)
+
+
 async def test_replicas_that_must_confirm_and_are_not_there_leave_the_verdict_open(server: ValkeyServer):
     plain = await opened(server.url)
     careful = ValkeyStore(f"{server.url}?min_replicas=1&replica_timeout=50ms")

@@ -173,7 +173,7 @@ class Servers:
         self._learned += 1
         turn = self._learned % len(candidates)
         candidates = candidates[turn:] + candidates[:turn]
-        problem: OutlastError | None = None
+        problems: list[OutlastError] = []
         for address in candidates:
             try:
                 async with asyncio.timeout(LEARN_TIMEOUT_S):  # there are others to ask
@@ -181,10 +181,10 @@ class Servers:
             except InvalidConfig:
                 raise
             except TimeoutError:
-                problem = StoreUnavailable(f"{address} does not answer")
+                problems.append(StoreUnavailable(f"{address} does not answer"))
                 continue
             except OutlastError as error:
-                problem = error
+                problems.append(error)
                 continue
             if slots:
                 self._slots = [
@@ -193,6 +193,9 @@ class Servers:
                 ]
                 self._homes.clear()
                 return
+        problem = problems[-1] if problems else None
+        if problem is not None and not any(isinstance(one, StoreUnavailable) for one in problems):
+            raise problem  # all of them refuse, and will: a password that is wrong
         raise StoreUnavailable(f"no server of the cluster tells who has what: {problem}") from problem
 
     async def close(self) -> None:
