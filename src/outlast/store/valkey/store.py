@@ -147,7 +147,8 @@ class ValkeyStore:
         if int(schema) < SCHEMA or layout.decode() != fingerprint():
             raise SchemaOutdated(
                 f"the store at {self.url} was written by another version of Outlast (schema {int(schema)}, layout "
-                f"{layout.decode()}; this one needs {SCHEMA}, {fingerprint()}): use that version, or copy the store"
+                f"{layout.decode()}; this one needs {SCHEMA}, {fingerprint()}): use that version, or take it along by "
+                "way of SQLite or PostgreSQL: that version copies it there, this one from there (outlast copy)"
             )
         if self._place.partitions_given and int(partitions) != self._place.partitions:
             raise InvalidConfig(
