@@ -204,6 +204,14 @@ async def test_a_time_without_end_is_refused(sql: Any, what: str, endless: str):
         await start(sql, f"'w', {what} => '{endless}'")
 
 
+@pytest.mark.parametrize("setting", ["standard_conforming_strings = off", "bytea_output = escape", "search_path = ''"])
+async def test_the_settings_of_whoever_calls_it_do_not_matter(sql: Any, setting: str):
+    await sql.execute(f"SET {setting}")
+    assert await start(sql, """'w', '{"a": "é"}', retry => '{}', tags => '{"a": "b"}', id => 'x'""") == "x"
+    await sql.execute("RESET ALL")
+    assert bytes(await sql.fetchval("SELECT value FROM outlast.payload")) == '{"a":"é"}'.encode()
+
+
 async def test_whole_numbers_may_be_written_with_a_fraction(sql: Any):
     await start(sql, "'w', retry => '{\"max_attempts\": 2.0, \"initial_ms\": 1e2}'")
     retry = await sql.fetchval("SELECT retry::json FROM outlast.execution")

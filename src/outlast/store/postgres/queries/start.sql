@@ -91,7 +91,7 @@ CREATE OR REPLACE FUNCTION outlast.start(
   version text DEFAULT '1', lane text DEFAULT 'default', requires text[] DEFAULT '{}', priority int DEFAULT 0,
   delay interval DEFAULT '0', deadline interval DEFAULT NULL, timeout interval DEFAULT NULL, retry jsonb DEFAULT NULL,
   retention interval DEFAULT NULL, tags jsonb DEFAULT '{}', if_exists text DEFAULT 'same'
-) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog
+) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog SET standard_conforming_strings = on
 AS $function$
 #variable_conflict use_variable
 DECLARE
