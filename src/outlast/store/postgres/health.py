@@ -114,7 +114,8 @@ async def _oldest(session: Session) -> Check:
     seconds = float(oldest["seconds"])
     grade = Grade.WRONG if seconds > OLD_WRONG_S else Grade.WARNING if seconds > OLD_WARNING_S else Grade.OK
     if grade is Grade.OK:
-        return Check(name="oldest transaction", found=f"{seconds:.1f} s")
+        unseen = f", but for {oldest['hidden']} connections that it takes pg_read_all_stats to see"
+        return Check(name="oldest transaction", found=f"{seconds:.1f} s{unseen if oldest['hidden'] else ''}")
     return Check(
         name="oldest transaction",
         found=f"open for {seconds:,.0f} s (pid {oldest['pid']}, {oldest['application'] or 'no name'})",

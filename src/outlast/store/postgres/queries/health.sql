@@ -5,7 +5,9 @@ SELECT current_setting('server_version_num')::int AS version, current_setting('s
   current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
   pg_is_in_recovery() AS standby, current_setting('transaction_read_only')::boolean AS read_only, current_setting('server_encoding') AS encoding,
   current_setting('max_connections')::int AS connections_max,
-  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int AS connections,
+  -- A role that may not see what others do sees that they are there.
+  (SELECT count(*) FROM pg_stat_activity
+    WHERE usesysid IS NOT NULL AND coalesce(backend_type, 'client backend') = 'client backend')::int AS connections,
   pg_database_size(current_database()) AS size
 
 -- part: privileges
@@ -32,7 +34,8 @@ ORDER BY 1
 
 -- part: oldest
 -- The oldest transaction: while it lasts, no completion behind it is in the feed, and nothing dead is cleared away.
-SELECT coalesce(max(extract(epoch FROM now() - a.xact_start)), 0)::float8 AS seconds, count(*)::int AS number,
+SELECT coalesce(max(extract(epoch FROM now() - a.xact_start)), 0)::float8 AS seconds,
+  (SELECT count(*) FROM pg_stat_activity WHERE usesysid IS NOT NULL AND backend_type IS NULL)::int AS hidden,
   coalesce((array_agg(a.pid ORDER BY a.xact_start))[1], 0) AS pid,
   coalesce((array_agg(left(a.application_name, 60) ORDER BY a.xact_start))[1], '') AS application
 FROM pg_stat_activity AS a
