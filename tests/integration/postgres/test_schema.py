@@ -381,6 +381,25 @@ async def test_lost_privileges_are_noticed(database: str, lost: str):
         await connection.close()
 
 
+async def test_completions_of_another_server_are_noticed_and_put_right(database: str):
+    """As after a dump and its restore on a server that is younger."""
+    store = PostgresStore(database)
+    await store.migrate()
+    await store.open()
+    for name in ("a", "b", "c"):
+        await actors.ended(store, name)
+    assert grade(await look(database), "feed") is Grade.OK
+    connection = await asyncpg.connect(database)
+    await connection.execute("UPDATE outlast.completion SET tx = '99999999999'")
+    assert grade(await look(database), "feed") is Grade.WRONG
+    await connection.execute("UPDATE outlast.completion SET tx = '3'")
+    assert grade(await look(database), "feed") is Grade.OK
+    await actors.ended(store, "d")
+    assert [one.execution for one in (await store.completions()).completions] == ["a", "b", "c", "d"]
+    await connection.close()
+    await store.close()
+
+
 async def test_a_database_that_may_only_be_read_is_noticed(database: str):
     await PostgresStore(database).migrate()
     connection = await asyncpg.connect(database)

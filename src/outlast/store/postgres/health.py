@@ -32,6 +32,7 @@ async def health(session: Session, *, partitions: int, heard: bool | None, deep:
         await _privileges(session),
         await _indexes(session),
         await _oldest(session),
+        await _feed(session),
         await _bloat(session),
         _doorbell(heard),
     ]
@@ -121,6 +122,17 @@ async def _oldest(session: Session) -> Check:
         found=f"open for {seconds:,.0f} s (pid {oldest['pid']}, {oldest['application'] or 'no name'})",
         grade=grade,
         advice="while it is open the feed of completions stands still and dead rows stay: end it",
+    )
+
+
+async def _feed(session: Session) -> Check:
+    if not (await session.rows(statement("health:feed")))[0]["ahead"]:
+        return Check(name="feed", found="completions are of this server's transactions")
+    return Check(
+        name="feed",
+        found="completions are of another server's transactions (a restored dump?): the feed does not show them",
+        grade=Grade.WRONG,
+        advice="UPDATE outlast.completion SET tx = '3', and readers of the feed begin anew (docs/postgres.md)",
     )
 
 

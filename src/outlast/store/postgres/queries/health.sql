@@ -41,6 +41,10 @@ SELECT coalesce(max(extract(epoch FROM now() - a.xact_start)), 0)::float8 AS sec
 FROM pg_stat_activity AS a
 WHERE a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
 
+-- part: feed
+-- Completions of transactions that this server has not had yet: they are another server's.
+SELECT coalesce((SELECT max(x.tx) >= pg_snapshot_xmax(pg_current_snapshot()) FROM outlast.completion AS x), false) AS ahead
+
 -- part: bloat
 SELECT s.relname::text AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,
   (s.last_autovacuum IS NOT NULL OR s.last_vacuum IS NOT NULL) AS vacuumed
