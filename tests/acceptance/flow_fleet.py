@@ -13,13 +13,20 @@ from outlast import App, Status
 from outlast.model.flow import FlowState
 from tests.acceptance.conftest import until
 
+WORK_S, AT_ONCE = 0.02, 5
+"""Four workers take seconds for thousands of members, on the fastest machine: the cancel finds most of them waiting."""
+
 
 def make_app(url: str) -> App:
     app = App(url, lease_ttl="5s")
 
+    @app.step
+    async def work() -> None:
+        await asyncio.sleep(WORK_S)
+
     @app.workflow
     async def short(n: int) -> int:
-        await asyncio.sleep(0)
+        await work()
         return n
 
     return app
@@ -53,6 +60,6 @@ async def cancel(url: str, members: int) -> None:
 if __name__ == "__main__":
     what, url, *rest = sys.argv[1:]
     if what == "worker":
-        make_app(url).run_worker()
+        make_app(url).run_worker(concurrency=AT_ONCE)
     else:
         asyncio.run(cancel(url, int(rest[0])))

@@ -38,6 +38,10 @@ def workflows(app: App) -> Any:
         return x
 
     @app.workflow
+    async def itself(x: Any) -> Any:
+        return x
+
+    @app.workflow
     async def order(item: str, price: int) -> Order:
         return Order(item, price)
 

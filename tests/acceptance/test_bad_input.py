@@ -247,6 +247,28 @@ async def test_workflow_of_another_app(opened: Shop, tmp_path: Path):
         await other.checkout.start(Order("b"))
 
 
+async def test_workflow_of_another_app_as_a_child(shop: Shop, tmp_path: Path):
+    other = Shop(tmp_path / "other.db")
+
+    @shop.app.workflow
+    async def calls(how: str) -> None:
+        if how == "call":
+            await other.checkout(Order("b"))
+        if how == "start":
+            await other.checkout.options(id="held").start(Order("b"))
+        if how == "flow":
+            flow = other.app.flow("nightly", id="n-1")
+            flow.add("one", other.checkout, Order("b"))
+            await flow.start()
+
+    async with shop.app:
+        for how in ("call", "start", "flow"):
+            handle = await calls.start(how)
+            with pytest.raises(InvalidInput, match="another app"):
+                await handle.result(timeout=20)
+            assert await handle.journal() == []
+
+
 @pytest.mark.parametrize("unbound", [3, None, "checkout", Order("a")], ids=str)
 async def test_what_is_not_bound(opened: Shop, unbound: Any):
     with pytest.raises(InvalidInput, match="bind"):

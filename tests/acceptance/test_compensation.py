@@ -225,6 +225,25 @@ async def test_a_cancel_wakes_what_is_suspended_and_undoes(clocked: Place) -> No
     assert shop.done == ["give back room"]
 
 
+async def test_a_cancel_during_a_backoff_undoes_at_once(clocked: Place) -> None:
+    """The code fails again before it can hear of the cancel: nobody waits for the other backoffs."""
+    app = clocked.app()
+    shop = Shop(app)
+
+    @app.workflow(retry=Retry(max_attempts=4, initial="1h"))
+    async def order() -> None:
+        await outlast.compensate(shop.give_back, "room")
+        raise ValueError("no such room")
+
+    async with app:
+        handle = await order.start()
+        await status_is(handle, "blocked")
+        await handle.cancel()
+        with pytest.raises(ValueError, match="no such room"):
+            await handle.result(timeout=20)
+    assert shop.done == ["give back room"]
+
+
 async def test_a_deadline_undoes_and_then_expires(clocked: Place) -> None:
     app = clocked.app()
     shop = Shop(app)

@@ -529,7 +529,7 @@ async def test_what_does_not_run_is_cancelled_at_once(place: Place):
         for handle in (ready, blocked):
             await handle.cancel("not needed")
             assert (await handle.info()).status == Status.CANCELLED
-            with pytest.raises(ExecutionCancelled):
+            with pytest.raises(ExecutionCancelled, match="was cancelled: not needed"):
                 await handle.result()
     async with app:
         suspended = await sleepy.start()
@@ -741,6 +741,17 @@ async def test_running_code_that_is_held_stops_where_it_next_waits(clocked: Plac
         assert (await handle.info()).reason == "operator"
         await handle.release()
         assert await handle.result(timeout=20) == "waitedlater"
+
+
+async def test_a_release_that_is_repeated_answers_the_same(place: Place):
+    client = place.app()
+    echo = echo_on(client)
+    async with client.client():
+        handle = await echo.start("x")
+        await handle.hold()
+        for _ in range(2):
+            await handle.release()
+            assert (await handle.info()).status == Status.READY
 
 
 async def test_what_is_held_can_be_cancelled(app: App):

@@ -130,6 +130,8 @@ async def test_what_runs_may_go_on_if_only_the_pending_are_cancelled(app: App):
         await member_is(fh, waits.name, Status.CANCELLED)
         await member_is(fh, "below", Status.CANCELLED)
         assert (await statuses(fh))["runs"] == "active"
+        with pytest.raises(FlowRefused, match="with policy cancel_pending, and not with cancel_all"):
+            await fh.cancel()
         gate.set()
         with pytest.raises(FlowCancelled):
             await fh.result("20s")
@@ -145,6 +147,9 @@ async def test_flow_only_shuts_the_gate_and_a_retry_opens_it(app: App):
         fh = await flow.start()
         await member_is(fh, "waits", Status.SUSPENDED)
         assert (await fh.cancel("flow_only")).scheduled == 0
+        assert (await fh.cancel("flow_only")).already
+        with pytest.raises(FlowRefused, match="with policy flow_only, and not with cancel_all"):
+            await fh.cancel()
         with pytest.raises(FlowCancelled):
             await fh.result("5s")
         await app.execution("f/waits").send("go", 3)
@@ -280,6 +285,7 @@ async def test_what_fails_for_now_stays_owed_and_what_fails_for_good_does_not_po
         trouble: dict[str, Exception] = {
             "f/m3": StoreUnavailable("later"),
             "f/m4": InvalidInput("never"),
+            "f/m5": RuntimeError("nobody expects it"),
         }
 
         async def troubled(engine: Engine, flow: Flow, view: Any, **options: Any) -> bool:
@@ -290,11 +296,11 @@ async def test_what_fails_for_now_stays_owed_and_what_fails_for_good_does_not_po
         monkeypatch.setattr(stopping, "_reached", troubled)
         await cycle(app, "cancel_backlog")
         ends = await statuses(fh)
-        assert [name for name, status in ends.items() if status == "ready"] == ["m3", "m4"]
+        assert [name for name, status in ends.items() if status == "ready"] == ["m3", "m4", "m5"]
         assert await backlog(app) == ["f"]
-        del trouble["f/m3"]
+        del trouble["f/m3"], trouble["f/m5"]
         await cycle(app, "cancel_backlog")
-        assert (await statuses(fh))["m3"] == "cancelled"
+        assert (await statuses(fh))["m3"] == (await statuses(fh))["m5"] == "cancelled"
         assert (await statuses(fh))["m4"] == "ready", "it was acknowledged, and not tried again"
         assert await backlog(app) == []
 

@@ -41,6 +41,52 @@ async def test_a_member_adds_members_behind_itself(app: App):
         assert ("expand", "item-3") in (await fh.graph()).edges
 
 
+async def test_it_adds_more_behind_what_it_added_before(app: App):
+    kit = workflows(app)
+
+    @app.workflow
+    async def expand() -> None:
+        growth = outlast.flow()
+        first = growth.add("first", kit.number, 1)
+        await growth.start()
+        growth.add("second", kit.add, first.output, 1)
+        await growth.start()
+        outlast.flow().add("never", kit.number, 1).after("first", "second")
+        more = outlast.flow()
+        more.add("third", kit.number, 3).after("first", "second")
+        await more.start()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("expand", expand)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="never accepted: 'never'"):
+            await fh.result("20s")
+        assert set((await fh.graph()).edges) == {
+            ("expand", "first"),
+            ("first", "second"),
+            ("first", "third"),
+            ("second", "third"),
+        }
+
+
+async def test_what_was_added_before_passes_on_what_it_gives(app: App):
+    kit = workflows(app)
+
+    @app.workflow
+    def expand() -> None:
+        growth = outlast.flow()
+        first = growth.add("first", kit.number, 1)
+        growth.sync.start()
+        growth.add("second", kit.add, first.output, 1)
+        growth.sync.start()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("expand", expand)
+        assert await (await flow.start()).result("20s") == {"expand": None, "first": 1, "second": 2}
+
+
 async def test_what_was_added_is_skipped_if_the_one_that_added_it_fails(app: App):
     kit = workflows(app)
     expand = growing(app, kit)

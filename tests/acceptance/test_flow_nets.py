@@ -82,6 +82,33 @@ async def test_the_summary_reconciler_alone_ends_a_flow(clocked: Place):
         assert due.depth == 0, "what has ended is looked at no more"
 
 
+async def test_an_end_that_was_seen_too_late_to_be_counted_keeps_nobody_waiting_for_long(clocked: Place):
+    app = clocked.app()
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("early", kit.number, 1)
+        waits = flow.add("waits", kit.waits)
+        fh = await flow.start()
+        engine, key = engine_of(app), summary_key("default", "f")
+
+        async def counted() -> bool:
+            [summary] = await engine.store.load([key])
+            return isinstance(summary, Summary) and summary.succeeded == 1
+
+        await until(counted, "the end of early is not counted")
+        # As if it had been counted without early, whose record came to be seen only afterwards.
+        await _write(engine, Patch(key, {"succeeded": 0}))
+        await member_is(fh, waits.name, Status.SUSPENDED)
+        await app.execution("f/waits").send("go", 2)
+        await member_is(fh, waits.name, Status.SUCCEEDED)
+        await until(counted, "the end of waits is not counted")
+        assert (await fh.status()).status is None
+        await clocked.pass_time(app, "6s")
+        await cycle(app, "flow_summary")
+        assert await fh.result("20s") == {"early": 1, "waits": 2}
+
+
 async def test_a_summary_that_was_edited_by_hand_is_counted_anew(clocked: Place):
     app = clocked.app()
     kit = workflows(app)

@@ -20,8 +20,8 @@ from outlast import (
     any_of,
     quorum,
 )
-from outlast.errors import LimitExceeded
-from tests.acceptance.conftest import Place
+from outlast.errors import LimitExceeded, StoreClosed
+from tests.acceptance.conftest import Place, until
 from tests.acceptance.flow_workflows import FAILS, Order, member_is, statuses, workflows
 
 # ---- data ---------------------------------------------------------------------------------------------------------
@@ -66,6 +66,31 @@ async def test_a_part_that_is_not_there_skips_who_wants_it_and_says_why(app: App
         assert await statuses(fh) == {"pen": "succeeded", "price": "skipped"}
 
 
+@pytest.mark.parametrize("given", [None, 5, "ink", [1], {"pen": 1}], ids=str)
+async def test_what_has_no_such_part_skips_who_wants_it_whatever_it_is(app: App, given: Any):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("shop", id="shop-1")
+        flow.add("price", kit.number, flow.add("pen", kit.itself, given).output["ink"])
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="has no 'ink'"):
+            await fh.result("20s")
+        assert await statuses(fh) == {"pen": "succeeded", "price": "skipped"}
+
+
+async def test_numbers_are_keys_of_dicts_and_places_in_lists(app: App):
+    kit = workflows(app)
+
+    @app.workflow
+    async def floors() -> dict[int, list[str]]:
+        return {1: ["shoes", "hats"]}
+
+    async with app:
+        flow = app.flow("shop", id="shop-1")
+        flow.add("last", kit.text, flow.add("floors", floors).output[1][-1])
+        assert (await (await flow.start()).result("20s"))["last"] == "hats"
+
+
 # ---- refusals -----------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +130,50 @@ async def test_what_cannot_work_is_refused_and_nothing_is_written(app: App):
         with pytest.raises(FlowNotFound):
             await app.flow_handle("bad").status()
         assert await app.count() == 0
+
+
+def test_outputs_of_other_types_are_refused_wherever_they_stand(app: App):
+    kit = workflows(app)
+    flow = app.flow("bad", id="bad")
+    word, pen = flow.add("word", kit.text, "x"), flow.add("pen", kit.order, "pen", 3)
+    prices = flow.add("prices", kit.prices, Order("ink", 1), {"pen": pen.output.price})
+    for given, said in (
+        (lambda: flow.add("c", kit.total, [1, word.output]), r"xs\[1\] takes int, but 'word' gives str"),
+        (lambda: flow.add("c", kit.prices, Order("ink", word.output), {}), r"order.price takes int, but 'word'"),
+        (lambda: flow.add("c", kit.prices, Order("ink", 1), {"a": word.output}), r"by_name\['a'\] takes int"),
+        (lambda: flow.add("c", kit.number, pen.output), "x takes int, but 'pen' gives Order"),
+        (lambda: flow.add("c", kit.number, pen.output.item), r"'pen', at \['item'\], gives str"),
+        (lambda: flow.add("c", kit.text, prices.output["ink"]), r"'prices', at \['ink'\], gives int"),
+        (lambda: flow.map(kit.number, pen.output.item), r"map 'number' takes list\[int\], but 'pen', at"),
+    ):
+        with pytest.raises(InvalidFlow, match=said):
+            given()
+    flow.add("c", kit.itself, {"any": [word.output, pen.output["item"]]})
+
+
+def test_members_of_another_flow_are_refused(app: App):
+    kit = workflows(app)
+    flow, other = app.flow("f", id="f"), app.flow("g", id="g")
+    for each in (flow, other):
+        each.add("a", kit.number, 1)
+    stranger = other.add("b", kit.fails)
+    for given in (
+        lambda: flow.add("c", kit.number, stranger.output),
+        lambda: flow.add("d", kit.total, [stranger.output]),
+        lambda: flow.add("e", kit.told, stranger.failure, 1),
+        lambda: flow.add("f", kit.number, 1).after(stranger),
+    ):
+        with pytest.raises(InvalidFlow, match="cannot wait for <member 'b' of flow 'g'>"):
+            given()
+
+
+def test_no_text_is_made_of_what_is_not_known_yet(app: App):
+    kit = workflows(app)
+    flow = app.flow("f", id="f")
+    a = flow.add("a", kit.number, 1)
+    for text in (lambda: f"{a.output}", lambda: str(a.output), lambda: f"{a.output:>5}"):
+        with pytest.raises(InvalidFlow, match="is not known yet"):
+            text()
 
 
 def test_a_flow_over_the_limits_is_refused(app: App, monkeypatch: pytest.MonkeyPatch):
@@ -182,6 +251,31 @@ async def test_any_of_and_quorum_make_up_for_failures(app: App):
         assert await (await flow.start()).result("20s") == {"a": 1, "b": 2, "any": 3, "two": 3}
 
 
+async def test_a_join_makes_up_for_a_whole_branch(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        lost = flow.add("lost", kit.number, flow.add("bad", kit.fails).output)
+        found = flow.add("found", kit.number, flow.add("good", kit.number, 2).output)
+        flow.add("first", kit.itself, [lost.output, found.output]).after(join=any_of())
+        fh = await flow.start()
+        assert await fh.result("20s") == {"good": 2, "found": 2, "first": [None, 2]}
+        assert (await statuses(fh))["lost"] == "skipped"
+
+
+async def test_a_clean_up_makes_up_for_nothing_however_it_ends(app: App):
+    kit = workflows(app)
+    FAILS.discard("tidy")
+    async with app:
+        for name in ("x", "tidy"):  # fails, succeeds
+            flow = app.flow("f", id=f"f-{name}")
+            bad, good = flow.add("bad", kit.fails), flow.add("good", kit.number, 2)
+            clean_up = flow.add("clean-up", kit.fails, name).after(bad, on_failure="run")
+            flow.add("first", kit.number, 1).after(clean_up, good, join=any_of())
+            with pytest.raises(FlowFailed, match="bad"):
+                await (await flow.start()).result("20s")
+
+
 async def test_a_quorum_is_impossible_as_soon_as_too_many_failed(app: App):
     kit = workflows(app)
     async with app:
@@ -227,6 +321,20 @@ async def test_a_member_may_run_on_failure_and_sees_all_of_it(app: App):
         assert await app.execution("f/below").result() == "fine"
 
 
+async def test_after_may_be_said_again_and_adds_to_what_was_said(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        bad, good, slow = flow.add("bad", kit.fails), flow.add("good", kit.number, 4), flow.add("slow", kit.waits)
+        flow.add("clean-up", kit.told, bad.failure, good.output).after(bad, on_failure="run").after(good)
+        first = flow.add("first", kit.number, 1).after(good, join=any_of(), on_satisfied="cancel_remaining")
+        first.after(slow)
+        with pytest.raises(FlowFailed, match="bad"):
+            await (await flow.start()).result("20s")
+        assert await app.execution("f/clean-up").result() == "bad failed: no x (4)"
+        assert (await app.execution("f/slow").info()).status is Status.CANCELLED
+
+
 async def test_members_have_options_of_their_own_but_no_name(app: App):
     kit = workflows(app)
     async with app:
@@ -254,6 +362,15 @@ async def test_a_map_gives_its_results_in_order_however_many_run_at_once(app: Ap
         assert outputs["sum"] == sum(range(60))
 
 
+async def test_a_map_over_nothing_gives_nothing(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("m", id="m")
+        nothing = flow.map(kit.number, [], max_parallel=2)
+        flow.add("sum", kit.total, nothing.output)
+        assert await (await flow.start()).result("20s") == {"number": [], "sum": 0}
+
+
 async def test_a_large_flow_is_staged_and_opened_as_a_whole(place: Place):
     app = place.app()
     kit = workflows(app)
@@ -276,6 +393,32 @@ async def test_a_large_flow_is_staged_and_opened_as_a_whole(place: Place):
         assert await app.count() == 601
     async with app:
         assert (await app.flow_handle("large").result("60s"))["sum"] == sum(range(600))
+
+
+@pytest.mark.parametrize("members", [3, 900])
+async def test_a_flow_one_of_whose_ids_is_taken_is_refused_as_a_whole(app: App, members: int):
+    kit = workflows(app)
+
+    @app.workflow
+    async def leaves_a_child() -> None:
+        await kit.waits.options(id="m1", parent_close="abandon").start()
+
+    async with app:
+        await leaves_a_child.options(id="f").start()
+
+        async def alone() -> bool:
+            await app.purge("0s")
+            return [info.id for info in await app.find()] == ["f/m1"]
+
+        await until(alone, "the child did not outlive its parent")
+        flow = app.flow("f", id="f")
+        for n in range(members):
+            flow.add(f"m{n}", kit.number, n)
+        with pytest.raises(FlowConflict):
+            await flow.start()
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("f").status()
+        assert [info.id for info in await app.find()] == ["f/m1"]
 
 
 # ---- once more ----------------------------------------------------------------------------------------------------
@@ -306,6 +449,21 @@ async def test_a_retry_opens_what_failed_and_was_skipped_and_keeps_what_succeede
         assert (await fh.status()).counts == {Status.SUCCEEDED: 4}
         with pytest.raises(FlowRefused, match="succeeded"):
             await fh.retry()
+
+
+async def test_whoever_awaits_a_flow_when_the_app_is_closed_is_told(app: App):
+    @app.workflow
+    async def listener() -> None:
+        await outlast.receive("more")
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("a", listener)
+        fh = await flow.start()
+        awaited = asyncio.create_task(fh.result())
+        await member_is(fh, "a", Status.SUSPENDED)
+    with pytest.raises(StoreClosed, match="closed while somebody waited"):
+        await asyncio.wait_for(awaited, 20)
 
 
 def test_the_blocking_face(app: App):

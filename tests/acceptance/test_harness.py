@@ -141,6 +141,28 @@ async def test_a_steps_backoff_is_virtual():
         assert journal.entry("stubborn").tries == 4
 
 
+@pytest.mark.parametrize("wait", ["2s", "1h"])
+async def test_a_backoff_of_an_undo_is_virtual(wait):
+    own = App("sqlite:///of-the-user.db")
+    undone: list[str] = []
+
+    @own.step(retry=Retry(max_attempts=3, initial=wait))
+    async def give_back() -> None:
+        undone.append("tried")
+        if len(undone) < 3:
+            raise NotYet
+
+    @own.workflow
+    async def order() -> None:
+        await outlast.compensate(give_back)
+        raise KeyError("sold out")
+
+    async with harness(own), asyncio.timeout(20):
+        with pytest.raises(KeyError):
+            await order()
+    assert len(undone) == 3
+
+
 async def test_a_steps_timeout_is_virtual():
     async with harness(app) as h:
         handle = await in_time.start()
@@ -187,6 +209,52 @@ async def test_a_result_that_can_never_come_is_told(monkeypatch):
 
 
 # ---- stubs --------------------------------------------------------------------------------------------------------
+
+
+async def test_time_passes_while_a_flow_is_awaited(monkeypatch):
+    own = App("sqlite:///of-the-user.db")
+
+    @own.workflow
+    async def sleeper() -> int:
+        await outlast.sleep("1d")
+        return 1
+
+    @own.workflow
+    async def listener(n: int) -> int:
+        return n + await outlast.receive("more", int)
+
+    async with harness(own) as h, asyncio.timeout(20):
+        begun = h.clock.now
+        flow = own.flow("nightly")
+        flow.add("sleeps", sleeper)
+        assert await (await flow.start()).result() == {"sleeps": 1}
+        assert h.clock.now - begun == timedelta(days=1)
+
+        monkeypatch.setattr("outlast.testing.world.STUCK_S", 0.1)
+        flow = own.flow("nightly", id="n-2")
+        flow.add("listens", listener, flow.add("sleeps", sleeper).output)
+        with pytest.raises(Stuck, match=r"n-2/listens is suspended \(event:more\)"):
+            await (await flow.start()).result()
+
+
+async def test_time_passes_while_frames_are_awaited(monkeypatch):
+    own = App("sqlite:///of-the-user.db")
+
+    @own.workflow
+    async def talker(then: str) -> None:
+        for number in range(3):
+            outlast.emit(number)
+            await outlast.sleep("1h")
+        if then == "listen":
+            await outlast.receive("more")
+
+    async with harness(own), asyncio.timeout(20):
+        assert [frame.value async for frame in (await talker.start("end")).frames()] == [0, 1, 2]
+
+        monkeypatch.setattr("outlast.testing.world.STUCK_S", 0.1)
+        with pytest.raises(Stuck, match="event:more"):
+            async for _ in (await talker.start("listen")).frames():
+                pass
 
 
 async def test_a_stub_gives_a_value_raises_or_calls():

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 import outlast
 from outlast import App
+from outlast.model.attempt import Attempt
+from outlast.model.event import Event
+from outlast.model.record import Key, Record
+from outlast.runtime.lease import Lease
+from outlast.runtime.mail import Mail
 from outlast.runtime.waits import Waits
 from outlast.runtime.worker import Worker
-from tests.acceptance.conftest import Place, until
+from outlast.store.port import ClaimedExecution
+from tests.acceptance.conftest import Place, status_is, until
 
 
 def waits(worker: Worker) -> bool:
@@ -46,3 +55,63 @@ async def test_what_is_said_during_a_look_is_looked_at(place: Place, monkeypatch
         attempt.hear(1)
         assert await handle.result(timeout=20) == "b"
     assert told == [2]
+
+
+async def test_what_woke_it_is_read_with_its_journal(place: Place, monkeypatch: pytest.MonkeyPatch):
+    """Whoever sends waits for every look of the resumed attempt: it has no look for the event after its replay."""
+    app = place.app(resident="0s")
+
+    @app.workflow
+    async def hears() -> str:
+        return await outlast.receive("word", str)
+
+    async with app:
+        assert app._opened is not None
+        store = type(app._opened._engine.store)
+        really, looks = store.scan, list[tuple[str | int, ...]]()
+
+        async def scan(self: Any, kind: str, prefix: tuple[str | int, ...], **options: Any) -> list[Record]:
+            if kind == Event.KIND:
+                looks.append(prefix)
+            return await really(self, kind, prefix, **options)
+
+        loads, loaded = store.load, list[Key]()
+
+        async def load(self: Any, keys: Sequence[Key]) -> list[Record | None]:
+            loaded.extend(key for key in keys if key.kind == Attempt.KIND)
+            return await loads(self, keys)
+
+        monkeypatch.setattr(store, "scan", scan)
+        monkeypatch.setattr(store, "load", load)
+        handle = await hears.options(id="it").start()
+        await status_is(handle, "suspended")
+        await handle.send("word", "a")
+        assert await handle.result(timeout=20) == "a"
+    assert looks in ([], [("default", "it")])  # it came with the claim, or is read with the journal
+    assert loaded == []  # the claim told when it began
+
+
+async def test_an_event_that_is_put_back_is_taken_before_those_behind_it(place: Place):
+    app = place.app(resident="1m")
+
+    @app.workflow
+    async def waits_for_something_else() -> None:
+        await outlast.receive("never", timeout="50s")
+
+    async with app:
+        handle = await waits_for_something_else.options(id="it").start()
+        for word in ("a", "b", "c"):
+            await handle.send("word", word)
+        worker = app._opened and app._opened.worker
+        assert worker is not None
+        await until(lambda: waits(worker), "it does not wait")
+        attempt = worker.resident("default", "it")
+        assert attempt is not None
+        lease = Lease(attempt.parts, ClaimedExecution(await attempt.lease.look(), b""), heard=lambda _: None)
+        lease.early = await lease._first_events()
+        mail, taken = Mail(attempt.parts, lease), list[Event | None]()
+        first = await mail.event("word", None)
+        assert first is not None
+        mail.put_back("word", first.dedup)
+        taken = [await mail.event("word", None) for _ in range(4)]
+        assert [event and event.value for event in taken] == [b'"a"', b'"b"', b'"c"', None]

@@ -123,6 +123,7 @@ async def test_a_fork_does_not_wait_for_the_flow_of_another(app: App):
     async with app:
         handle = await made.keeps_and_waits.options(id="host").start()
         await until(lambda: exists(app, "kept/waits"), "the flow does not begin")
+        await status_is(handle, Status.SUSPENDED)  # by then its mark is recorded
         fork = await handle.fork(from_step="mark")
         with pytest.raises(FlowRefused, match="wait for it in a step"):
             await fork.result(timeout=20)

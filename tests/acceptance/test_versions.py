@@ -264,3 +264,35 @@ async def test_a_rehearsal_finds_a_divergence_and_changes_nothing():
         assert await handle.journal() == before
         await h.clock.advance("1h")
         assert await handle.result() == ["charged", "shipped"]
+
+
+async def test_steps_that_are_recorded_in_another_order_are_named_with_their_line():
+    def ordered(*names: str) -> tuple[App, Any]:
+        app = App("sqlite:///of-the-user.db")
+
+        @app.step
+        async def charge() -> str:
+            return "charged"
+
+        @app.step
+        async def ship() -> str:
+            return "shipped"
+
+        steps = {"charge": charge, "ship": ship}
+
+        @app.workflow(name="checkout")
+        async def checkout() -> list[str]:
+            done = [await steps[name]() for name in names]
+            await outlast.sleep("1h")
+            return done
+
+        return app, checkout
+
+    app, checkout = ordered("charge", "ship")
+    turned, _ = ordered("ship", "charge")
+    async with harness(app, auto_advance=False) as h:
+        handle = await checkout.start()
+        found = await h.replay(handle, app=turned)
+        assert found is not None
+        assert (found.expected, found.actual) == ("step 'charge'", "step 'ship'")
+        assert "test_versions.py:" in found.line

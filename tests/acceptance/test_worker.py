@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from outlast import App, Retry, Status
+from outlast.runtime.attempt import LiveAttempt
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
@@ -126,6 +127,32 @@ async def test_a_worker_claims_as_capacity_frees(app: App):
         handles = await app.start_many(echo.bind(str(n)) for n in range(50))
         results = await asyncio.gather(*(handle.result(timeout=20) for handle in handles))
     assert results == [str(n) for n in range(50)]
+
+
+@pytest.mark.parametrize("concurrency, begun", [(1, 1), (2, 3), (3, 5)])
+async def test_room_is_for_code_and_not_for_ends_on_their_way(
+    place: Place, monkeypatch: pytest.MonkeyPatch, concurrency: int, begun: int
+):
+    """What has only to be written leaves its room to the next, up to as many as run; but one at a time is one."""
+    app, ran, durable = place.app(), list[str](), asyncio.Event()
+    echo = echo_on(app, ran)
+    really = LiveAttempt._commit
+
+    async def commit(self: LiveAttempt, ending: Any) -> None:
+        await durable.wait()
+        await really(self, ending)
+
+    monkeypatch.setattr(LiveAttempt, "_commit", commit)
+    async with app.client():
+        handles = [await echo.start(str(number)) for number in range(8)]
+    async with app.worker(concurrency=concurrency):
+        await until(lambda: len(ran) >= begun, "the next does not begin")
+        await asyncio.sleep(0.1)
+        assert len(ran) == begun
+        durable.set()
+        for handle in handles:
+            await handle.result(timeout=20)
+    assert sorted(ran) == sorted(str(number) for number in range(8))
 
 
 async def test_what_waits_elsewhere_takes_no_room(clocked: Place):

@@ -484,8 +484,8 @@ _STORE = (
         breaks="settlement 9",
         what="a step whose journal key is taken by another is told that it was recorded",
         file="store/sqlite/commit.py",
-        old="        return _applied(inbox) if self._connection.changes() == 1 else None\n",
-        new="        return _applied(inbox)\n",
+        old="        if self._connection.total_changes() - before != len(steps):\n            raise Met\n",
+        new="",
         noticed_by=(f"{SETTLEMENT}09_the_journal_is_insert_only_by_its_whole_key",),
     ),
     Mutant(
@@ -714,8 +714,8 @@ _RUNTIME = (
         breaks="settlement 9",
         what="the journal is replayed in the order of its keys, not in that of its records",
         file="runtime/journal.py",
-        old="            return sorted(entries, key=lambda entry: entry.position)\n",
-        new="            return entries\n",
+        old="    return sorted(entries, key=lambda entry: entry.position)\n",
+        new="    return entries\n",
         noticed_by=(f"{REPLAY}concurrent_branches_replay_to_the_same",),
     ),
     Mutant(

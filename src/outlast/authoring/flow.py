@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Struct, structs
 
 from outlast import limits
-from outlast.authoring.fitting import fits
+from outlast.authoring.fitting import fits, part_of, places_in
 from outlast.authoring.graph import cycle_in
-from outlast.authoring.host import Host
+from outlast.authoring.host import Host, check_own
 from outlast.authoring.workflow import Workflow
 from outlast.codec.annotations import name_of
 from outlast.codec.templates import (
@@ -37,6 +37,7 @@ from outlast.codec.templates import (
     encode_bound,
     encode_template,
     placed,
+    reference_of,
 )
 from outlast.errors import InvalidFlow, InvalidInput, LimitExceeded
 from outlast.machine import facts
@@ -89,14 +90,23 @@ def quorum(k: int) -> Join:
     return Join("quorum", k)
 
 
-class Output(Placeholder):
+class OfMember(Placeholder):
+    """Stands for what a member will leave."""
+
+    __slots__ = ("_member",)
+
+    def __init__(self, member: FlowMember[Any], what: str, path: tuple[PathPart, ...] = ()) -> None:
+        super().__init__(Reference(what, (member.name,), path))
+        self._member = member
+
+
+class Output(OfMember):
     """Stands for what a member will return; `output["key"]` and `output.field` for a part of it."""
 
-    __slots__ = ("_member", "_path")
+    __slots__ = ("_path",)
 
     def __init__(self, member: FlowMember[Any], path: tuple[PathPart, ...] = ()) -> None:
-        super().__init__(Reference(OUTPUT, (member.name,), path))
-        self._member = member
+        super().__init__(member, OUTPUT, path)
         self._path = path
 
     def __getitem__(self, part: PathPart) -> Output:
@@ -113,15 +123,21 @@ class Output(Placeholder):
     def __bool__(self) -> bool:
         raise InvalidFlow(f"{self!r} is not known yet: decide in a workflow")
 
+    def __str__(self) -> str:
+        raise InvalidFlow(f"{self!r} is not known yet, so no text can be made of it: do that in a workflow")
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
     def __repr__(self) -> str:
         return f"<output of member {self._member.name!r}>"
 
 
-def whole_output_of(value: object) -> FlowMember[Any] | None:
-    """The member whose output, all of it, an argument is."""
-    if isinstance(value, Output) and not value._path:  # pyright: ignore[reportPrivateUsage]
-        return value._member  # pyright: ignore[reportPrivateUsage]
-    return None
+def given_by(output: Output) -> tuple[str, Any]:
+    """Which member gives it, for people, and what that declares of it."""
+    member, path = output._member, output._path  # pyright: ignore[reportPrivateUsage]
+    shown = "".join(f"[{part!r}]" for part in path)
+    return f"{member.name!r}{shown and f', at {shown},'}", part_of(member.workflow.arguments.result, path)
 
 
 class FlowMember(Generic[R]):
@@ -153,31 +169,35 @@ class FlowMember(Generic[R]):
     @property
     def failure(self) -> UpstreamFailure | None:
         """How it failed, for a member that runs on failure; None if it succeeded."""
-        return cast("UpstreamFailure", Placeholder(Reference(FAILURE, (self.name,))))
+        return cast("UpstreamFailure", OfMember(self, FAILURE))
 
     def after(
         self,
         *members: FlowMember[Any] | str,
         join: Join | None = None,
-        on_satisfied: WhenSatisfied = "let_run",
-        on_failure: WhenFailed = "skip",
+        on_satisfied: WhenSatisfied | None = None,
+        on_failure: WhenFailed | None = None,
     ) -> Self:
         """Run it after others: all of them, or as many as `join` says (the members whose output it takes included).
 
-        `on_satisfied="cancel_remaining"` cancels upstreams that are then needed by nobody; `on_failure="run"` runs it
-        once all of its upstreams have ended, if they did not succeed: `x.failure` says how.
+        `on_satisfied="cancel_remaining"` cancels upstreams that are then needed by nobody (else `"let_run"`);
+        `on_failure="run"` runs it once all of its upstreams have ended, if they did not succeed: `x.failure` says how
+        (else `"skip"`). Said again, `after` adds to what was said before.
         """
         for member in members:
-            self.upstreams[_name_of(member)] = None
+            self.upstreams[self._name_of(member)] = None
         if join is not None:
             if not isinstance(cast("object", join), Join):
                 raise InvalidFlow(f"join must be outlast.all_of(), any_of() or quorum(k), not {join!r}")
             self.join = join
-        if on_satisfied not in get_args(WhenSatisfied):
-            raise InvalidFlow(f'on_satisfied must be "let_run" or "cancel_remaining", not {on_satisfied!r}')
-        if on_failure not in get_args(WhenFailed):
-            raise InvalidFlow(f'on_failure must be "skip" or "run", not {on_failure!r}')
-        self.on_satisfied, self.on_failure = OnSatisfied(on_satisfied), OnFailure(on_failure)
+        if on_satisfied is not None:
+            if on_satisfied not in get_args(WhenSatisfied):
+                raise InvalidFlow(f'on_satisfied must be "let_run" or "cancel_remaining", not {on_satisfied!r}')
+            self.on_satisfied = OnSatisfied(on_satisfied)
+        if on_failure is not None:
+            if on_failure not in get_args(WhenFailed):
+                raise InvalidFlow(f'on_failure must be "skip" or "run", not {on_failure!r}')
+            self.on_failure = OnFailure(on_failure)
         return self
 
     def _encode(self) -> None:
@@ -186,24 +206,34 @@ class FlowMember(Generic[R]):
         self.raw: dict[str, msgspec.Raw] = {}
         self.bound: list[str] = []
         for name, value in self.given.items():
-            data, references = encode_bound(value, f"{what}: {name}") if _may_refer(value) else (b"", [])
-            if not references:
+            data, found = encode_bound(value, f"{what}: {name}") if _may_refer(value) else (b"", [])
+            if not found:
                 self.raw[name] = msgspec.Raw(arguments.encode_one(values, name, value))
                 continue
             self.bound.append(name)
             self.raw[name] = msgspec.Raw(data)
-            for reference in references:
-                self.upstreams.update(dict.fromkeys(reference.upstreams))
-            upstream = whole_output_of(value)
-            if upstream is not None:
-                self._refuse_misfit(name, upstream)
+            for placeholder in found:
+                if isinstance(placeholder, OfMember):
+                    self._name_of(placeholder._member)  # pyright: ignore[reportPrivateUsage]
+                self.upstreams.update(dict.fromkeys(reference_of(placeholder).upstreams))
+            self._refuse_misfits(name, value)
 
-    def _refuse_misfit(self, name: str, upstream: FlowMember[Any]) -> None:
-        given, taken = upstream.workflow.arguments.result, self.workflow.arguments.annotation(name)
-        if not fits(given, taken):
-            raise InvalidFlow(
-                f"member {self.name!r}: {name} takes {name_of(taken)}, but {upstream.name!r} gives {name_of(given)}"
-            )
+    def _refuse_misfits(self, name: str, value: object) -> None:
+        for where, output, taken in places_in(value, self.workflow.arguments.annotation(name), Output):
+            giver, given = given_by(output)
+            if not fits(given, taken):
+                raise InvalidFlow(
+                    f"member {self.name!r}: {name}{where} takes {name_of(taken)}, but {giver} gives {name_of(given)}"
+                )
+
+    def _name_of(self, member: FlowMember[Any] | str) -> str:
+        if isinstance(member, FlowMember):
+            if member._flow.id != self._flow.id:
+                raise InvalidFlow(f"member {self.name!r} of {self._flow!r} cannot wait for {member!r}")
+            return member.name
+        if not isinstance(cast("object", member), str):
+            raise InvalidFlow(f"after takes members, or their names, not {member!r}")
+        return member
 
     def __repr__(self) -> str:
         return f"<member {self.name!r} of flow {self._flow.id!r}>"
@@ -212,14 +242,6 @@ class FlowMember(Generic[R]):
 def _may_refer(value: Any) -> bool:
     """Most arguments are plain, and need no second look."""
     return not isinstance(value, str | int | float | bool | bytes | None)
-
-
-def _name_of(member: FlowMember[Any] | str) -> str:
-    if isinstance(member, FlowMember):
-        return member.name
-    if not isinstance(cast("object", member), str):
-        raise InvalidFlow(f"after takes members, or their names, not {member!r}")
-    return member
 
 
 class Flow:
@@ -280,7 +302,7 @@ class Flow:
                 member.after(each[number - max_parallel])
                 member.on_failure = OnFailure.TURN
             each.append(member)
-        return self._gathering(checked, called, tuple(member.name for member in each))
+        return self._gathering(checked, called, tuple(member.name for member in each), waits=bool(each))
 
     def _map_output(
         self, workflow: Workflow[[Any], R], items: Output, called: str, max_parallel: int | None
@@ -288,11 +310,10 @@ class Flow:
         """Its items are added when they are known, by a member that stands for them until then."""
         self._check_name(f"{called}[{limits.FLOW_MEMBERS_MAX}]")
         [argument, *_] = workflow.arguments.bound((items,), {})
-        upstream, taken = whole_output_of(items), workflow.arguments.annotation(argument)
-        if upstream is not None and not fits(given := upstream.workflow.arguments.result, list[taken]):
-            raise InvalidFlow(
-                f"map {called!r} takes list[{name_of(taken)}], but {upstream.name!r} gives {name_of(given)}"
-            )
+        taken = workflow.arguments.annotation(argument)
+        giver, given = given_by(items)
+        if not fits(given, list[taken]):
+            raise InvalidFlow(f"map {called!r} takes list[{name_of(taken)}], but {giver} gives {name_of(given)}")
         place = {"namespace": self._namespace, "flow": self.id, "id": member_id(self.id, f"{called}[0]")}
         start = workflow.member_fact(b"", "", after_dependencies=True, **place)
         each = facts.encode_fact(structs.replace(start, change_id="", first_epoch=0))
@@ -300,13 +321,16 @@ class Flow:
         expand = workflow.app.expand.options(lane=workflow.placement[0])
         grows = self.add(f"{called}[*]", expand, items, of, argument, max_parallel, each)
         grows.aside = ("each",)
-        gather = self._gathering(workflow, called, ()).after(grows)
+        gather = self._gathering(workflow, called, (), waits=True).after(grows)
         gather.joins_all = True
         return gather
 
-    def _gathering(self, workflow: Workflow[[Any], R], called: str, names: tuple[str, ...]) -> FlowMember[list[R]]:
+    def _gathering(
+        self, workflow: Workflow[[Any], R], called: str, names: tuple[str, ...], *, waits: bool
+    ) -> FlowMember[list[R]]:
+        """The member that gives the results. With no items at all it `waits` for nothing, and has its input now."""
         gather = cast("Workflow[[Any], list[R]]", workflow.app.gather.options(lane=workflow.placement[0]))
-        return self.add(called, gather, Placeholder(Reference(OUTPUTS, names)))
+        return self.add(called, gather, Placeholder(Reference(OUTPUTS, names)) if waits else [])
 
     async def start(self) -> FlowHandle:
         """Accept all of it, or nothing. The same id with the same members is the same flow."""
@@ -323,6 +347,7 @@ class Flow:
 
     def _started_inside(self, attempt: LiveAttempt) -> StartFlow:
         """By a workflow's own code: a durable operation, carried in one piece."""
+        check_own(self._app, attempt, f"flow {self.name!r}")
         new, members = self.built()
         what, most, records = "a flow that is started in a workflow", limits.FLOW_GROWTH_MAX, limits.CHANGES_MAX_WRITES
         if len(members) > most:

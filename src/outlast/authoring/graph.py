@@ -1,8 +1,24 @@
-"""What can be said of a graph before it runs: whether it goes round in circles. Without recursion, however deep."""
+"""What can be said of a graph: whether it goes round in circles, and what stands behind what. Without recursion."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+
+def in_order(upstreams: Mapping[str, Iterable[str]]) -> list[str]:
+    """All of them, each behind those that it waits for; upstreams that are not there keep nobody waiting."""
+    left = {name: {one for one in above if one in upstreams} for name, above in upstreams.items()}
+    downstreams: dict[str, list[str]] = {name: [] for name in upstreams}
+    for name, above in left.items():
+        for upstream in above:
+            downstreams[upstream].append(name)
+    found = [name for name, above in left.items() if not above]
+    for name in found:  # grows meanwhile
+        for below in downstreams[name]:
+            left[below].discard(name)
+            if not left[below]:
+                found.append(below)
+    return found
 
 
 def cycle_in(upstreams: Mapping[str, tuple[str, ...]]) -> list[str]:

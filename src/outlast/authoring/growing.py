@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from outlast import limits
 from outlast.authoring.flow import Flow
+from outlast.authoring.host import check_own
 from outlast.authoring.inside import workflow_code
 from outlast.authoring.workflow import Workflow
 from outlast.errors import InvalidFlow, LimitExceeded, WrongPlace
@@ -35,10 +36,16 @@ class Growth(Flow):
         self._attempt = attempt
         self._own_name = e.id.partition("/")[2]
         super().__init__(cast("Host", attempt.parts), e.flow, id=e.flow, retention_ms=None, namespace=e.namespace)
+        self._tried = 0
+        """So many of those that wait here were refused, and the code knows."""
+        self.accepted: set[str] = set()
+        attempt.growths.append(self)
 
     async def start(self) -> Any:
         """Accept all that was added, in one commit; from then on it can be added to once more."""
+        names = tuple(self._members)
         await self._attempt.call(self._grow())
+        self.accepted.update(names)
 
     @property
     def sync(self) -> Any:
@@ -46,16 +53,22 @@ class Growth(Flow):
         return _SyncGrowth(self)
 
     def grow_from_thread(self) -> None:
+        names = tuple(self._members)
         self._attempt.call_from_thread(self._grow())
+        self.accepted.update(names)
 
     def _grow(self) -> Grow:
+        self._tried = len(self._members)
         if not self._members:
             raise InvalidFlow("nothing was added to the flow")
         if len(self._members) > limits.FLOW_GROWTH_MAX:
             most = limits.FLOW_GROWTH_MAX
             raise LimitExceeded("growth of a flow", actual=len(self._members), limit=most, unit="members at once")
         edges = {name: tuple(member.upstreams) or (self._own_name,) for name, member in self._members.items()}
-        self._check_edges({self._own_name: (), **edges})
+        # What it added before waits for its end, so that none of it can have ended.
+        before = set[str]().union(*(growth.accepted for growth in self._attempt.growths))
+        known = dict.fromkeys((self._own_name, *before), tuple[str, ...]())
+        self._check_edges({**known, **edges})
         members = [
             self.built_member(member, position, edges[name])
             for position, (name, member) in enumerate(self._members.items(), start=limits.FLOW_MEMBERS_MAX)
@@ -63,21 +76,29 @@ class Growth(Flow):
         if len(chunks(members)) > 1:
             most = limits.CHANGES_MAX_WRITES
             raise LimitExceeded("growth of a flow", actual=most + 1, limit=most, unit="records at once")
-        self._members = {}
+        self._members, self._tried = {}, 0
         return Grow(self.id, members)
 
+    def left_undone(self) -> InvalidFlow | None:
+        left = list(self._members)[self._tried :]
+        if not left:
+            return None
+        names = ", ".join(map(repr, left))
+        return InvalidFlow(f"added to flow {self.id!r} and never accepted: {names}: growth.start() was not called")
+
     def _check_join(self, name: str, upstreams: tuple[str, ...]) -> None:
-        if name != self._own_name:
+        if name in self._members:
             super()._check_join(name, upstreams)
 
     def _check_name(self, name: str) -> None:
-        if name == self._own_name:
+        if name == self._own_name or any(name in growth.accepted for growth in self._attempt.growths):
             raise InvalidFlow(f"flow {self.id!r} has two members {name!r}")
         super()._check_name(name)
 
     def _own(self, workflow: Workflow[Any, Any]) -> Workflow[Any, Any]:
         if not isinstance(cast("object", workflow), Workflow):
             raise InvalidFlow(f"a member of a flow is a workflow, not {workflow!r}")
+        check_own(workflow.app, self._attempt, f"workflow {workflow.name!r}")
         return workflow
 
 

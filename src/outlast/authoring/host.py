@@ -6,11 +6,13 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from outlast.codec.values import Values
+from outlast.errors import InvalidInput
 from outlast.runtime.entropy import Entropy
 
 if TYPE_CHECKING:
     from outlast.authoring.workflow import Workflow
     from outlast.client.client import Client
+    from outlast.runtime.attempt import LiveAttempt
 
 T = TypeVar("T")
 
@@ -36,3 +38,10 @@ class Host(Protocol):
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run async work for code that has no event loop; `WrongPlace` on a loop's thread."""
         ...
+
+
+def check_own(app: Host, attempt: LiveAttempt, what: str) -> None:
+    """That the running code is of the same app: workers of this one would not know the other's workflow, and it would
+    be waited for in vain."""
+    if app.values is not attempt.parts.values:
+        raise InvalidInput(f"{what} belongs to another app than the workflow that starts it")

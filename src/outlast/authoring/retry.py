@@ -9,6 +9,8 @@ from outlast.errors import InvalidInput
 from outlast.model.duration import Duration, to_ms
 from outlast.model.retry import RetryPolicy
 
+MAX_DELAY_MS = 60_000
+
 
 def _is_number(value: object, kinds: Any) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool)
@@ -22,14 +24,14 @@ def _is_error(kind: object) -> bool:
 class Retry:
     """When to try again, and which errors make it pointless.
 
-    At most `max_attempts` tries; between them `initial`, growing by `backoff` up to `max_delay`, of which the part
-    `jitter` is random. Errors of the types in `fatal` are not retried.
+    At most `max_attempts` tries; between them `initial`, growing by `backoff` up to `max_delay` (a minute, or `initial`
+    if that is longer), of which the part `jitter` is random. Errors of the types in `fatal` are not retried.
     """
 
     max_attempts: int = 3
     initial: Duration = "1s"
     backoff: float = 2.0
-    max_delay: Duration = "1m"
+    max_delay: Duration | None = None
     jitter: float = 0.25
     fatal: tuple[type[Exception], ...] = ()
 
@@ -45,11 +47,16 @@ class Retry:
         self.policy()
 
     def policy(self) -> RetryPolicy:
+        initial_ms = to_ms(self.initial, what="initial")
+        if self.max_delay is None:
+            max_delay_ms = max(initial_ms, MAX_DELAY_MS)  # nobody who says "1h" means a minute
+        else:
+            max_delay_ms = to_ms(self.max_delay, what="max_delay")
         return RetryPolicy(
             max_attempts=self.max_attempts,
-            initial_ms=to_ms(self.initial, what="initial"),
+            initial_ms=initial_ms,
             backoff=self.backoff,
-            max_delay_ms=to_ms(self.max_delay, what="max_delay"),
+            max_delay_ms=max_delay_ms,
             jitter=self.jitter,
         )
 

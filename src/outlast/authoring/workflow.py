@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 
 from outlast import limits
 from outlast.authoring.callables import check_callable, default_name, is_async
-from outlast.authoring.host import Host
+from outlast.authoring.host import Host, check_own
 from outlast.authoring.options import Options, StartOptions, parse_lasting, parse_options, parse_requires
 from outlast.authoring.retry import Retry, check_retry
 from outlast.authoring.signature import patches_in, signature_of
@@ -181,6 +181,7 @@ class Workflow(Generic[P, R]):
         return attempt_var.get()
 
     def child(self, attempt: LiveAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartChild:
+        check_own(self.app, attempt, f"workflow {self.name!r}")
         given = self._start_options
         fact = self.fact(args, kwargs, namespace=attempt.execution.namespace)
         return StartChild(

@@ -16,8 +16,8 @@ async def resolve(
     id: Id = None,
     name: Annotated[str | None, Parameter(help="The deferred's name; not with --token.")] = None,
     /,
+    value: Annotated[str | None, Parameter(help="JSON, such as true.")] = None,
     *,
-    value: Annotated[str, Parameter(help="JSON, such as true.")] = "null",
     reject: Annotated[str | None, Parameter(help="Let it raise DeferredRejected with this message instead.")] = None,
     token: Annotated[str | None, Parameter(help="The token of the deferred, instead of its name.")] = None,
     context: ContextArgument,
@@ -25,11 +25,13 @@ async def resolve(
     """Resolve (or reject) a deferred that an execution waits for. The first resolution stands.
 
     Examples:
-      outlast resolve order-42 approval --value true
+      outlast resolve order-42 approval true
       outlast resolve order-42 approval --reject "too expensive"
       outlast resolve --token ol1.k1.… --value true
     """
-    data = given_value(value)
+    if value is not None and reject is not None:
+        raise Failed("a deferred is resolved with a value or rejected with a message, not both")
+    data = None if value is None else given_value(value)
     if token is not None:
         if id is not None or name is not None:
             raise Failed("a token names the execution and the deferred: leave both out")

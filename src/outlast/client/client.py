@@ -48,8 +48,8 @@ from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
+from outlast.model.event import CANCEL, Event
 from outlast.model.execution import Execution
-from outlast.model.journal import UNWIND, JournalEntry
 from outlast.model.names import check_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
@@ -59,6 +59,7 @@ from outlast.runtime.fast_path import FastPath
 from outlast.runtime.inquiry import Inquiries
 from outlast.runtime.journal import journal_of
 from outlast.runtime.purging import purge_ended_flows
+from outlast.runtime.retrying import runs_again, was_undone
 from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Joined, Joining, Query
@@ -215,7 +216,8 @@ class Client:
                 assert end.value is not None
                 return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
-                raise ExecutionCancelled(f"execution {execution_id!r} was cancelled")
+                why = await self._cancelled_because(execution_id)
+                raise ExecutionCancelled(f"execution {execution_id!r} was cancelled" + (f": {why}" if why else ""))
             case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
             case Status.SKIPPED:
@@ -224,6 +226,11 @@ class Client:
                 assert end.value is not None
                 failure = decode_failure(self._values.unseal(end.value))
                 raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
+
+    async def _cancelled_because(self, execution_id: str) -> str:
+        """The reason that was given with the cancel that ended it, the newest one."""
+        asked = await self._engine.store.scan(Event.KIND, (self.namespace, execution_id, CANCEL))
+        return (asked[-1].value or b"").decode(errors="replace") if asked and isinstance(asked[-1], Event) else ""
 
     # ---- looking --------------------------------------------------------------------------------------------------
 
@@ -256,8 +263,20 @@ class Client:
             elif execution.status.terminal:
                 return
             else:
-                await self._engine.timing.sleep(pause_s)
+                await self._pause(execution_id, pause_s, still=pause_s > FRAMES_POLL_S[0])
                 pause_s = min(pause_s * 2, FRAMES_POLL_S[1])
+
+    async def _pause(self, execution_id: str, pause_s: float, *, still: bool) -> None:
+        """Between two looks at what may still come."""
+        in_vain: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        pause = asyncio.ensure_future(self._engine.timing.beat(pause_s))
+        try:
+            with self.waiters.beside((self.namespace, execution_id), in_vain, still=still):
+                await asyncio.wait((pause, in_vain), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pause.cancel()
+        if in_vain.done():
+            in_vain.result()
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
@@ -439,30 +458,20 @@ class Client:
 
     async def _retry_of(self, execution: Execution) -> facts.Retry:
         """The retry, once all but so much as it can take has left the journal."""
-        if execution.unwinds and any(entry.op == UNWIND for entry in await journal_of(self._engine.store, execution)):
+        store = self._engine.store
+        if await was_undone(store, execution):
             raise ExecutionRefused(
                 execution.id,
                 Code.NOT_ALLOWED,
                 "its undos have run, so what it did is taken back; start it anew, with if_exists='restart'",
             )
-        ahead, last = superseding.parts(await self._superseded_by_retry(execution))
+        ahead, last = superseding.parts(await runs_again(store, self._values, execution))
         for entries in ahead:
             fact = facts.Supersede(change_id=self._new_id(), epoch=execution.epoch, entries=entries)
             told = await self._engine.tell(self.namespace, execution.id, fact)
             if told.refusal is not None:
                 break  # it is not what it was: so says the answer to the retry
         return facts.Retry(change_id=self._new_id(), supersedes=last, seen_epoch=execution.epoch)
-
-    async def _superseded_by_retry(self, execution: Execution) -> list[JournalEntry]:
-        if execution.status is Status.CANCELLED:
-            return superseding.cut_short(await journal_of(self._engine.store, execution))
-        if execution.status is not Status.FAILED:
-            return []
-        data = await self._payload(execution, Role.FAILURE)
-        if data is None:
-            raise ExecutionNotFound(execution.namespace, execution.id)  # purged meanwhile
-        places = superseding.places_in(decode_failure(self._values.unseal(data)).again)
-        return superseding.at_places(await journal_of(self._engine.store, execution), places) if places else []
 
     async def _retry_from(self, execution: Execution, from_step: str) -> None:
         if execution.status is Status.SUCCEEDED:

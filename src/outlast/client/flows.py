@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, get_args
 
 from outlast import limits
+from outlast.authoring.graph import in_order
 from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.client.info import moment, moment_or_none
@@ -23,7 +24,7 @@ from outlast.errors import (
     InvalidInput,
     UnknownWorkflow,
 )
-from outlast.machine.changes import Changes, Code, Refusal
+from outlast.machine.changes import Absent, Changes, Code, Refusal
 from outlast.machine.decide_flow import (
     FlowView,
     NewFlow,
@@ -64,6 +65,7 @@ PARALLEL = 8
 """So many chunks of a stage are under way at a time."""
 LOOK_DISTANCE_S = 0.02
 """Between two looks at flows that are waited for, when somebody rings all the time."""
+_log = logging.getLogger(__name__)
 
 
 class FlowClient:
@@ -125,9 +127,12 @@ class FlowClient:
         """The members, a bounded part at a time, then the word that opens the flow. Repeating it is harmless."""
         for begin in range(0, len(parts), PARALLEL):
             numbered = enumerate(parts[begin : begin + PARALLEL], start=begin)
-            await asyncio.gather(
+            verdicts = await asyncio.gather(
                 *(self._engine.commit(staged_members(partition, new, stage, number, part)) for number, part in numbered)
             )
+            for taken in [verdict.refused_by for verdict in verdicts if isinstance(verdict.refused_by, Absent)]:
+                # A child that outlived its parent: what is staged stays shut, and is purged.
+                raise FlowConflict(new.id, f"has a member whose id is taken ({taken.key})")
         lanes = lanes_of([piece.member for part in parts for piece in part])
         verdict = await self._engine.commit(opened(partition, new, stage, lanes))
         if not verdict.applied:
@@ -204,7 +209,8 @@ class FlowClient:
                     return summary
                 if self._looking is None:
                     self._looking = asyncio.create_task(self._look_for_ends(), name="outlast flows")
-                await future
+                with self._waiters.beside((self.namespace, flow_id), future):
+                    await future
             finally:
                 waiting.discard(future)
                 if not waiting and self._waiting.get(flow_id) is waiting:
@@ -229,7 +235,7 @@ class FlowClient:
                 if isinstance(error, Exception):
                     _log.warning("looking for the ends of flows failed, and is tried again: %s", error)
             await self._waiters.rung(rings)
-            await self._engine.timing.sleep(LOOK_DISTANCE_S)
+            await self._engine.timing.beat(LOOK_DISTANCE_S)
 
     def _shard(self, flow_id: str) -> str:
         store = self._engine.store
@@ -371,11 +377,17 @@ def critical_path(views: list[MemberView], now: int) -> tuple[str, ...]:
     """The way through the flow that everything waited for: from what ended last, or runs, up to whoever kept it."""
     ends = {view.execution.id: end for view in views if (end := _end_of(view.execution, now)) is not None}
     above = {view.execution.id: decode_ids(view.member.after) for view in views}
+    # Of those that ended in the same millisecond the last is the one that stands behind the others.
+    order = {one: place for place, one in enumerate(in_order(above))}
+
+    def last(some: Iterable[str]) -> str | None:
+        return max((one for one in some if one in ends), key=lambda one: (ends[one], order.get(one, 0)), default=None)
+
     path: list[str] = []
-    at = max(ends, key=lambda one: ends[one], default=None)
+    at = last(ends)
     while at is not None:
         path.append(_name(at))
-        at = max((one for one in above[at] if one in ends), key=lambda one: ends[one], default=None)
+        at = last(above[at])
     return tuple(reversed(path))
 
 

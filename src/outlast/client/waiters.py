@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -63,6 +64,7 @@ class Waiters:
         self._store = store
         self._timing: Timing = timing or LoopTiming()
         self._waiting: dict[Name, set[asyncio.Future[End | None]]] = {}
+        self._beside: list[tuple[Name, asyncio.Future[None]]] = []
         self._poll: asyncio.Task[None] | None = None
         self._sharded = store if isinstance(store, Sharded) else None
         self._looks: dict[str, asyncio.Task[bool]] = {}
@@ -177,6 +179,20 @@ class Waiters:
         finally:
             pause.cancel()
 
+    @contextmanager
+    def beside(self, name: Name, future: asyncio.Future[None], *, still: bool = False) -> Generator[None]:
+        """Somebody waits for more than an end (a flow's, a frame), and looks by himself. `future` fails if in vain.
+
+        `still`: who has looked once more, and found nothing new, did not begin to wait."""
+        place = (name, future)
+        self._beside.append(place)
+        if self.on_wait is not None and not still:
+            self.on_wait()
+        try:
+            yield
+        finally:
+            self._beside.remove(place)
+
     def _leave(self, name: Name, future: asyncio.Future[End | None]) -> None:
         waiting = self._waiting.get(name)
         if waiting is not None:
@@ -274,12 +290,13 @@ class Waiters:
 
     @property
     def awaited(self) -> list[Name]:
-        """Whose ends somebody waits for."""
-        return list(self._waiting)
+        """For whom somebody waits."""
+        return [*self._waiting, *(name for name, _ in self._beside)]
 
     def give_up(self, error: Exception) -> None:
         """Tell everybody who waits that it is in vain."""
-        for future in [future for waiting in self._waiting.values() for future in waiting]:
+        ends = [future for waiting in self._waiting.values() for future in waiting]
+        for future in (*ends, *(future for _, future in self._beside)):
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # its waiter may be busy with a look, and fail by that

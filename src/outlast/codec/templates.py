@@ -72,14 +72,14 @@ class Given(Struct, frozen=True):
 # ---- to bytes -----------------------------------------------------------------------------------------------------
 
 
-def encode_bound(value: object, what: str) -> tuple[bytes, list[Reference]]:
-    """An argument that may have placeholders in it, at any depth, as JSON; and the references that were found."""
-    found: list[Reference] = []
+def encode_bound(value: object, what: str) -> tuple[bytes, list[Placeholder]]:
+    """An argument that may have placeholders in it, at any depth, as JSON; and those that were found."""
+    found: list[Placeholder] = []
 
     def hook(unknown: Any) -> Any:
         if isinstance(unknown, Placeholder):
-            found.append(reference := reference_of(unknown))
-            return {MARK: reference}
+            found.append(unknown)
+            return {MARK: reference_of(unknown)}
         return to_plain(unknown)
 
     try:
@@ -170,13 +170,19 @@ def _at(output: Any, reference: Reference, what: str) -> Any:
     for part in reference.path:
         if output is None:
             return None
-        parts = msgspec.json.decode(output, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
         try:
-            output = parts[part]
-        except (KeyError, IndexError, TypeError) as error:
+            output = _part(output, part)
+        except (KeyError, IndexError, TypeError, msgspec.DecodeError) as error:
             upstream = reference.upstreams[0].rpartition("/")[2]
             raise CodecError(f"{what}: the output of {upstream!r} has no {part!r}") from error
     return output
+
+
+def _part(whole: msgspec.Raw, part: PathPart) -> msgspec.Raw:
+    """Of an object or a list; anything else has no parts. Numbers that are keys are text in JSON."""
+    kinds = dict[str, msgspec.Raw] | list[msgspec.Raw]
+    parts: dict[str, msgspec.Raw] | list[msgspec.Raw] = msgspec.json.decode(whole, type=kinds)
+    return parts[str(part)] if isinstance(parts, dict) else parts[cast("int", part)]
 
 
 def _failure(values: Values, upstream: str, given: Given | None, what: str) -> UpstreamFailure | None:

@@ -364,7 +364,7 @@ def stopped(view: FlowView, *, policy: CancelPolicy, reason: str, grace_ms: int,
     if flow.state is FlowState.REOPENING:
         return Refusal(Code.NOT_ALLOWED, "is being retried: cancel it when that is done")
     if summary.outcome is Status.CANCELLED or flow.state is FlowState.STOPPED:
-        return Refusal(Code.ALREADY, "was cancelled before")
+        return _stopped_before(flow, summary, policy)
     if summary.outcome is not None:
         return Refusal(Code.TERMINAL, f"has ended: it is {summary.outcome}")
     only = policy is CancelPolicy.FLOW_ONLY
@@ -393,6 +393,14 @@ def stopped(view: FlowView, *, policy: CancelPolicy, reason: str, grace_ms: int,
         writes=(Patch(flow.key, fields), *writes),
         rings=(HOME,),
     )
+
+
+def _stopped_before(flow: Flow, summary: Summary, policy: CancelPolicy) -> Refusal:
+    """The same again is the same. Another policy would have to do something else with members that are still open."""
+    all_ended = summary.outcome is not None and flow.policy is not CancelPolicy.FLOW_ONLY
+    if flow.policy is policy or all_ended:
+        return Refusal(Code.ALREADY, "was cancelled before")
+    return Refusal(Code.CONFLICT, f"was cancelled before, with policy {flow.policy}, and not with {policy}")
 
 
 def acknowledged(partition: int, member: Member, flow: Flow | None, change_id: str) -> Changes:

@@ -293,7 +293,8 @@ def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
         )
         return changes(view, execution, fact, [held_and_heard(execution, execution.inbox)], writes, HOME)
     if tries_again(execution, retryable=fact.retryable):
-        wait_ms = delay_ms(execution.retry_policy, failures, fact.jitter)
+        # What is cancelled is only tried again to undo what it did: that need not wait.
+        wait_ms = 0 if execution.cancel_requested else delay_ms(execution.retry_policy, failures, fact.jitter)
         return try_again(view, execution, fact, Outcome.FAILED, wait_ms=wait_ms, failure=fact.failure)
     writes = ended(
         view,

@@ -30,8 +30,10 @@ from outlast.machine.decide import decide
 from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
 from outlast.machine.parts import Fields, claim_gates, debt_of_end
+from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
+    Dependency,
     Edge,
     Flow,
     FlowState,
@@ -39,6 +41,7 @@ from outlast.model.flow import (
     Settled,
     Summary,
     decode_ids,
+    dependency_key,
     edge_key,
     encode_ids,
     whole_of,
@@ -50,6 +53,9 @@ from outlast.model.status import Reason, Status
 
 SIBLINGS_GRACE_MS = 2_000
 """So long the process that settled a join has to cancel what is no longer needed, before a reconciler does."""
+RECHECK_MS = 5_000
+"""A flow whose ends were counted, and that did not end by it, is looked at so long after the last of them: of ends that
+are written at once, one may be seen later than one that follows it, and then nobody counts it."""
 _COUNTS = {
     Status.SUCCEEDED: "succeeded",
     Status.FAILED: "failed",
@@ -321,6 +327,8 @@ def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], cha
         more = sum(edge.answer == status for edge in edges)
         if more:
             fields[name] = getattr(summary, name) + more
+    if summary.outcome is None:
+        fields["check_at"] = Now(RECHECK_MS)
     after = structs.replace(summary, **fields)
     if after.succeeded == summary.members and flow.state is FlowState.OPEN and summary.outcome is None:
         return _ended(partition, flow, summary, Status.SUCCEEDED, change_id, fields)
@@ -410,15 +418,33 @@ def forgotten(view: MemberView, edges: Sequence[Edge], *, change_id: str) -> Cha
     )
 
 
-def reopened(view: MemberView, edges: Sequence[Edge], *, change_id: str) -> Changes | None:
+def reopened(
+    view: MemberView,
+    edges: Sequence[Edge],
+    *,
+    change_id: str,
+    supersedes: tuple[EntryKey, ...] = (),
+    anew: bytes | None = None,
+    turn: str | None = None,
+) -> Changes | None:
     """A member of a flow that is retried: opened again unless it succeeded, waiting for the upstreams that did not;
-    None if there is nothing to do. `edges` are the answers that it has."""
+    None if there is nothing to do. `edges` are the answers that it has; `supersedes` and `anew` say what of its journal
+    runs again, or with which input it begins anew, as `facts.Retry` has it. One that only waits for its `turn` waits
+    for this one now."""
     execution, member = view.execution, view.member
     if execution.status is Status.SUCCEEDED or not execution.status.terminal:
         return None
     # What was allowed to run keeps its input, and runs at once.
-    again = execution.status is Status.SKIPPED or (member.settled is Settled.OPEN and member.upstreams > 0)
-    retry = facts.Retry(change_id=change_id, with_flow=True, waits_again=again)
+    waited = execution.status is Status.SKIPPED or (member.settled is Settled.OPEN and member.upstreams > 0)
+    again = waited or turn is not None
+    retry = facts.Retry(
+        change_id=change_id,
+        supersedes=supersedes,
+        seen_epoch=execution.epoch,
+        with_flow=True,
+        waits_again=again,
+        anew=anew,
+    )
     answer = decide(View(view.partition, execution), retry, 0)
     assert not isinstance(answer, Refusal), "it has ended, and may be retried"
     fields: Fields = {"siblings_at": None, "acknowledged": False, "change_id": change_id}
@@ -426,10 +452,24 @@ def reopened(view: MemberView, edges: Sequence[Edge], *, change_id: str) -> Chan
     if again:
         # Counted anew from the beginning: what succeeded has answered, the others will.
         fields |= {"answered": 0, "succeeded": 0, "drained": "", "settled": Settled.OPEN}
-        gone = [edge for edge in edges if edge.answer != Status.SUCCEEDED]
+        gone = [edge for edge in edges if turn is not None or edge.answer != Status.SUCCEEDED]
+    moved = [] if turn is None else _moved_behind(member, turn, change_id)
+    if turn is not None:
+        fields["after"] = encode_ids((turn,))
     own = edge_key(execution.namespace, whole_of(member.flow), execution.id)
     return structs.replace(
         answer,
         guards=(*answer.guards, _as_counted(member)),
-        writes=(*answer.writes, Patch(member.key, fields), *(Delete(edge.key) for edge in gone), Delete(own)),
+        writes=(*answer.writes, Patch(member.key, fields), *(Delete(edge.key) for edge in gone), Delete(own), *moved),
     )
+
+
+def _moved_behind(member: Member, upstream: str, change_id: str) -> list[Write]:
+    """Its one edge comes from another."""
+    namespace, [before] = member.namespace, decode_ids(member.after)
+    if before == upstream:
+        return []
+    edge = Dependency(
+        namespace=namespace, execution=upstream, downstream=member.execution, alone=True, change_id=change_id
+    )
+    return [Delete(dependency_key(namespace, before, member.execution)), Insert(edge)]

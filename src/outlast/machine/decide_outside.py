@@ -20,6 +20,7 @@ from outlast.model.attempt import Outcome
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.execution import Execution, suspect_route
+from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
 
@@ -85,8 +86,8 @@ def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes | Refu
         return Refusal(Code.NOT_ALLOWED, f"is a member of flow {execution.flow!r}, and is retried with it")
     if fact.seen_epoch not in (None, execution.epoch):
         return Refusal(Code.CONFLICT, "has run again since it was looked at")
-    never_ran = execution.status is Status.SKIPPED or (fact.waits_again and not execution.unwinds)
-    waits = Reason.DEPENDENCIES if never_ran else ""
+    has_begun = execution.unwinds and fact.anew is None
+    waits = Reason.DEPENDENCIES if execution.status is Status.SKIPPED or (fact.waits_again and not has_begun) else ""
     fields: Fields = {
         **runnable(execution, waits=waits),
         **REOPENED,
@@ -97,9 +98,27 @@ def retry(view: View, execution: Execution, fact: facts.Retry) -> Changes | Refu
         "deadline_at": None if execution.deadline_ms is None else Now(execution.deadline_ms),
         "change_id": fact.change_id,
     }
+    if fact.anew is not None:
+        # What it did is taken back: it begins as if it had never run.
+        fields |= {"unwinds": False, "journal_generation": execution.generation + 1}
     writes: list[Write] = [Patch(execution.key, fields), *inbox_record(execution, fact, event.RETRY)]
+    if fact.anew is not None:
+        writes.append(_begins_with(execution, fact, fact.anew))
     writes += superseded(execution, fact.supersedes)
     return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, fields["status"]))
+
+
+def _begins_with(execution: Execution, fact: facts.Retry, value: bytes) -> Write:
+    return Insert(
+        Payload(
+            namespace=execution.namespace,
+            execution=execution.id,
+            generation=execution.generation + 1,
+            role=Role.INPUT,
+            value=value,
+            change_id=fact.change_id,
+        )
+    )
 
 
 def supersede(view: View, execution: Execution, fact: facts.Supersede) -> Changes:

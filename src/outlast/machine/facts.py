@@ -167,7 +167,9 @@ class Retry(Fact, frozen=True, kw_only=True):
     with_flow: bool = False
     """Said of a member when its whole flow is retried; by itself it is not, because others have its answer."""
     waits_again: bool = False
-    """… and it has not run yet: it waits for its dependencies."""
+    """… and it has not run yet, or not in its turn: it waits for its dependencies."""
+    anew: bytes | None = None
+    """… or its undos have run: it begins with this input and an empty journal."""
 
 
 class Supersede(Fact, frozen=True, kw_only=True):

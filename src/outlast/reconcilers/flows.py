@@ -12,8 +12,7 @@ import logging
 from outlast.errors import CorruptState
 from outlast.machine.changes import Changes, Matches, Patch
 from outlast.machine.decide_flow import CHECK_MS, DEPEND_MS
-from outlast.machine.decide_member import Ended, answered_edge, recounted, waits
-from outlast.model.execution import Execution, execution_key
+from outlast.machine.decide_member import answered_edge, recounted, waits
 from outlast.model.flow import (
     Dependency,
     Edge,
@@ -21,10 +20,9 @@ from outlast.model.flow import (
     Member,
     Summary,
     decode_ids,
-    edge_key,
     whole_of,
 )
-from outlast.model.record import Key, Now, Record
+from outlast.model.record import Now, Record
 from outlast.runtime.engine import Engine
 from outlast.runtime.purging import purge_flow
 from outlast.runtime.stopping import CYCLE_MAX, cancel_members
@@ -47,7 +45,7 @@ async def resolve_dependencies(engine: Engine, record: Record) -> bool:
     for view in await engine.flows.views(partition, record.namespace, ids):
         if not waits(view):
             continue
-        missing = await _unanswered(engine, record.namespace, view.execution.id, decode_ids(view.member.after))
+        missing = await engine.flows.unanswered(record.namespace, view.execution.id, decode_ids(view.member.after))
         answers = [answered_edge(partition, end, view.execution.id) for end in missing]
         await asyncio.gather(*(engine.group.commit(answer) for answer in answers))
         advanced = await engine.flows.advance(record.namespace, view.execution.id)
@@ -65,7 +63,7 @@ async def summarize(engine: Engine, record: Record) -> bool:
     place = f"summary {record.namespace} {record.id}"
     ids, more = await _next_page(engine, record, place)
     partition, whole = engine.partition_of(record), whole_of(record.id)
-    missing = await _unanswered(engine, record.namespace, whole, tuple(ids))
+    missing = await engine.flows.unanswered(record.namespace, whole, tuple(ids))
     answers = [answered_edge(partition, end, whole) for end in missing]
     await asyncio.gather(*(engine.group.commit(answer) for answer in answers))
     before = await _summary(engine, record)
@@ -117,23 +115,6 @@ async def _next_page(engine: Engine, summary: Summary, place: str) -> tuple[list
     else:
         engine.places.pop(place, None)
     return [one.downstream for one in page if isinstance(one, Dependency)], more
-
-
-async def _unanswered(engine: Engine, namespace: str, execution_id: str, upstreams: tuple[str, ...]) -> list[Ended]:
-    """The upstreams that have ended, and whose edge has no answer."""
-    missing: list[Ended] = []
-    for begin in range(0, len(upstreams), PAGE):
-        some = upstreams[begin : begin + PAGE]
-        keys: list[Key] = [edge_key(namespace, execution_id, upstream) for upstream in some]
-        answers = await engine.store.load(keys)
-        silent = [one for one, answer in zip(some, answers, strict=True) if answer is None]
-        found = await engine.store.load([execution_key(namespace, one) for one in silent]) if silent else []
-        missing += [
-            Ended(namespace, one.id, one.status, one.generation)
-            for one in found
-            if isinstance(one, Execution) and one.status.terminal
-        ]
-    return missing
 
 
 async def _summary(engine: Engine, record: Summary) -> Summary | None:

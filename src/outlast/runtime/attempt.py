@@ -42,6 +42,7 @@ from outlast.runtime.family import suspended_for_children
 from outlast.runtime.lease import Lease
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
+from outlast.runtime.operations.grow import Growing
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -60,11 +61,15 @@ _log = logging.getLogger(__name__)
 
 
 class LiveAttempt:
-    """`ending = await LiveAttempt(parts, claimed, workflow).run()`."""
+    """`ending = await LiveAttempt(parts, claimed, workflow, leaves=freed).run()`."""
 
-    def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
+    def __init__(
+        self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition, *, leaves: Callable[[], None]
+    ) -> None:
+        """`leaves` is called when its code has ended, and only its end is on its way to the store."""
         self.parts = parts
-        self.lease = Lease(parts, claimed.execution, heard=self.hear, began_at=claimed.began_at)
+        self._leaves = leaves
+        self.lease = Lease(parts, claimed, heard=self.hear)
         self.replay = Replay()
         self._input = claimed.input
         self.workflow = workflow
@@ -99,6 +104,8 @@ class LiveAttempt:
         self.unwinding = Unwinding(self)
         self.random: dict[str, Random] = {}
         """The random numbers of each branch of the code."""
+        self.growths: list[Growing] = []
+        """What the code adds to its flow."""
 
     @property
     def execution(self) -> Execution:
@@ -151,6 +158,7 @@ class LiveAttempt:
             await self.asked.settled()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
+        self._leaves()
         await self._commit(ending)
         await self._settle_errands()
         self._let_go()
@@ -307,7 +315,8 @@ class LiveAttempt:
     def _stuck_replay(self, entry: JournalEntry) -> bool:
         """The journal's next operation was not called. If nothing else can make the code call it, it never will be."""
         if not self._code.can_move:
-            actual = self._held[0] if self._held else None
+            # What was called last may be recorded as well, but further down: the code does things in another order.
+            actual = self._held[0] if self._held else next(reversed(self._outstanding.values()), None)
             self._diverge(
                 entry,
                 str(actual) if actual else "nothing",

@@ -266,6 +266,21 @@ class Flows:
         found = await self._engine.store.scan(Edge.KIND, (namespace, execution_id), after=after, limit=EDGES)
         return [record for record in found if isinstance(record, Edge)]
 
+    async def unanswered(self, namespace: str, execution_id: str, upstreams: tuple[str, ...]) -> list[Ended]:
+        """The upstreams that have ended, and whose edge has no answer."""
+        missing: list[Ended] = []
+        for begin in range(0, len(upstreams), PAGE):
+            some = upstreams[begin : begin + PAGE]
+            answers = await self._engine.store.load([edge_key(namespace, execution_id, one) for one in some])
+            silent = [one for one, answer in zip(some, answers, strict=True) if answer is None]
+            found = await self._load([execution_key(namespace, one) for one in silent])
+            missing += [
+                Ended(namespace, one.id, one.status, one.generation)
+                for one in found
+                if isinstance(one, Execution) and one.status.terminal
+            ]
+        return missing
+
     async def views(self, partition: int, namespace: str, ids: list[str], seen: Seen | None = None) -> list[MemberView]:
         keys = [key for one in ids for key in (execution_key(namespace, one), member_key(namespace, one))]
         found = await self._load(keys, seen)
@@ -301,16 +316,12 @@ class Flows:
 
     async def _needed(self, namespace: str, upstream: str) -> bool:
         """Whether another member still waits for it."""
-        return await self._has_downstream(namespace, upstream, Settled.OPEN)
-
-    async def _has_downstream(self, namespace: str, upstream: str, settled: Settled) -> bool:
-        """Whether a member behind it stands so."""
         after: Key | None = None
         while True:
             page = await self._engine.store.scan(Dependency.KIND, (namespace, upstream), after=after, limit=PAGE)
             keys = [member_key(namespace, one.downstream) for one in page if isinstance(one, Dependency)]
             for record in await self._load(keys):
-                if isinstance(record, Member) and record.settled is settled:
+                if isinstance(record, Member) and record.settled is Settled.OPEN:
                     return True
             if len(page) < PAGE:
                 return False
@@ -335,7 +346,7 @@ class Flows:
             edges = await self._edges(namespace, whole_of(flow_id), summary.drained)
             change_id = engine.entropy.new_id()
             changes = tallied(partition, flow, summary, edges, change_id)
-            if changes is None and summary.ended == summary.members:
+            if changes is None and summary.ended == summary.members and summary.outcome is None:
                 made_up_for = await self._made_up_for(namespace, flow_id)
                 changes = finished(partition, flow, summary, made_up_for=made_up_for, change_id=change_id)
             if changes is None:
@@ -347,18 +358,18 @@ class Flows:
         raise StoreUnavailable(f"flow {flow_id!r} changed {LOOKS_MAX:,} times while its ends were counted")
 
     async def _made_up_for(self, namespace: str, flow_id: str) -> bool:
-        """Whether for each member that did not succeed there is one behind it whose join was satisfied all the same."""
-        async for ids in self.roster(namespace, flow_id):
-            executions = await self._load([execution_key(namespace, one) for one in ids])
-            for execution in executions:
-                succeeded = isinstance(execution, Execution) and execution.status is Status.SUCCEEDED
-                if execution is not None and not succeeded and not await self._is_made_up_for(execution):
-                    return False
-        return True
-
-    async def _is_made_up_for(self, execution: Record) -> bool:
-        assert isinstance(execution, Execution)
-        return await self._has_downstream(execution.namespace, execution.id, Settled.SATISFIED)
+        """Whether behind each member that did not succeed there is one whose join was satisfied all the same, perhaps
+        behind others that never ran: as each of those must be made up for too, it is enough to look one step behind."""
+        partition = self._partition(namespace, flow_id)
+        unsuccessful, covered = set[str](), set[str]()
+        async for page in self.roster(namespace, flow_id):
+            for view in await self.views(partition, namespace, page):
+                status, settled = view.execution.status, view.member.settled
+                if status is not Status.SUCCEEDED:
+                    unsuccessful.add(view.execution.id)
+                if status is Status.SKIPPED or settled is not Settled.IMPOSSIBLE:
+                    covered.update(decode_ids(view.member.after))
+        return unsuccessful <= covered
 
     async def roster(self, namespace: str, flow_id: str) -> AsyncIterator[list[str]]:
         """The ids of a flow's members, a page at a time."""

@@ -74,7 +74,7 @@ class GroupCommit:
         if line.pump is None:
             # Asked once per pump and not per change: in Python 3.11 it costs a system call.
             self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)  # a call less than `create_future`
         line.waiting.append((changes, future, timed))
         if line.pump is None:
             line.pump = self._loop.create_task(self._drain(line), name="outlast group commit")

@@ -17,4 +17,8 @@ async def journal_of(store: Store, e: Execution) -> list[JournalEntry]:
         page = await store.scan(JournalEntry.KIND, prefix, after=after, limit=PAGE)
         entries += [entry for entry in page if isinstance(entry, JournalEntry)]
         if len(page) < PAGE:
-            return sorted(entries, key=lambda entry: entry.position)
+            return in_order(entries)
+
+
+def in_order(entries: list[JournalEntry]) -> list[JournalEntry]:
+    return sorted(entries, key=lambda entry: entry.position)

@@ -27,10 +27,10 @@ from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
-from outlast.runtime.journal import journal_of
+from outlast.runtime.journal import in_order, journal_of
 from outlast.runtime.operation import Outcome
 from outlast.runtime.parts import Parts
-from outlast.store.port import Body, Transacted, Transacting, Verdict
+from outlast.store.port import EARLY_EVENTS, Body, ClaimedExecution, Transacted, Transacting, Verdict
 
 _log = logging.getLogger(__name__)
 
@@ -45,10 +45,8 @@ def _ignored(inbox: int) -> None:
 
 
 class Lease:
-    def __init__(
-        self, parts: Parts, execution: Execution, *, heard: Callable[[int], None], began_at: int | None = None
-    ) -> None:
-        self.execution = execution
+    def __init__(self, parts: Parts, claimed: ClaimedExecution, *, heard: Callable[[int], None]) -> None:
+        execution = self.execution = claimed.execution
         self._parts = parts
         self._heard = heard
         self._entries = 0
@@ -56,10 +54,14 @@ class Lease:
         self._open: set[int] = set()
         """Places that were taken, and have no outcome yet."""
         self._turns: list[asyncio.Future[None]] = []
-        self._began_unknown = began_at is None
-        self.began_at = began_at or settled(execution.claimed_at) or 0
+        self._began_unknown = claimed.began_at is None
+        self.began_at = claimed.began_at or settled(execution.claimed_at) or 0
         """When the code first began: the clock of every replay begins there."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
+        self._known = claimed.journal
+        """All that was recorded when it was claimed, until somebody asks."""
+        self.early = claimed.events
+        """Of the events that were there before the code went on, the first ones: most often it waits for one."""
 
     def let_go(self) -> None:
         """Nobody listens any more."""
@@ -72,20 +74,33 @@ class Lease:
         e = self.execution
         if not e.resumed and e.generation == 1:
             return []  # nobody has run it before
-        entries = await (self._recorded_and_begun() if self._began_unknown else self.recorded())
+        known, self._known = self._known, None
+        if known is not None:
+            entries = in_order(known)
+            await self._look_when_it_began()
+        else:
+            looks = asyncio.gather(self.recorded(), self._first_events(), self._look_when_it_began())
+            entries, self.early, _ = await looks
         if entries:
             self._entries = entries[-1].position + 1
             self.began_at = min(self.began_at, settled(entries[0].recorded_at) or 0)  # a copied journal is older
         return entries
 
-    async def _recorded_and_begun(self) -> list[JournalEntry]:
-        """Two looks, one round trip: whoever was sent something waits for both."""
+    # All looks in one round trip: whoever was sent something waits for them.
+
+    async def _look_when_it_began(self) -> None:
+        if self._began_unknown:
+            e = self.execution
+            [first] = await self._parts.engine.store.load([attempt_key(e.namespace, e.id, e.journal_generation, 1)])
+            if isinstance(first, Attempt):
+                self.began_at = settled(first.started_at) or self.began_at
+
+    async def _first_events(self) -> list[Event]:
         e = self.execution
-        begun = attempt_key(e.namespace, e.id, e.journal_generation, 1)
-        [first], entries = await asyncio.gather(self._parts.engine.store.load([begun]), self.recorded())
-        if isinstance(first, Attempt):
-            self.began_at = settled(first.started_at) or self.began_at
-        return entries
+        if e.inbox == 0:
+            return []
+        found = await self._parts.engine.store.scan(Event.KIND, (e.namespace, e.id), limit=EARLY_EVENTS)
+        return [event for event in found if isinstance(event, Event)]
 
     async def recorded(self) -> list[JournalEntry]:
         """As `journal`, looked up whatever is known."""

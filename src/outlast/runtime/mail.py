@@ -57,6 +57,10 @@ class Mail:
 
     async def event(self, name: str, until: int | None) -> Event | None:
         """Take the oldest event of a name that is left, unless it was sent after `until`."""
+        early = self._early(name, until)
+        if early is not None:
+            self._taken.add(early.key)
+            return early
         prefix = (self._lease.execution.namespace, self.execution_id, name)
         after = self._read_to.get(name)
         while True:
@@ -75,8 +79,17 @@ class Mail:
             if len(page) < PAGE:
                 return None
 
+    def _early(self, name: str, until: int | None) -> Event | None:
+        """The same of those that were read with the journal. Each is given once: what they do not know is looked up."""
+        for event in self._lease.early:
+            if event.name == name and not event.consumed and (until is None or (settled(event.sent_at) or 0) <= until):
+                self._lease.early.remove(event)
+                return event
+        return None
+
     def put_back(self, name: str, dedup: str) -> None:
-        """It was taken, and nobody received it."""
+        """It was taken, and nobody received it. From now on all are looked up: this one may stand before the others."""
+        self._lease.early.clear()
         execution = self._lease.execution
         self._taken.discard(event_key(execution.namespace, execution.id, name, dedup))
 

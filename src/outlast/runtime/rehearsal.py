@@ -101,8 +101,8 @@ def place_of(workflow: WorkflowDefinition) -> str:
 
 class Rehearsal(LiveAttempt):
     def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
-        super().__init__(parts, claimed, workflow)
-        self.lease = _NothingWritten(parts, claimed.execution, heard=self.hear)
+        super().__init__(parts, claimed, workflow, leaves=lambda: None)
+        self.lease = _NothingWritten(parts, claimed, heard=self.hear)
         self.stream = _Silence(self)
         self.asked = _NobodyAnswered(self)
         self.unwinding = _NothingUndone(self)

@@ -9,15 +9,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from outlast import limits
-from outlast.machine import decide_member
+from outlast.errors import StoreUnavailable
+from outlast.machine import decide_member, facts, superseding
 from outlast.machine.changes import lane_channel
 from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
-from outlast.model.flow import Edge, FlowState
+from outlast.machine.superseding import EntryKey
+from outlast.model.execution import Execution
+from outlast.model.flow import Edge, FlowState, OnFailure, OnSatisfied, decode_ids
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
+from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
+from outlast.runtime.retrying import runs_again, was_undone
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -36,9 +43,11 @@ async def reopen_members(engine: Engine, delivery: Delivery) -> bool:
         return False  # somebody else did it
     lanes: dict[str, None] = {}
     ids: list[str] = []
+    plan = await _planned(engine, partition, namespace, flow_id)
     async for page in engine.flows.roster(namespace, flow_id):
         views = await engine.flows.views(partition, namespace, page)
-        await asyncio.gather(*(_reopen(engine, view) for view in views))
+        again = [view for view in views if view.execution.id not in plan.spared]
+        await asyncio.gather(*(_reopen(engine, view, plan.turns.get(view.execution.id)) for view in again))
         lanes.update(dict.fromkeys(lane_channel(namespace, view.execution.lane) for view in views))
         ids += page
     view = FlowView(partition, flow, summary)
@@ -49,12 +58,56 @@ async def reopen_members(engine: Engine, delivery: Delivery) -> bool:
     for begin in range(0, len(ids), limits.LOAD_MAX_KEYS // 2):
         some = ids[begin : begin + limits.LOAD_MAX_KEYS // 2]
         waiting = [view for view in await engine.flows.views(partition, namespace, some) if decide_member.waits(view)]
-        await asyncio.gather(*(engine.flows.advance(namespace, view.execution.id) for view in waiting))
+        await asyncio.gather(*(_answered_again(engine, view) for view in waiting))
     await engine.flows.tally(namespace, flow_id)
     return True
 
 
-async def _reopen(engine: Engine, view: MemberView) -> None:
+async def _answered_again(engine: Engine, view: MemberView) -> None:
+    """An upstream that succeeded while the flow was stopped has told nobody yet."""
+    e, flows = view.execution, engine.flows
+    ended = await flows.unanswered(e.namespace, e.id, decode_ids(view.member.after))
+    answers = [decide_member.answered_edge(view.partition, one, e.id) for one in ended]
+    await asyncio.gather(*(engine.group.commit(answer) for answer in answers))
+    await flows.advance(e.namespace, e.id)
+
+
+class Plan(Struct):
+    """What one member alone does not show."""
+
+    turns: dict[str, str] = {}
+    """Of the members that only wait for their turn, behind whom each has it now: the next one above that runs again,
+    too. So no more of them run at once than before."""
+    spared: set[str] = set()
+    """Those that were cancelled because nobody needed them any more, and nobody does."""
+
+
+async def _planned(engine: Engine, partition: int, namespace: str, flow_id: str) -> Plan:
+    before: dict[str, str] = {}
+    again, needed, cancelled, unneeded = set[str](), set[str](), set[str](), set[str]()
+    async for page in engine.flows.roster(namespace, flow_id):
+        for view in await engine.flows.views(partition, namespace, page):
+            status, member, one = view.execution.status, view.member, view.execution.id
+            if status is Status.CANCELLED:
+                cancelled.add(one)
+            if status is not Status.SUCCEEDED:
+                again.add(one)
+                needed.update(decode_ids(member.after))
+            elif member.on_satisfied is OnSatisfied.CANCEL_REMAINING:
+                unneeded.update(decode_ids(member.after))
+            if member.on_failure is OnFailure.TURN:
+                [before[one]] = decode_ids(member.after)
+    plan = Plan(spared=(cancelled & unneeded) - needed)
+    for one in again & before.keys():
+        above = before[one]
+        while above not in again and above in before:
+            above = before[above]
+        if above in again:
+            plan.turns[one] = above
+    return plan
+
+
+async def _reopen(engine: Engine, view: MemberView, turn: str | None) -> None:
     """Looked at again if somebody was faster; repeating it finds nothing to do."""
     namespace, execution_id = view.execution.namespace, view.execution.id
     for _ in range(LOOKS_MAX):
@@ -63,10 +116,38 @@ async def _reopen(engine: Engine, view: MemberView) -> None:
             # More than one change holds: those that will be given anew go ahead.
             some = [edge for edge in answers[begin : begin + TOGETHER_MAX] if edge.answer != Status.SUCCEEDED]
             await engine.commit(decide_member.forgotten(view, some, change_id=engine.entropy.new_id()))
-        changes = decide_member.reopened(view, answers[-TOGETHER_MAX:], change_id=engine.entropy.new_id())
+        supersedes, anew = await _run_again(engine, view.execution)
+        changes = decide_member.reopened(
+            view,
+            answers[-TOGETHER_MAX:],
+            change_id=engine.entropy.new_id(),
+            supersedes=supersedes,
+            anew=anew,
+            turn=turn,
+        )
         if changes is None or (await engine.commit(changes)).applied:
             return
         [view] = await engine.flows.views(view.partition, namespace, [execution_id])
+
+
+async def _run_again(engine: Engine, execution: Execution) -> tuple[tuple[EntryKey, ...], bytes | None]:
+    """What of its journal runs again; or, if what it did was undone, the input with which it begins anew."""
+    e, store = execution, engine.store
+    if e.status not in (Status.FAILED, Status.CANCELLED, Status.EXPIRED):
+        return (), None
+    if await was_undone(store, e):
+        [given] = await store.load([payload_key(e.namespace, e.id, e.journal_generation, Role.INPUT)])
+        assert isinstance(given, Payload), "what has run has an input"
+        return (), given.value
+    values = engine.flows.values
+    if values is None:
+        raise StoreUnavailable(f"what of {e.id!r} runs again is found by a process that has the app's codec")
+    ahead, last = superseding.parts(await runs_again(store, values, e))
+    for entries in ahead:
+        fact = facts.Supersede(change_id=engine.entropy.new_id(), epoch=e.epoch, entries=entries)
+        if (await engine.tell(e.namespace, e.id, fact)).refusal is not None:
+            break  # it is not what it was: so says the answer to the change that opens it
+    return last, None
 
 
 async def _answers(engine: Engine, view: MemberView) -> list[Edge]:

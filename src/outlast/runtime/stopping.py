@@ -99,21 +99,31 @@ async def _owed(
 async def _cancel(engine: Engine, flow: Flow, view: MemberView, done: Stopped, *, last: bool = False) -> None:
     """One member, whatever comes of it: its failure is not the others'."""
     try:
-        reached = await _reached(engine, flow, view, last=last)
+        reached = await _reached_or_given_up(engine, flow, view, done, last=last)
     except StoreError as error:
         _log.info("the cancel of %s is owed until later: %s", view.execution.id, error)
         done.errors += 1
-        done.owed += 1
-        return
-    except OutlastError as error:
-        _log.warning("the cancel of %s fails for good, and is not owed any more: %s", view.execution.id, error)
+        reached = False
+    except Exception:
+        _log.exception("the cancel of %s broke, and is owed until later", view.execution.id)
         done.errors += 1
-        await engine.commit(acknowledged(view.partition, view.member, flow if last else None, engine.entropy.new_id()))
-        reached = True
+        reached = False
     if reached:
         done.acknowledged += 1
     else:
         done.owed += 1
+
+
+async def _reached_or_given_up(engine: Engine, flow: Flow, view: MemberView, done: Stopped, *, last: bool) -> bool:
+    try:
+        return await _reached(engine, flow, view, last=last)
+    except StoreError:
+        raise
+    except OutlastError as error:
+        _log.warning("the cancel of %s fails for good, and is not owed any more: %s", view.execution.id, error)
+        done.errors += 1
+        await engine.commit(acknowledged(view.partition, view.member, flow if last else None, engine.entropy.new_id()))
+        return True
 
 
 async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,6 +42,10 @@ class Unwinding:
         self._real = asyncio.get_running_loop()
         self._undos: list[Performed] = []
         self._running: asyncio.Task[None] | None = None
+        self._awaited: asyncio.Task[Any] | None = None
+        """The undo that is being performed, for which `_running` waits."""
+        self._rests = False
+        """Whether it waits for time only."""
 
     def __bool__(self) -> bool:
         """Whether there is something to undo."""
@@ -58,8 +62,10 @@ class Unwinding:
         self._undos.append(undo)
 
     @property
-    def under_way(self) -> list[asyncio.Task[None]]:
-        return [] if self._running is None else [self._running]
+    def under_way(self) -> list[asyncio.Task[Any]]:
+        """What runs now, if anything does: of two tasks of which one waits for the other, that other one."""
+        running = self._awaited or self._running
+        return [] if running is None or self._rests else [running]
 
     def refuse_new_page(self) -> None:
         """`continue_as_new` would forget what to undo: the journal that says so, and the code that knows how."""
@@ -77,6 +83,8 @@ class Unwinding:
                 self.refuse_new_page()  # registered behind the call, in a `finally`
             except WrongPlace as error:
                 ending = Raised(error)
+        if isinstance(ending, Completed):
+            ending = self._all_done(ending)
         if isinstance(ending, Completed) and self:
             ending = self._storable(ending, workflow)
         if attempt.replay.unwound is not None:
@@ -87,6 +95,11 @@ class Unwinding:
             self.begin(ending)
         else:
             attempt.finish(ending)
+
+    def _all_done(self, ending: Completed) -> Completed | Raised:
+        """Code that returns without what it began to add to its flow has forgotten something."""
+        undone = [growth.left_undone() for growth in self._attempt.growths]
+        return next((Raised(error) for error in undone if error is not None), ending)
 
     def _storable(self, ending: Completed, workflow: WorkflowDefinition) -> Completed | Raised:
         """A result that cannot be stored is a failure: it is found out before it is too late to undo anything."""
@@ -192,12 +205,15 @@ class Unwinding:
             name=f"outlast undo {kind.name}",
             context=context,
         )
+        self._awaited = doing
         try:
             outcome = await doing
         except asyncio.CancelledError:
             operation.dropped = True
             doing.cancel()
             raise
+        finally:
+            self._awaited = None
         if attempt.stream.owes:
             await attempt.stream.flushed()
         return outcome
@@ -215,7 +231,11 @@ class Unwinding:
                     woken.set_result(None)
 
             parts.timers.at(wake_at, wake, now=parts.engine.group.now)
-            await woken
+            self._rests = True
+            try:
+                await woken
+            finally:
+                self._rests = False
 
 
 def _wake_at(entry: JournalEntry) -> int:

@@ -76,6 +76,8 @@ class Worker:
         self._claiming = False
         self._promised = 0
         """Room that is kept for what is being started here."""
+        self._leaving: set[asyncio.Task[Any]] = set()
+        """Whose code has ended, and whose end is on its way to the store: others may have their room."""
         self._lanes_empty = False
         """The last look took all that was ready."""
         self._passed_over = 0
@@ -220,7 +222,10 @@ class Worker:
                 _log.warning("the first renewal failed, and is tried again: %s", error)
 
     def _free(self) -> int:
-        return self._options.concurrency - len(self._running) - self._promised
+        """Room is for code. But a worker for one at a time has nothing else under way before that is durable."""
+        concurrency = self._options.concurrency
+        leaving = min(len(self._leaving), concurrency - 1)
+        return concurrency - len(self._running) + leaving - self._promised
 
     async def _claim(self, limit: int) -> bool:
         """Take up to so many; whether there may be more to take."""
@@ -318,7 +323,7 @@ class Worker:
         group = self._parts.engine.group
         group.now = max(group.now, _ms(execution))
         definition = self._definition(execution.workflow, execution.version)
-        attempt = LiveAttempt(self._parts, claimed, definition)
+        attempt = LiveAttempt(self._parts, claimed, definition, leaves=self._leaves)
         name = (execution.namespace, execution.id)
         if name in self._attempts:  # our lease ran out unnoticed, and we are the one who claimed it anew
             self._attempts[name].lose("the lease ran out, and it was claimed anew")
@@ -327,8 +332,15 @@ class Worker:
         self._running.add(running)
         running.add_done_callback(self._ended)
 
+    def _leaves(self) -> None:
+        running = asyncio.current_task()
+        assert running is not None
+        self._leaving.add(running)
+        self._freed.set()
+
     def _ended(self, running: asyncio.Task[Any]) -> None:
         self._running.discard(running)
+        self._leaving.discard(running)
         self._freed.set()
 
     async def _run(self, name: Name, attempt: LiveAttempt) -> None:

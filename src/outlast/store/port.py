@@ -25,8 +25,10 @@ from msgspec import Struct, field
 
 from outlast.machine.changes import Changes, Guard
 from outlast.model.completion import Completion
+from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.frame import Frame
+from outlast.model.journal import JournalEntry
 from outlast.model.record import Key, Record
 from outlast.model.status import Status
 
@@ -96,11 +98,21 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
 
 
 class ClaimedExecution(Struct, frozen=True, gc=False):
-    """`began_at` is when its first attempt began, if the store has that at hand: whoever resumes it asks otherwise."""
+    """What a claim took. What its holder reads next may come with it, if the store has that at hand; it asks otherwise.
+
+    `began_at` is when the first attempt began. `journal` is all that is recorded, in any order; and `events` are then
+    the first of those that came, in their order: at most `EARLY_EVENTS`.
+    """
 
     execution: Execution
     input: bytes
     began_at: int | None = None
+    journal: list[JournalEntry] | None = None
+    events: list[Event] = []
+
+
+EARLY_EVENTS = 20
+"""So many events are read together with a journal: most often what woke an execution is among them."""
 
 
 class Claimed(Struct, frozen=True):

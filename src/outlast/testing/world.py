@@ -16,11 +16,13 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
+from outlast import limits
 from outlast.app import App
 from outlast.client.waiters import Waiters
 from outlast.errors import ExecutionNotFound, OutlastError
 from outlast.machine.replay import BESIDE
 from outlast.model.execution import Execution
+from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key
 from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.outbox import Delivery
 from outlast.model.record import Record, settled
@@ -239,7 +241,8 @@ class World:
         awaited = [execution_id for _, execution_id in self._awaited()]
         if not awaited:
             return
-        reasons = [f"{e.id} is {e.status} ({e.reason})" for e in await self._open_executions() if e.id in awaited]
+        waiting = [e for e in await self._open_executions() if e.id in awaited or e.flow in awaited]
+        reasons = [f"{e.id} is {e.status} ({e.reason})" for e in waiting]
         error = Stuck(f"nothing is due and nothing runs, but a result is awaited: {', '.join(reasons) or awaited}")
         for waiters in self._all_waiters():
             waiters.give_up(error)
@@ -417,6 +420,8 @@ class World:
             "outbox": [settled(one.due_at) for one in deliveries],
         }
         times = [(time, name) for name, some in found.items() for time in some if time is not None]
+        if not times and not active:
+            times = await self._owed_by_flows(executions)
         ahead = min((time for time, _ in times if time > now), default=None)
         return Times(
             active=active,
@@ -424,6 +429,21 @@ class World:
             ahead=ahead,
             due_then=frozenset(name for time, name in times if time == ahead),
         )
+
+    async def _owed_by_flows(self, executions: list[Execution]) -> list[tuple[int, str]]:
+        """What a process that died left to the reconcilers, once its grace is over. Looked for only when nothing else
+        is to come: it takes some reading."""
+        found: dict[str, list[int | None]] = {"cancel_backlog": [], "sibling_cancel": []}
+        for flow_id in {e.flow for e in executions if e.flow is not None}:
+            [flow] = await self._store.load([flow_key(self.namespace, flow_id)])
+            if isinstance(flow, Flow):
+                found["cancel_backlog"].append(settled(flow.cancel_at))
+        for e in [e for e in executions if e.flow is not None]:
+            edges = await self._store.scan(Dependency.KIND, (e.namespace, e.id), limit=limits.LOAD_MAX_KEYS)
+            keys = [member_key(e.namespace, one.downstream) for one in edges if isinstance(one, Dependency)]
+            members = await self._store.load(keys) if keys else []
+            found["sibling_cancel"] += [settled(one.siblings_at) for one in members if isinstance(one, Member)]
+        return [(time, name) for name, some in found.items() for time in some if time is not None]
 
     async def _leases_of_the_dead(self) -> list[int | None]:
         alive = {p.opened.worker.name for p in self.workers if p.opened is not None and p.opened.worker is not None}

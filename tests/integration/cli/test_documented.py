@@ -27,7 +27,7 @@ def options(command: Callable[..., Any]) -> list[str]:
     found: list[str] = []
     for name, parameter in inspect.signature(command).parameters.items():
         text = str(parameter.annotation)
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "context" and "show=False" not in text:
+        if parameter.kind is not inspect.Parameter.POSITIONAL_ONLY and name != "context" and "show=False" not in text:
             negative = re.search(r"negative=.(--[\w-]+)", text)
             found.append(negative[1] if negative else f"--{name.rstrip('_').replace('_', '-')}")
     return found

@@ -67,6 +67,7 @@ def test_an_event_is_sent_once_per_key_and_received(desk: Outlast):
         (("send", "p-1", "outlast:cancel", "1"), 2, "reserved"),
         (("resolve", "a-1"), 1, "say which execution and which deferred"),
         (("resolve", "a-1", "approval", "--token", "x"), 1, "leave both out"),
+        (("resolve", "a-1", "approval", "true", "--reject", "no"), 1, "not both"),
         (("resolve", "--token", "ol1.k1.x.y"), 2, "this token is not valid"),
         (("tokens", "nobody", "approval"), 1, "no execution 'nobody'"),
         (("tokens", "a-1", "outlast:interrupt"), 2, "reserved"),
@@ -83,9 +84,9 @@ def test_what_cannot_be_said_is_explained(desk: Outlast, arguments: tuple[str, .
 
 
 def test_a_deferred_is_resolved_once_and_rejected(desk: Outlast):
-    assert desk("resolve", "a-1", "approval", "--value", "true").code == 0
+    assert desk("resolve", "a-1", "approval", "true").code == 0
     assert desk("resolve", "a-1", "approval", "--value", "true").code == 0, "the same again"
-    other = desk("resolve", "a-1", "approval", "--value", "false")
+    other = desk("resolve", "a-1", "approval", "false")
     assert (other.code, "with another value" in other.err) == (1, True)
     assert desk.json("resolve", "a-2", "approval", "--reject", "too expensive")["id"] == "a-2"
     assert results(desk, "a-1", "a-2") == ["yes", "rejected: too expensive"]

@@ -223,3 +223,16 @@ class Below: ...
 def test_bad_retry_is_refused_where_it_stands(make: Any):
     with pytest.raises(InvalidInput):
         make()
+
+
+@pytest.mark.parametrize(
+    "retry, longest_ms",
+    [
+        (Retry(initial="1s"), 60_000),
+        (Retry(initial="1h"), 3_600_000),
+        (Retry(initial="1h", max_delay="1m"), 60_000),
+        (Retry(initial="1s", max_delay="2h"), 7_200_000),
+    ],
+)
+def test_a_first_delay_is_cut_only_by_a_max_delay_that_was_given(retry: Retry, longest_ms: int) -> None:
+    assert retry.policy().max_delay_ms == longest_ms

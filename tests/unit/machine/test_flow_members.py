@@ -47,6 +47,7 @@ from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.flow import (
     CancelPolicy,
+    Dependency,
     Edge,
     Flow,
     FlowState,
@@ -315,6 +316,13 @@ def test_a_flow_that_was_stopped_does_not_end_by_counting():
     assert "outcome" not in patch_of(found, "summary")
     again = tallied(PARTITION, flow(), summary(members=1, outcome=S.CANCELLED), [edge("a")], "x")
     assert "outcome" not in patch_of(again, "summary")
+    assert "check_at" not in patch_of(again, "summary"), "what has ended is looked at no more"
+
+
+def test_a_flow_that_was_counted_and_goes_on_is_looked_at_soon():
+    assert patch_of(tallied(PARTITION, flow(), summary(), [edge("a")], "x"), "summary")["check_at"] == Now(5_000)
+    ended = tallied(PARTITION, flow(), summary(members=1), [edge("a")], "x")
+    assert patch_of(ended, "summary")["check_at"] is None
 
 
 @pytest.mark.parametrize(
@@ -368,6 +376,45 @@ def test_what_ran_and_failed_runs_again_with_the_input_that_it_had():
     assert (opened.status, opened.generation) == (S.READY, 2)
     assert "settled" not in patch_of(changes, "member")
     assert [w.key.values[1:] for w in changes.writes if isinstance(w, Delete)] == [("f/", execution.id)]
+
+
+def test_what_failed_runs_again_with_its_flow_and_the_rest_of_its_journal_replays():
+    execution = in_flow(failed())
+    view = MemberView(PARTITION, execution, member_of(execution, settled=Settled.SATISFIED))
+    changes = reopened(view, [], change_id="x", supersedes=(("", "pay", 1),))
+    assert changes is not None
+    gone = [w.key.values[1:] for w in changes.writes if isinstance(w, Delete) and w.key.kind == "journal"]
+    assert gone == [(execution.id, 1, "", "pay", 1)]
+
+
+def test_what_was_undone_begins_anew_with_its_input_and_an_empty_journal():
+    execution = msgspec.structs.replace(in_flow(failed()), unwinds=True)
+    view = MemberView(PARTITION, execution, member_of(execution, settled=Settled.SATISFIED))
+    changes = reopened(view, [], change_id="x", anew=b"[7]")
+    assert changes is not None
+    opened = execution_after(View(PARTITION, execution), changes, NOW)
+    assert opened is not None
+    assert (opened.status, opened.generation, opened.journal_generation) == (S.READY, 2, 2)
+    assert not opened.unwinds
+    [given] = [w.record for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Payload)]
+    assert (given.role, given.generation, given.value) == (Role.INPUT, 2, b"[7]")
+
+
+@pytest.mark.parametrize("before", ["f/a", "f/b"])
+def test_what_only_waits_for_its_turn_waits_for_the_next_one_that_runs_again(before: str):
+    execution = msgspec.structs.replace(in_flow(failed()), unwinds=True)
+    member = member_of(execution, settled=Settled.IMPOSSIBLE, on_failure=OnFailure.TURN, after=encode_ids((before,)))
+    changes = reopened(MemberView(PARTITION, execution, member), [edge("b")], change_id="x", anew=b"[]", turn="f/a")
+    assert changes is not None
+    opened = execution_after(View(PARTITION, execution), changes, NOW)
+    assert opened is not None
+    assert (opened.status, opened.reason) == (S.BLOCKED, "dependencies")
+    fields = patch_of(changes, "member")
+    assert (fields["after"], fields["settled"]) == (encode_ids(("f/a",)), Settled.OPEN)
+    moved = [w for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Dependency)]
+    assert [w.record.key.values[1:] for w in moved] == ([] if before == "f/a" else [("f/a", execution.id)])
+    gone = [w.key.values[1:] for w in changes.writes if isinstance(w, Delete) and w.key.kind == "edge"]
+    assert gone == [("f/m", "f/b"), ("f/", execution.id)], "answered anew, though it had succeeded"
 
 
 def test_what_was_skipped_waits_again_for_those_that_did_not_succeed():

@@ -106,8 +106,8 @@ def test_holding_twice_is_holding_once_and_so_is_releasing():
     assert refusal_of(delayed(), facts.Release).code is Code.ALREADY
 
 
-def test_a_ready_execution_has_no_hold_to_release():
-    assert refusal_of(ready(), facts.Release).code is Code.NOT_ALLOWED
+def test_a_ready_execution_was_released_before_or_never_held():
+    assert refusal_of(ready(), facts.Release).code is Code.ALREADY
 
 
 @pytest.mark.parametrize("name", ENDED_ONES)

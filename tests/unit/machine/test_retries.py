@@ -118,6 +118,11 @@ def test_an_undo_is_run_before_a_cancel_ends_it():
     assert (again.status, again.cancel_requested, again.unwinds) == (Status.READY, True, True)
 
 
+def test_an_undo_after_a_cancel_does_not_wait_for_a_backoff():
+    again = after(asked_to_cancel(undoable(retry=RETRIES)), facts.Fail)
+    assert (again.status, again.wake_at, again.cancel_requested) == (Status.READY, None, True)
+
+
 def test_a_failure_that_ends_it_is_a_failure_even_if_a_cancel_was_asked():
     assert after(asked_to_cancel(active()), facts.Fail).status is Status.FAILED
 

@@ -6,7 +6,7 @@ the journal entry that was missing follows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from msgspec import Struct, structs
 
@@ -26,6 +26,16 @@ if TYPE_CHECKING:
     from outlast.runtime.parts import Parts
 
 LOOKS_MAX = 1_000
+
+
+class Growing(Protocol):
+    """What a member's code writes down to be added: `accepted` are the names of all that was."""
+
+    accepted: set[str]
+
+    def left_undone(self) -> Exception | None:
+        """What to say if the code returns now, and something was written down in vain."""
+        ...
 
 
 class FanIn(Struct, frozen=True):

@@ -41,9 +41,9 @@ async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequ
         taken: list[ClaimedExecution] = []
         for row in rows:
             if row["input"] is not None:
-                execution = _TABLE.record(row[4:])
+                execution = _TABLE.record(row[5:])
                 assert isinstance(execution, Execution)
-                taken.append(ClaimedExecution(execution, row["input"]))
+                taken.append(ClaimedExecution(execution, row["input"], row["began_at"]))
         return Claimed(now, taken, rows[0]["more"]), bool(rows[0]["passed_over"])
 
     looks = 0

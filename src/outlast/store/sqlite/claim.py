@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import cast
 
 from outlast import limits
 from outlast.machine.changes import patched
 from outlast.machine.decide_holder import claim_fields
 from outlast.machine.facts import Claim
 from outlast.model.attempt import Attempt
+from outlast.model.event import Event
 from outlast.model.execution import Execution, Route, parse_route
-from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
+from outlast.model.journal import JournalEntry
+from outlast.store.port import EARLY_EVENTS, Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.sqlite.connection import Transaction
 from outlast.store.sqlite.statements import TABLES, statement
 
@@ -19,6 +22,12 @@ _TABLE = TABLES[Execution.KIND]
 _AGAIN = statement("claim_again").format(columns=_TABLE.columns)
 _STARTED = TABLES[Attempt.KIND].read(("started_at",))
 _READY = statement("claim_ready").format(columns=_TABLE.columns)
+_JOURNAL, _EVENT = TABLES[JournalEntry.KIND], TABLES[Event.KIND]
+_ENTRIES = _JOURNAL.scan(prefix=3, after=False)
+_EVENTS = _EVENT.scan(prefix=2, after=False)
+
+SHORT = 100
+"""A journal with more entries than this is left to its reader: a claim holds up every other writer."""
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
@@ -126,7 +135,19 @@ def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> Claim
         tx.rows_beside(statement("claim_permits"), (1, e.namespace, e.quota))
     taken = _execution_taken(e, request, now)
     tx.fences.keep_new(taken)
-    return ClaimedExecution(taken, _input(tx, taken), began_at)
+    return ClaimedExecution(taken, _input(tx, taken), began_at, *_recorded(tx, taken))
+
+
+def _recorded(tx: Transaction, e: Execution) -> tuple[list[JournalEntry] | None, list[Event]]:
+    """What it goes on with, unless that is long: whoever sent it something waits for each look of its new holder."""
+    if not e.resumed and e.generation == 1:
+        return None, []
+    entries = tx.rows_beside(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1))
+    if len(entries) > SHORT:
+        return None, []
+    events = tx.rows_beside(_EVENTS, (e.namespace, e.id, EARLY_EVENTS)) if e.inbox else []
+    journal = [cast("JournalEntry", _JOURNAL.record(row)) for row in entries]
+    return journal, [cast("Event", _EVENT.record(row)) for row in events]
 
 
 def _execution_taken(e: Execution, request: ClaimRequest, now: int) -> Execution:

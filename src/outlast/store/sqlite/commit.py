@@ -35,14 +35,18 @@ from outlast.machine.changes import (
     partition_channel,
 )
 from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry
 from outlast.model.lane import Lane
 from outlast.model.record import Key, Now, Record
 from outlast.model.session import Session
 from outlast.store.port import Points, Verdict
+from outlast.store.sqlite.connection import Met
 from outlast.store.sqlite.fences import FENCES, FIELDS, Fences
 from outlast.store.sqlite.statements import TABLES
 
 _EXECUTION = Execution.KIND
+_JOURNAL = JournalEntry.KIND
+_STEPS = TABLES[_JOURNAL]
 _GATES = frozenset({Lane.KIND, Session.KIND})
 """Gates that many starts of one batch ask: looked at once, and again when one of them is written."""
 _HOME = partition_channel(0)
@@ -53,17 +57,30 @@ Execute: TypeAlias = Callable[[str, Sequence[Any]], apsw.Cursor]
 class Commit:
     """The commit of one transaction: verdicts, and the doorbells to ring once it is durable."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences) -> None:
-        execute = cast("Execute", cursor.execute)
+    def __init__(
+        self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences, *, singly: bool = False
+    ) -> None:
+        execute, execute_many = cast("Execute", cursor.execute), cast("Execute", cursor.executemany)
         self._execute = execute if points is None else _watched(execute, points)
+        self._execute_many = execute_many if points is None else _watched(execute_many, points)
         self._connection = cursor.connection
+        self._singly = singly
         self._now = now
         self._fences = fences
         self._gates: dict[Guard, bool] = {}
         self.rings: set[str] = set()
 
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
-        return [self._step(changes) or self._apply(changes) for changes in batch]
+        verdicts: list[Verdict] = []
+        steps: list[Sequence[Any]] = []
+        for changes in batch:
+            verdict = self._step(changes, steps)
+            if verdict is None:
+                self._insert_steps(steps)
+                verdict = self._apply(changes)
+            verdicts.append(verdict)
+        self._insert_steps(steps)
+        return verdicts
 
     def rehearse(self, changes: Changes) -> Verdict | None:
         """Why `changes` could not be applied now, or were before; None if they can be. Nothing is written."""
@@ -75,23 +92,33 @@ class Commit:
                 return self._refused(changes, Absent(write.record.key))
         return None
 
-    def _step(self, changes: Changes) -> Verdict | None:
-        """A step, the commonest change of all: its fence, which is often known, and its insert. None if it is not one,
-        or if either says no: then nothing is written, and it goes the long way."""
-        if len(changes.writes) != 1 or len(changes.guards) != 1 or changes.rings:
+    def _step(self, changes: Changes, steps: list[Sequence[Any]]) -> Verdict | None:
+        """A step, the commonest change of all: if its fence holds, its entry joins those that are inserted together.
+        None if it is not one, or if its fence is not known to hold: then it goes the long way."""
+        guards, writes, anchors = changes.guards, changes.writes, changes.anchors
+        if len(writes) != 1 or len(guards) != 1 or len(anchors) != 1 or changes.rings or self._singly:
             return None
-        write, guard = changes.writes[0], changes.guards[0]
-        if type(write) is not Insert or type(guard) is not Matches or changes.anchors != (guard.key,):
+        write, guard = writes[0], guards[0]
+        if type(write) is not Insert or type(guard) is not Matches or write.record.KIND != _JOURNAL:
             return None
-        table = TABLES[write.record.KIND]
-        holds, inbox = self._matches(guard)
-        if not holds or inbox is None or table.has_inbox:
+        known = self._fences.get(guard.key.values) if guard.key is anchors[0] and guard.key.kind == _EXECUTION else None
+        if known is None or guard.fields != {"status": known[0], "epoch": known[1]}:
             return None
+        steps.append(_STEPS.row(write.record, self._now))
+        return _applied(known[3])
+
+    def _insert_steps(self, steps: list[Sequence[Any]]) -> None:
+        """One statement for all of them. If one meets an entry, which a repeated step does, nothing tells which."""
+        if not steps:
+            return
+        before = self._connection.total_changes()
         try:
-            self._execute(table.insert, table.row(write.record, self._now))
+            self._execute_many(_STEPS.insert, steps)
         except (TypeError, OverflowError) as error:
             raise _impossible(error) from error
-        return _applied(inbox) if self._connection.changes() == 1 else None
+        if self._connection.total_changes() - before != len(steps):
+            raise Met
+        steps.clear()
 
     def _apply(self, changes: Changes) -> Verdict:
         guards, writes = changes.guards, changes.writes

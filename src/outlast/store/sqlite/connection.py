@@ -34,20 +34,35 @@ T = TypeVar("T")
 SHARED_MAX = 256
 """How many operations may share a transaction."""
 
+LEASES = frozenset({"claim", "renew"})
+"""What only says who holds what. A power cut that takes such a commit along takes its holder along too: every process
+that has the file open runs on this machine. So nobody waits for the disk, unless something else shares the transaction;
+and whatever its holder writes next is durable together with it."""
+
+_NORMAL, _FULL = 1, 2
+"""SQLite's words for `synchronous`."""
+
 
 def rows_of(cursor: apsw.Cursor, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
     """Every row of a statement."""
     return cast("list[tuple[Any, ...]]", cursor.execute(sql, values).fetchall())
 
 
+class Met(Exception):
+    """An operation wrote several records at once, and one of them was there: it must do one thing after the other."""
+
+
 class Transaction:
     """What an operation gets: a cursor, the time of the commit, and the crash points."""
 
-    def __init__(self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences) -> None:
+    def __init__(
+        self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences, *, singly: bool = False
+    ) -> None:
         self.cursor = cursor
         self.now = now
         self.points = points
         self.fences = fences
+        self.singly = singly
         self.rings: set[str] = set()
 
     def rows(self, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
@@ -161,6 +176,8 @@ class Connection:
                 # Plans that do not depend on bound values: else SQLite prepares the statements of claim and due anew
                 # at every call, which takes twenty times as long as running them.
                 connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+                if self._writes and connection.pragma("synchronous") == _FULL:
+                    self._level = _FULL
         except BaseException as error:
             self._opened.put(error)
             return
@@ -198,7 +215,10 @@ class Connection:
 
     def _run_shared(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
         try:
-            self._run(cursor, calls)
+            try:
+                self._run(cursor, calls)
+            except Met:
+                self._run(cursor, calls, singly=True)
         except Exception as error:
             if len(calls) > 1:
                 self._run_alone(cursor, calls)
@@ -224,11 +244,12 @@ class Connection:
             call.error = crash
         self._deliver(calls)
 
-    def _run(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
+    def _run(self, cursor: apsw.Cursor, calls: list[_Call], *, singly: bool = False) -> None:
         names = dict.fromkeys(call.name for call in calls)
         rings: set[str] = set()
         with translated(self._path), self._turn:
             self._pass(names, "begin")
+            self._sync(cursor, _NORMAL if LEASES.issuperset(names) else _FULL)
             cursor.execute(self._begin)
             try:
                 if self._writes:
@@ -236,7 +257,7 @@ class Connection:
                 stored = rows_of(cursor, statement("clock_read"))[0][0] if self._has_clock(cursor) else 0
                 now = max(self._clock.now_ms(), stored)
                 for call in calls:
-                    transaction = Transaction(cursor, now, self._named_points(call.name), self._fences)
+                    transaction = Transaction(cursor, now, self._named_points(call.name), self._fences, singly=singly)
                     call.result = call.operation(transaction)
                     rings |= transaction.rings
                 has_clock = self._has_clock(cursor)
@@ -253,6 +274,14 @@ class Connection:
         if self._ring is not None and rings:
             self._ring(rings)
         self._reply(names, calls)
+
+    def _sync(self, cursor: apsw.Cursor, level: int) -> None:
+        """Whether the next commit waits for the disk; only if commits do that at all on this connection."""
+        if self._level is not None and level != self._level:
+            cursor.execute(f"PRAGMA synchronous = {level}")
+            self._level = level
+
+    _level: int | None = None
 
     def _has_clock(self, cursor: apsw.Cursor) -> bool:
         """Before the first migration is committed there is no clock to read."""

@@ -280,7 +280,7 @@ class SqliteStore:
         check_batch(batch)
 
         def operation(tx: Transaction) -> Committed:
-            commit = Commit(tx.cursor, tx.now, tx.points, tx.fences)
+            commit = Commit(tx.cursor, tx.now, tx.points, tx.fences, singly=tx.singly)
             verdicts = commit.apply(batch)
             tx.rings |= commit.rings
             return Committed(tx.now, verdicts)

@@ -163,7 +163,7 @@ class SqlConnection:
 
 
 def transact(tx: Transaction, check: Changes, body: Body, limit_ms: int) -> Transacted:
-    commit = Commit(tx.cursor, tx.now, tx.points, tx.fences)
+    commit = Commit(tx.cursor, tx.now, tx.points, tx.fences, singly=True)
     verdict = commit.rehearse(check)
     if verdict is not None:
         return Transacted(tx.now, verdict)

@@ -130,10 +130,10 @@ class _Asked:
 
 def _claimed(rows: list[Any], again: int) -> list[ClaimedExecution]:
     found: list[ClaimedExecution] = []
-    for row, value in rows:
+    for row, value, began_at in rows:
         execution = _LAYOUT.record(row)
         assert isinstance(execution, Execution)
-        found.append(ClaimedExecution(execution, value))
+        found.append(ClaimedExecution(execution, value, began_at))
     return sorted(found, key=_order_again) if again else found
 
 

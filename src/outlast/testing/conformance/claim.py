@@ -14,12 +14,14 @@ from outlast.machine import facts
 from outlast.machine.changes import Changes, Insert, Patch, Put, execution_after, inserted, patched
 from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt
+from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import Flow, FlowState
+from outlast.model.journal import JournalEntry
 from outlast.model.lane import Lane
 from outlast.model.retry import RetryPolicy
 from outlast.model.status import Status
-from outlast.store.port import Query, Store, Verdict
+from outlast.store.port import EARLY_EVENTS, Query, Store, Verdict
 from outlast.testing.conformance.actors import (
     LANE,
     NAMESPACE,
@@ -429,6 +431,31 @@ class ClaimRecordConformance(Conformance):
         await tell(store, "a", facts.Wake(change_id="wake", cause="retry"))
         taken = await self.same_as_decided(store)
         assert (taken.attempt, taken.failures, taken.epoch) == (2, 1, 2)
+
+    async def test_what_was_recorded_and_sent_is_told_wholly_or_not_at_all(self, world: World, store: Store) -> None:
+        held = await running(store)
+        for number in (1, 2):
+            await commit_one(store, decided(store, held, steps(held, occurrence=number, entries=number)))
+        await commit_one(store, decided(store, held, suspends(held, waits=("event:plan",))))
+        for _ in range(EARLY_EVENTS + 1):
+            await tell(store, "a", sends())
+        [taken] = (await store.claim(claim_request())).executions
+        if taken.journal is None:
+            assert taken.events == []
+            return
+        assert sorted(taken.journal, key=lambda entry: entry.position) == await records(store, JournalEntry)
+        assert taken.events == (await records(store, Event))[:EARLY_EVENTS]
+
+    async def test_when_it_first_began_is_told_truly_or_not_at_all(self, world: World, store: Store) -> None:
+        held = await running(store, retry=RetryPolicy(max_attempts=3, initial_ms=1_000))
+        began_at = held.claimed_at
+        await commit_one(store, decided(store, held, fails(held)))
+        world.clock.advance("1s")
+        await tell(store, "a", facts.Wake(change_id="wake", cause="retry"))
+        [again] = (await store.claim(claim_request(claim_id="again"))).executions
+        assert again.began_at in (None, began_at)
+        [repeated] = (await store.claim(claim_request(claim_id="again"))).executions
+        assert repeated.began_at in (None, began_at)
 
     async def test_of_one_whose_worker_died(self, world: World, store: Store) -> None:
         held = await running(store)

@@ -290,6 +290,19 @@ class VerdictConformance(Conformance):
         verdict = await commit_one(store, decided(store, held, steps(held, change_id="two")))
         assert (verdict.applied, verdict.again) == (False, False)
 
+    async def test_of_many_steps_each_is_told_apart(self, store: Store) -> None:
+        held = await running(store)
+        old = decided(store, held, steps(held, occurrence=1, change_id="old"))
+        await commit_one(store, old)
+        first, rival = (steps(held, occurrence=2, change_id=change_id) for change_id in ("first", "rival"))
+        new = decided(store, held, steps(held, occurrence=3, change_id="new"))
+        batch = [new, decided(store, held, first), old, decided(store, held, rival), new]
+        verdicts = await commit(store, *batch)
+        told = [(v.applied, v.again) for v in verdicts]
+        assert told == [(True, False), (True, False), (True, True), (False, False), (True, True)]
+        entries = await records(store, JournalEntry)
+        assert sorted(entry.change_id for entry in entries) == ["first", "new", "old"]
+
 
 class CommitLimitConformance(Conformance):
     """What is too much or malformed is refused with a typed error, and nothing is written."""

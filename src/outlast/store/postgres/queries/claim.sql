@@ -6,14 +6,14 @@
 -- the index of ready work instead of the key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
 -- themselves, passing over those that somebody else has locked. If too many were passed over it looks further.
 -- Without work it writes nothing, unless the worker's sessions are to be renewed.
--- result: a row per execution with its input, and whether there was more that it could have taken; or one row without any, which tells the time and whether work was passed
+-- result: a row per execution with its input, when its first attempt began if it was begun before, and whether there was more that it could have taken; or one row without any, which tells the time and whether work was passed
 -- over because it was locked (a moment later it may be free).
 
 -- part: function
 CREATE FUNCTION outlast.{name}(
   _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _most int,
   _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
-) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, {types})
+) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, began_at bigint, {types})
 LANGUAGE plpgsql
 SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off
@@ -236,7 +236,12 @@ BEGIN
   PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;
 
   RETURN QUERY
-  SELECT v_now, false, coalesce(v_seen > cardinality(t_id), true), p.value, {columns}
+  SELECT v_now, false, coalesce(v_seen > cardinality(t_id), true), p.value,
+    CASE WHEN x.resumed OR x.generation > 1 THEN (
+      SELECT a.started_at FROM outlast.attempt AS a
+      WHERE a.partition = x.partition AND a.namespace = x.namespace AND a.execution = x.id
+        AND a.generation = x.journal_generation AND a.number = 1) END,
+    {columns}
   FROM unnest(t_partition, t_id) WITH ORDINALITY AS q(partition, id, n)
   CROSS JOIN LATERAL (
     SELECT * FROM outlast.execution AS x

@@ -2,7 +2,7 @@
 --
 -- argument: {now or false, partition as in keys, namespace, lanes, serves {"workflow|version": true}, capabilities,
 --            worker, claim id, limit, lease ttl, suspects or -1, 1 if this claim was here before and goes on}
--- claim answers {now, 1 if it took them before, {execution, input} ...}; peek {now, 1 if this claim took some before, how many are there, the
+-- claim answers {now, 1 if it took them before, {execution, input, when it first began if it was begun before} ...}; peek {now, 1 if this claim took some before, how many are there, the
 -- first one's place in the order of claims}. A peek changes nothing and does not look into flows.
 
 local CHUNK = 64
@@ -136,6 +136,13 @@ local function attempt_of(call, execution)
   return record(call, ATTEMPT.kind, execution.rest, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
 end
 
+local function began_at(call, execution)
+  local e = execution.values
+  if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false end
+  local first = record(call, ATTEMPT.kind, execution.rest, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
+  return first and first[ATTEMPT.started_at]
+end
+
 local function begin_attempt(call, asked, execution)
   local e, a, found = execution.values, ATTEMPT, attempt_of(call, execution)
   local values
@@ -207,7 +214,8 @@ local function claim(keys, args)
   local rows = {}
   for i, execution in ipairs(taken) do
     local input = whole(execution.values[EXECUTION.journal_generation]) .. text('input')
-    rows[i] = { execution.values, record(call, PAYLOAD.kind, execution.rest, input).values[PAYLOAD.value] }
+    local value = record(call, PAYLOAD.kind, execution.rest, input).values[PAYLOAD.value]
+    rows[i] = { execution.values, value, began_at(call, execution) }
   end
   return { call.now, again and 1 or 0, rows }
 end

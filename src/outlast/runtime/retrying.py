@@ -1,0 +1,36 @@
+"""What a retry of something that has ended runs again: for its own retry, and for that of its flow.
+
+It only reads. What leaves the journal, and in which order, is the machine's to say (`machine/superseding.py`).
+"""
+
+from __future__ import annotations
+
+from outlast.codec.failures import decode_failure
+from outlast.codec.values import Values
+from outlast.errors import ExecutionNotFound
+from outlast.machine import superseding
+from outlast.model.execution import Execution
+from outlast.model.journal import UNWIND, JournalEntry
+from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.status import Status
+from outlast.runtime.journal import journal_of
+from outlast.store.port import Store
+
+
+async def was_undone(store: Store, execution: Execution) -> bool:
+    """Whether its undos have run: then what it did is taken back, and its journal is of no use any more."""
+    return execution.unwinds and any(entry.op == UNWIND for entry in await journal_of(store, execution))
+
+
+async def runs_again(store: Store, values: Values, execution: Execution) -> list[JournalEntry]:
+    """The failure that ended it, or what a cancel cut short. `ExecutionNotFound` if it was purged meanwhile."""
+    if execution.status is Status.CANCELLED:
+        return superseding.cut_short(await journal_of(store, execution))
+    if execution.status is not Status.FAILED:
+        return []
+    e = execution
+    [failure] = await store.load([payload_key(e.namespace, e.id, e.generation, Role.FAILURE)])
+    if not isinstance(failure, Payload):
+        raise ExecutionNotFound(e.namespace, e.id)
+    places = superseding.places_in(decode_failure(values.unseal(failure.value)).again)
+    return superseding.at_places(await journal_of(store, e), places) if places else []

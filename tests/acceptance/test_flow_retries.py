@@ -1,0 +1,197 @@
+"""A flow that is retried: what did not succeed runs again, as a retry of it alone would let it run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast import App, FlowCancelled, FlowFailed, Status, any_of
+from tests.acceptance.conftest import Gate
+from tests.acceptance.flow_workflows import FAILS, member_is, statuses, workflows
+
+
+async def test_a_step_that_failed_runs_again_and_what_was_done_does_not(app: App):
+    kit, calls, broken = workflows(app), list[str](), True
+
+    @app.step
+    async def works(name: str) -> int:
+        calls.append(name)
+        if name == "second" and broken:
+            raise ValueError("broken")
+        return 1
+
+    @app.workflow
+    async def two() -> int:
+        return await works("first") + await works("second")
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("below", kit.number, flow.add("two", two).output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="broken"):
+            await fh.result("20s")
+        broken = False
+        await fh.retry()
+        assert await fh.result("20s") == {"two": 2, "below": 2}
+        assert calls == ["first", "second", "second"]
+
+
+async def test_what_a_cancel_cut_short_goes_on(app: App, gate: Gate):
+    kit = workflows(app)
+
+    @app.step
+    async def works() -> int:
+        await gate()
+        return 7
+
+    @app.workflow
+    async def one() -> int:
+        return await works()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("below", kit.number, flow.add("one", one).output)
+        fh = await flow.start()
+        await gate.reached()
+        await fh.cancel(wait=True)
+        with pytest.raises(FlowCancelled):
+            await fh.result("20s")
+        gate.open()
+        await fh.retry()
+        assert await fh.result("20s") == {"one": 7, "below": 7}
+
+
+async def test_what_was_undone_begins_anew(app: App):
+    kit, done, broken = workflows(app), list[str](), True
+
+    @app.step
+    async def take_back(what: str) -> None:
+        done.append(f"{what} back")
+
+    @app.step
+    async def take(what: str) -> None:
+        done.append(what)
+
+    @app.step
+    async def pay() -> int:
+        if broken:
+            raise ValueError("no money")
+        return 5
+
+    @app.workflow
+    async def buys(what: str, price: int) -> int:
+        await take(what)
+        await outlast.compensate(take_back, what)
+        return price + await pay()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        bought = flow.add("buys", buys, "pen", flow.add("price", kit.number, 2).output)
+        flow.add("below", kit.number, bought.output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="no money"):
+            await fh.result("20s")
+        assert done == ["pen", "pen back"]
+        await fh.retry()
+        with pytest.raises(FlowFailed, match="no money"):  # still so
+            await fh.result("20s")
+        assert done == ["pen", "pen back"] * 2
+        broken = False
+        await fh.retry()
+        assert await fh.result("20s") == {"price": 2, "buys": 7, "below": 7}
+        assert done == ["pen", "pen back", "pen", "pen back", "pen"]
+        assert set((await statuses(fh)).values()) == {"succeeded"}
+
+
+@pytest.mark.parametrize("policy", ["flow_only", "cancel_pending"])
+async def test_what_succeeded_while_the_flow_was_stopped_is_passed_on_at_once(app: App, gate: Gate, policy: Any):
+    kit = workflows(app)
+
+    @app.step
+    async def works() -> int:
+        await gate()
+        return 7
+
+    @app.workflow
+    async def one() -> int:
+        return await works()
+
+    async with app:
+        flow = app.flow("f", id="f")
+        above = flow.add("one", one)
+        flow.add("below", kit.add, above.output, flow.add("beside", kit.number, 1).output)
+        flow.add("alone", kit.number, above.output)
+        fh = await flow.start()
+        await gate.reached()
+        await member_is(fh, "beside", Status.SUCCEEDED)
+        await fh.cancel(policy=policy)
+        gate.open()
+        await member_is(fh, "one", Status.SUCCEEDED)
+        with pytest.raises(FlowCancelled):
+            await fh.result("20s")
+        await fh.retry()
+        assert await fh.result("10s") == {"one": 7, "beside": 1, "below": 8, "alone": 7}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["items", "output"])
+async def test_no_more_items_of_a_map_run_at_once_than_before(app: App, known: bool):
+    broken, running, most = True, 0, 0
+
+    @app.step
+    async def works(x: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        if broken and x % 4 < 3:
+            raise ValueError("broken")
+        return x
+
+    @app.workflow
+    async def item(x: int) -> int:
+        return await works(x)
+
+    @app.workflow
+    async def listing(count: int) -> list[int]:
+        return list(range(count))
+
+    async with app:
+        flow = app.flow("f", id="f")
+        items: Any = range(30) if known else flow.add("listing", listing, 30).output
+        flow.map(item, items, name="items", max_parallel=3)
+        fh = await flow.start()
+        for still in (True, True, False):
+            broken = still
+            if still:
+                with pytest.raises(FlowFailed):
+                    await fh.result("20s")
+                await fh.retry()
+        assert (await fh.result("20s"))["items"] == list(range(30))
+        assert most == 3
+
+
+async def test_a_sibling_that_was_not_needed_any_more_is_not_needed_by_a_retry(app: App):
+    kit = workflows(app)
+    FAILS.add("report")
+    async with app:
+        flow = app.flow("f", id="f")
+        fast, slow = flow.add("fast", kit.number, 1), flow.add("slow", kit.waits)
+        above = flow.add("above", kit.waits)
+        lost = flow.add("lost", kit.number, above.output)
+        first = flow.add("first", kit.number, 5)
+        first.after(fast, slow, lost, join=any_of(), on_satisfied="cancel_remaining")
+        flow.add("report", kit.fails, "report").after(first)
+        fh = await flow.start()
+        await member_is(fh, "slow", Status.CANCELLED)
+        await member_is(fh, "lost", Status.CANCELLED)
+        await app.execution("f/above").send("go", 1)
+        with pytest.raises(FlowFailed, match="report"):
+            await fh.result("20s")
+        FAILS.discard("report")
+        await fh.retry()
+        assert await fh.result("20s") == {"fast": 1, "above": 1, "first": 5, "report": 1}
+        assert (await statuses(fh))["slow"] == (await statuses(fh))["lost"] == "cancelled"

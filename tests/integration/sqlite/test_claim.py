@@ -1,0 +1,29 @@
+"""What a claim hands over on SQLite, so that its holder need not ask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outlast.machine import facts
+from outlast.store.sqlite.claim import SHORT
+from tests.integration.sqlite.tools import NS, claim, opened, running, start, step
+
+
+@pytest.mark.parametrize("entries, comes_along", [(0, True), (SHORT, True), (SHORT + 1, False)])
+async def test_a_short_journal_comes_along_and_a_long_one_does_not(tmp_path: Path, entries: int, comes_along: bool):
+    async with opened(tmp_path / "o.db") as store, running(store) as engine:
+        await engine.tell(NS, "a", start("a"))
+        [first] = await claim(store)
+        assert first.journal is None  # nobody has run it: there is nothing to ask for
+        for number in range(entries):
+            await engine.tell(NS, "a", step(number))
+        waits = facts.Suspend(change_id="suspend", epoch=1, inbox=0, reason="event:go", waits=("event:go",))
+        await engine.tell(NS, "a", waits)
+        await engine.tell(NS, "a", facts.EventSent(change_id="send", name="go", value=b"1"))
+        [again] = await claim(store, "claim-2")
+        assert (again.journal is not None) == comes_along
+        if again.journal is not None:
+            assert len(again.journal) == entries
+            assert [event.name for event in again.events] == ["go"]
