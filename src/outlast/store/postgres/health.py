@@ -132,7 +132,7 @@ async def _feed(session: Session) -> Check:
         name="feed",
         found="completions are of another server's transactions (a restored dump?): the feed does not show them",
         grade=Grade.WRONG,
-        advice="UPDATE outlast.completion SET tx = '3', and readers of the feed begin anew (docs/postgres.md)",
+        advice="number them anew, as docs/postgres.md says under 'The feed of completions'; its readers begin anew",
     )
 
 
