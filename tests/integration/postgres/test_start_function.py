@@ -12,6 +12,7 @@ import pytest
 from outlast import limits
 from outlast.app import App
 from outlast.authoring.options import Options
+from outlast.authoring.retry import Retry
 from outlast.codec.values import Values
 from outlast.errors import InvalidInput
 from outlast.machine import Changes, View, decide, facts
@@ -72,6 +73,10 @@ CASES: dict[str, tuple[list[str], facts.Start]] = {
         ["id => 'a'", """retry => '{"max_attempts": 5, "initial_ms": 10, "backoff": 1.5, "jitter": 0}'"""],
         fact(retry=RetryPolicy(max_attempts=5, initial_ms=10, backoff=1.5, jitter=0.0)),
     ),
+    "retry after an hour": (
+        ["id => 'a'", """retry => '{"initial_ms": 3600000}'"""],
+        fact(retry=Retry(max_attempts=3, initial="1h").policy()),
+    ),
     "retry as it is": (["id => 'a'", "retry => '{}'"], fact(retry=RetryPolicy(max_attempts=3))),
     "retention": (["id => 'a'", "retention => '0'"], fact(retention_ms=0)),
     "tags": (
@@ -110,7 +115,12 @@ async def test_the_rows_are_those_of_a_start(store: PostgresStore, sql: Any, cas
 
 async def test_every_argument_is_a_case_and_every_option_of_a_start_is_an_argument_or_refused(sql: Any):
     arguments = await sql.fetchval("SELECT proargnames FROM pg_proc WHERE oid = 'outlast.start'::regproc")
-    assert set(arguments) == {"workflow", *CASES} - {"only a workflow", "retry as it is", "all at once"}
+    assert set(arguments) == {"workflow", *CASES} - {
+        "only a workflow",
+        "retry after an hour",
+        "retry as it is",
+        "all at once",
+    }
     assert set(Options.__annotations__) - set(arguments) == {"send", "detached", "parent_close"}
 
 

@@ -163,6 +163,11 @@ BEGIN
   IF v_wrong IS NULL AND retry IS NOT NULL THEN
     v_wrong := 'retry takes max_attempts, initial_ms, backoff (1 to 1000), max_delay_ms and jitter (0 to 1)';
     IF jsonb_typeof(retry) = 'object' THEN
+      IF jsonb_typeof(retry -> 'initial_ms') = 'number' AND NOT retry ? 'max_delay_ms' THEN
+        -- The default cuts no first delay, as with Retry in Python.
+        retry := retry || jsonb_build_object('max_delay_ms',
+          greatest((retry ->> 'initial_ms')::numeric, ('{retry}'::jsonb ->> 'max_delay_ms')::numeric));
+      END IF;
       retry := '{retry}'::jsonb || retry;
       IF NOT EXISTS (SELECT 1 FROM jsonb_each(retry) AS r WHERE jsonb_typeof(r.value) <> 'number') THEN
         IF (SELECT count(*) FROM jsonb_object_keys(retry)) = 5
