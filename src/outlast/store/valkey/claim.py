@@ -9,17 +9,19 @@ out, as long as another one answers.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
+from outlast.model.event import Event
 from outlast.model.execution import Execution, parse_route
+from outlast.model.journal import JournalEntry
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import whole
 from outlast.store.valkey.layout import LAYOUTS
 
-_LAYOUT = LAYOUTS[Execution.KIND]
+_LAYOUT, _JOURNAL, _EVENT = LAYOUTS[Execution.KIND], LAYOUTS[JournalEntry.KIND], LAYOUTS[Event.KIND]
 
 Call: TypeAlias = Callable[[str, Mapping[int, Arguments]], Awaitable[dict[int, Any]]]
 """Call a function in some partitions."""
@@ -130,11 +132,23 @@ class _Asked:
 
 def _claimed(rows: list[Any], again: int) -> list[ClaimedExecution]:
     found: list[ClaimedExecution] = []
-    for row, value, began_at in rows:
+    for row, value, began_at, journal, events in rows:
         execution = _LAYOUT.record(row)
         assert isinstance(execution, Execution)
-        found.append(ClaimedExecution(execution, value, began_at))
+        found.append(ClaimedExecution(execution, value, began_at, *_past(execution, journal, events)))
     return sorted(found, key=_order_again) if again else found
+
+
+def _past(
+    execution: Execution, journal: list[Any] | None, events: list[Any] | None
+) -> tuple[list[JournalEntry] | None, list[Event]]:
+    """What was there in no order, the journals of other generations among it."""
+    if journal is None or events is None:
+        return None, []
+    entries = [cast("JournalEntry", _JOURNAL.record(row)) for row in journal]
+    came = [cast("Event", _EVENT.record(row)) for row in events]
+    mine = [entry for entry in entries if entry.generation == execution.journal_generation]
+    return mine, sorted(came, key=lambda event: event.seq)
 
 
 def _order_again(item: ClaimedExecution) -> tuple[int, bool, str]:
