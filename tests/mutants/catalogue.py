@@ -407,7 +407,7 @@ _STORE = (
         file="store/sqlite/commit.py",
         old="        for guard in guards:\n",
         new="        for guard in guards[:1]:\n",
-        noticed_by=(f"{CONFORMANCE}Guards::test_all_guards_must_hold_wherever_the_failing_one_stands",),
+        noticed_by=(f"{CONFORMANCE}Guard::test_all_guards_must_hold_wherever_the_failing_one_stands",),
     ),
     Mutant(
         name="refused-change-half-written",
