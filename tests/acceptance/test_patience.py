@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from outlast import App
 from outlast.client import waiters
 from outlast.errors import StoreUnavailable
+from tests.acceptance.conftest import Gate, Place, until
 
 
 class Away:
@@ -17,8 +19,8 @@ class Away:
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         assert app._opened is not None
         store = app._opened.waiters._store
-        self._load = store.load
         self.left = 0
+        self._load = store.load
         monkeypatch.setattr(store, "load", self.load)
 
     async def load(self, keys: Any) -> Any:
@@ -40,6 +42,39 @@ async def test_a_result_is_waited_for_though_the_store_is_away_at_first(app: App
         away.left = 3
         assert await echo.execution("it").result(timeout=20) == "x"
         assert away.left == 0
+
+
+async def test_the_end_of_a_flow_is_heard_of_though_the_store_was_away_meanwhile(
+    app: App, place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """By another process: this one looks for it, and goes on looking."""
+    gate = Gate()
+
+    def with_one(app: App) -> Any:
+        @app.step
+        async def wait() -> int:
+            await gate()
+            return 1
+
+        @app.workflow
+        async def one() -> int:
+            return await wait()
+
+        return one
+
+    worker = place.app()
+    one, _ = with_one(app), with_one(worker)
+    async with worker, app.client():
+        flow = app.flow("f", id="f")
+        flow.add("a", one)
+        handle = await flow.start()
+        result = asyncio.create_task(handle.result(timeout=30))
+        await asyncio.sleep(0.1)
+        away = Away(app, monkeypatch)
+        away.left = 3
+        await until(lambda: away.left == 0, "nobody looks")
+        gate.open()
+        assert await result == {"a": 1}
 
 
 async def test_a_store_that_stays_away_is_not_waited_for_for_ever(app: App, monkeypatch: pytest.MonkeyPatch):

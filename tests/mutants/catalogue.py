@@ -407,7 +407,7 @@ _STORE = (
         file="store/sqlite/commit.py",
         old="        for guard in guards:\n",
         new="        for guard in guards[:1]:\n",
-        noticed_by=(f"{CONFORMANCE}Guards::test_all_guards_must_hold_wherever_the_failing_one_stands",),
+        noticed_by=(f"{CONFORMANCE}Guard::test_all_guards_must_hold_wherever_the_failing_one_stands",),
     ),
     Mutant(
         name="refused-change-half-written",
@@ -487,6 +487,24 @@ _STORE = (
         old="        if self._connection.total_changes() - before != len(steps):\n            raise Met\n",
         new="",
         noticed_by=(f"{SETTLEMENT}09_the_journal_is_insert_only_by_its_whole_key",),
+    ),
+    Mutant(
+        name="commit-not-waited-for",
+        breaks="settlement 11",
+        what="a commit is answered before the disk has it, as if it were a claim",
+        file="store/sqlite/connection.py",
+        old='LEASES = frozenset({"claim", "renew"})\n',
+        new='LEASES = frozenset({"claim", "renew", "commit"})\n',
+        noticed_by=("tests/integration/sqlite/test_waiting_for_the_disk.py::test_a_commit_is_waited_for",),
+    ),
+    Mutant(
+        name="repeated-claim-asks-one",
+        breaks="settlement 3",
+        what="a claim whose reply was lost asks only the partition that rang since, not those where it took something",
+        file="store/valkey/near.py",
+        old="if anywhere or repeated or not recent",
+        new="if anywhere or not recent",
+        noticed_by=("tests/unit/valkey/test_near.py::test_all_are_asked_by_a_claim_that_is_repeated",),
     ),
     Mutant(
         name="clock-not-shared",

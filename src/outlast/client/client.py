@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
@@ -243,10 +244,10 @@ class Client:
 
     async def frames(self, execution_id: str, after: int) -> AsyncIterator[FrameInfo]:
         """Until the execution has ended and all its frames are read. Whoever emits them may die and be replaced."""
-        pause_s = FRAMES_POLL_S[0]
+        store, pause_s = self._engine.store, FRAMES_POLL_S[0]
         while True:
             execution = await self._look(execution_id)  # first: what is emitted before the end is there at the end
-            page = await self._engine.store.frames(self.namespace, execution_id, after=after)
+            page = await self.waiters.patiently(partial(store.frames, self.namespace, execution_id, after=after))
             for frame in page:
                 envelope = envelope_of(self._values.unseal(frame.value, "frame"))
                 after = frame.seq
@@ -313,28 +314,28 @@ class Client:
         ]
 
     async def find(self, query: Query) -> list[Info]:
-        page = await self._engine.store.find(query)
+        page = await self.waiters.patiently(lambda: self._engine.store.find(query))
         return await self._infos(page.executions)
 
     async def _infos(self, executions: Sequence[Execution]) -> list[Info]:
         """With the reasons that are not stored: why no live worker can take what is ready."""
         if not any(execution.status is Status.READY for execution in executions):
             return [info_of(execution) for execution in executions]
-        offers = await offers_in(self._engine.store)
+        offers = await self.waiters.patiently(lambda: offers_in(self._engine.store))
         return [structs.replace(info_of(execution), reason=offers.reason(execution)) for execution in executions]
 
     async def count(self, query: Query) -> int:
-        return await self._engine.store.count(query)
+        return await self.waiters.patiently(lambda: self._engine.store.count(query))
 
     async def completions(
         self, *, after: str | None, filter: Filter, tags: Mapping[str, str]
     ) -> AsyncIterator[CompletionInfo]:
         """Every end, in commit order, for ever; go on from a `cursor` after a restart. All of `tags` must fit."""
         cursor = after
-        timing = self._engine.timing
+        timing, store = self._engine.timing, self._engine.store
         while True:
             rings, began_s = self.waiters.rings, timing.time_s()
-            feed = await self._engine.store.completions(after=cursor, filter=filter)
+            feed = await self.waiters.patiently(partial(store.completions, after=cursor, filter=filter))
             look_at_s = timing.time_s() + (timing.time_s() - began_s) * DISTANCE
             for number, completion in enumerate(feed.completions):
                 if tags.items() <= completion.tag_map.items():
@@ -508,13 +509,13 @@ class Client:
 
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many. Flows go as a whole."""
-        store, ours = self._engine.store, Filter(namespace=self.namespace)
-        before = await store.now() - to_ms(older_than, what="older_than")
-        await purge_ended_flows(self._engine, self.namespace, finished_before=before)
+        store, ours, patiently = self._engine.store, Filter(namespace=self.namespace), self.waiters.patiently
+        before = await patiently(store.now) - to_ms(older_than, what="older_than")
+        await patiently(lambda: purge_ended_flows(self._engine, self.namespace, finished_before=before))
         total = 0
-        while purged := await store.purge(finished_before=before, filter=ours):
+        while purged := await patiently(lambda: store.purge(finished_before=before, filter=ours)):
             total += purged
-        while purged := await store.purge(filter=ours):  # what its flow let go, or its retention
+        while purged := await patiently(lambda: store.purge(filter=ours)):  # what its flow let go, or its retention
             total += purged
         return total
 
@@ -535,11 +536,11 @@ class Client:
 
     async def _payload(self, execution: Execution, role: Role, generation: int | None = None) -> bytes | None:
         key = payload_key(execution.namespace, execution.id, generation or execution.generation, role)
-        [record] = await self._engine.store.load([key])
+        [record] = await self.waiters.patiently(lambda: self._engine.store.load([key]))
         return record.value if isinstance(record, Payload) else None
 
     async def _look(self, execution_id: str) -> Execution:
-        execution = await self._engine.look(self.namespace, execution_id)
+        execution = await self.waiters.patiently(lambda: self._engine.look(self.namespace, execution_id))
         if execution is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         return execution
@@ -547,7 +548,10 @@ class Client:
     async def _all(self, kind: str, prefix: tuple[str | int, ...]) -> Iterable[Record]:
         found: list[Record] = []
         while True:
-            page = await self._engine.store.scan(kind, prefix, after=found[-1].key if found else None, limit=10_000)
+            after = found[-1].key if found else None
+            page = await self.waiters.patiently(
+                partial(self._engine.store.scan, kind, prefix, after=after, limit=10_000)
+            )
             found += page
             if len(page) < 10_000:
                 return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from outlast.machine import facts
-from outlast.store.sqlite.claim import SHORT
+from outlast.store.sqlite.claim import SHORT, SHORT_BYTES
 from tests.integration.sqlite.tools import NS, claim, opened, running, start, step
 
 
@@ -27,3 +28,16 @@ async def test_a_short_journal_comes_along_and_a_long_one_does_not(tmp_path: Pat
         if again.journal is not None:
             assert len(again.journal) == entries
             assert [event.name for event in again.events] == ["go"]
+
+
+async def test_a_few_large_values_do_not_come_along(tmp_path: Path):
+    async with opened(tmp_path / "o.db") as store, running(store) as engine:
+        await engine.tell(NS, "a", start("a"))
+        await claim(store)
+        large = structs.replace(step(1), value=b"x" * (SHORT_BYTES + 1))
+        await engine.tell(NS, "a", large)
+        waits = facts.Suspend(change_id="suspend", epoch=1, inbox=0, reason="event:go", waits=("event:go",))
+        await engine.tell(NS, "a", waits)
+        await engine.tell(NS, "a", facts.EventSent(change_id="send", name="go", value=b"1"))
+        [again] = await claim(store, "claim-2")
+        assert (again.journal, again.events) == (None, [])

@@ -26,8 +26,8 @@ _JOURNAL, _EVENT = TABLES[JournalEntry.KIND], TABLES[Event.KIND]
 _ENTRIES = _JOURNAL.scan(prefix=3, after=False)
 _EVENTS = _EVENT.scan(prefix=2, after=False)
 
-SHORT = 100
-"""A journal with more entries than this is left to its reader: a claim holds up every other writer."""
+SHORT, SHORT_BYTES = 100, 256 * 1024
+"""A journal with more than this is left to its reader: a claim holds up every other writer."""
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
@@ -35,7 +35,8 @@ def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     tx.rows_beside(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
     again = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
     if again:
-        return Claimed(tx.now, [ClaimedExecution(e, _input(tx, e), _began_at(tx, e)) for e in again])
+        found = [ClaimedExecution(e, _input(tx, e), _began_at(tx, e), *_recorded(tx, e)) for e in again]
+        return Claimed(tx.now, found)
     chosen, more = _choose(tx, request)
     return Claimed(tx.now, [_take(tx, request, execution) for execution in chosen], more)
 
@@ -142,10 +143,13 @@ def _recorded(tx: Transaction, e: Execution) -> tuple[list[JournalEntry] | None,
     """What it goes on with, unless that is long: whoever sent it something waits for each look of its new holder."""
     if not e.resumed and e.generation == 1:
         return None, []
-    entries = tx.rows_beside(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1))
-    if len(entries) > SHORT:
+    of_journal, of_events = (e.namespace, e.id, e.journal_generation, SHORT + 1), (e.namespace, e.id, EARLY_EVENTS)
+    entries = tx.few_rows_beside(_ENTRIES, of_journal, most=SHORT, bytes_max=SHORT_BYTES)
+    if entries is None:
         return None, []
-    events = tx.rows_beside(_EVENTS, (e.namespace, e.id, EARLY_EVENTS)) if e.inbox else []
+    events = tx.few_rows_beside(_EVENTS, of_events, most=EARLY_EVENTS, bytes_max=SHORT_BYTES) if e.inbox else []
+    if events is None:
+        return None, []
     journal = [cast("JournalEntry", _JOURNAL.record(row)) for row in entries]
     return journal, [cast("Event", _EVENT.record(row)) for row in events]
 

@@ -79,6 +79,22 @@ class Transaction:
         self.points("statement done")
         return rows
 
+    def few_rows_beside(self, sql: str, values: Any, *, most: int, bytes_max: int) -> list[tuple[Any, ...]] | None:
+        """The same, for what must not take long: None if there are more, or if their values are longer in all."""
+        if self.points is not None:
+            self.points("statement")
+        found: list[tuple[Any, ...]] | None = []
+        left = bytes_max
+        for row in cast("Iterable[tuple[Any, ...]]", self.cursor.execute(sql, values)):
+            left -= sum(len(value) for value in row if isinstance(value, bytes))
+            if left < 0 or len(found) == most:
+                found = None
+                break
+            found.append(row)
+        if self.points is not None:
+            self.points("statement done")
+        return found
+
     def many(self, sql: str, values: list[Any]) -> None:
         """Run one statement for many sets of values."""
         self.fences.clear()
