@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import sys
 from typing import Any
 
 import msgspec
@@ -45,6 +48,9 @@ class Output:
 
     @classmethod
     def usual(cls) -> Output:
+        file: object = sys.stdout
+        if isinstance(file, io.TextIOWrapper):
+            file.reconfigure(errors="backslashreplace")  # as stderr: a locale without ● is no reason to fail
         return cls(_console(stderr=False), _console(stderr=True))
 
     def for_programs(self) -> Output:
@@ -63,7 +69,10 @@ class Output:
 
     def document(self, document: dict[str, Any]) -> None:
         data = msgspec.json.format(msgspec.json.encode(document), indent=2)
-        self.line(data.decode())
+        if self.stdout.encoding.startswith("utf"):
+            self.line(data.decode())
+        else:
+            self.line(json.dumps(msgspec.json.decode(data), indent=2))  # what it cannot write is escaped, as JSON does
 
     def note(self, text: str, *, style: str = "quiet") -> None:
         """A word beside the answer; programs are spared."""

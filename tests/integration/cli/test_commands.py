@@ -137,6 +137,17 @@ def test_a_module_that_breaks_shows_its_own_traceback(outlast: Outlast):
 
 
 @pytest.mark.slow
+def test_a_locale_without_our_characters_is_no_error(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "1", "--tag", "city=Çorlu")
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    shown = outlast.real("show", "t-1")
+    assert (shown.code, "Traceback" in shown.err) == (0, False)
+    assert "t-1  twice version 1  ready" in shown.out
+    [listed] = json.loads(outlast.real("ls", "--json").out)["executions"]
+    assert listed["tags"] == {"city": "Çorlu"}
+
+
+@pytest.mark.slow
 def test_operating_without_a_worker(outlast: Outlast):
     """The life of executions that nobody runs: started, seen, held, released, cancelled, purged."""
     made = outlast.json("migrate")
