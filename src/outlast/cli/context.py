@@ -20,6 +20,7 @@ from outlast.cli.output import Output
 from outlast.config import Config
 from outlast.errors import ExecutionNotFound, SchemaMissing
 from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import flow_key
 from outlast.store.port import Store
 
 
@@ -88,10 +89,13 @@ Id: TypeAlias = Annotated[str, Parameter(help="The execution's id.")]
 
 
 async def execution_of(store: Store, namespace: str, execution_id: str) -> Execution:
-    [found] = await store.load([execution_key(namespace, execution_id)])
-    if not isinstance(found, Execution):
-        raise ExecutionNotFound(namespace, execution_id)
-    return found
+    found, flow = await store.load([execution_key(namespace, execution_id), flow_key(namespace, execution_id)])
+    if isinstance(found, Execution):
+        return found
+    if flow is not None:
+        told = f"{execution_id} is a flow, not an execution: `outlast flows show {execution_id}`"
+        raise Failed(told, kind=ExecutionNotFound.__name__)
+    raise ExecutionNotFound(namespace, execution_id)
 
 
 def nothing_there(store: Store, missing: SchemaMissing) -> Failed:

@@ -84,3 +84,10 @@ def test_a_flow_that_is_not_there(outlast: Outlast):
     answer = outlast("flows", "show", "nowhere")
     assert answer.code == 1
     assert "no flow 'nowhere'" in answer.err
+
+
+def test_to_show_a_flow_as_an_execution_says_how_it_is_shown(outlast: Outlast):
+    run_one("sqlite:///outlast.db")
+    answer = outlast("show", "nightly-1")
+    assert (answer.code, "`outlast flows show nightly-1`" in answer.err) == (1, True)
+    assert outlast("show", "nightly-1/extract").code == 0
