@@ -78,7 +78,11 @@ class Outbox:
     async def close(self) -> None:
         """What is under way is carried to its end."""
         while self._posted:
-            await asyncio.gather(*self._posted, return_exceptions=True)
+            carried = list(self._posted)
+            await asyncio.gather(*carried, return_exceptions=True)
+            # Those that have ended are not left to their callbacks: from Python 3.12 on, to gather what has ended
+            # gives the loop no turn, and they would never run.
+            self._posted.difference_update(carried)
         self._closed = True
 
     async def abandon(self) -> None:

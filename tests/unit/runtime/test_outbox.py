@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from outlast.errors import OutlastError
 from outlast.machine import facts
+from outlast.machine.changes import Changes, Insert
 from outlast.model.child import ChildEnd
 from outlast.model.event import UNDELIVERED, Event, answer_id
 from outlast.model.execution import ParentClose
@@ -18,6 +20,7 @@ from outlast.model.partition import partition_of
 from outlast.model.status import Status
 from outlast.runtime.engine import Engine
 from outlast.runtime.forgetting import REPEATED_WITHIN_MS
+from outlast.runtime.outbox import Outbox
 from outlast.store.port import ClaimRequest, DueKind
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
@@ -255,3 +258,19 @@ async def test_who_comes_late_with_a_word_that_was_carried_does_not_call_it_refu
     await world.engine.tell(NS, f"{NEAR}/other", facts.CancelRequested(change_id="cancel"))
     await world.engine.deliver(delivery)
     assert [event for event in await world.events(NEAR) if event.name == UNDELIVERED] == []
+
+
+async def test_a_close_in_the_turn_in_which_the_last_word_arrived_ends(world: World, monkeypatch: pytest.MonkeyPatch):
+    """From Python 3.12 on, what has ended is gathered without a turn of the loop: it went round for ever."""
+    outbox, arrived = Outbox(world.engine), asyncio.Event()
+
+    async def deliver(delivery: Delivery) -> None:
+        arrived.set()
+
+    monkeypatch.setattr(outbox, "deliver", deliver)
+    owed = Delivery(partition=0, id="x", namespace=NS, target=FAR, fact=b"", due_at=0, created_at=0, change_id="x")
+    outbox.post(Changes(id="x", partition=0, anchors=(), writes=(Insert(owed),)))
+    await arrived.wait()
+    assert outbox._posted, "it has ended, and nobody was told yet"
+    await outbox.close()
+    assert not outbox._posted
