@@ -115,11 +115,11 @@ async def test_a_look_that_failed_is_repeated(monkeypatch: pytest.MonkeyPatch):
         client, failed = app.opened().flows, list[bool]()
         look = client._look
 
-        async def fails_once() -> None:
+        async def fails_once(names: list[str]) -> None:
             if not failed:
                 failed.append(True)
                 raise StoreUnavailable("away for a moment")
-            await look()
+            await look(names)
 
         monkeypatch.setattr(client, "_look", fails_once)
         await h.clock.advance("6d")
