@@ -158,7 +158,6 @@ class LiveAttempt:
             await self.asked.settled()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
-        self._leaves()
         await self._commit(ending)
         await self._settle_errands()
         self._let_go()
@@ -494,7 +493,8 @@ class LiveAttempt:
 
     async def _commit(self, ending: Ending) -> None:
         try:
-            await commit_ending(self.parts, self.lease, self.workflow, ending, escaped=self.escaped)
+            said = (self.parts, self.lease, self.workflow, ending)
+            await commit_ending(*said, escaped=self.escaped, leaves=self._leaves)
         except LeaseLost as lost:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 
