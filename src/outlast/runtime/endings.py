@@ -88,8 +88,8 @@ async def commit_ending(
     lease: Lease,
     workflow: WorkflowDefinition,
     ending: Ending,
-    *,
     escaped: Escaped,
+    *,
     leaves: Callable[[], None],
 ) -> None:
     """Write down how it ended. `LeaseLost` if that is no longer ours to say.
