@@ -28,16 +28,19 @@ _EVENTS = _EVENT.scan(prefix=2, after=False)
 
 SHORT = 100
 """A journal with more entries than this is left to its reader: a claim holds up every other writer."""
+ALONG_BYTES = 1024 * 1024
+"""… and so is whatever does not fit into this, of all that one claim takes."""
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     """The same claim id finds what it took before; otherwise take anew, in the order of claims."""
     tx.rows_beside(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
-    again = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
+    again, along = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))], _Along(tx)
     if again:
-        return Claimed(tx.now, [ClaimedExecution(e, _input(tx, e), _began_at(tx, e)) for e in again])
+        taken = [ClaimedExecution(e, _input(tx, e), _began_at(tx, e), *along.recorded(e)) for e in again]
+        return Claimed(tx.now, taken)
     chosen, more = _choose(tx, request)
-    return Claimed(tx.now, [_take(tx, request, execution) for execution in chosen], more)
+    return Claimed(tx.now, [_take(tx, request, execution, along) for execution in chosen], more)
 
 
 def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
@@ -118,7 +121,7 @@ def _of_route(tx: Transaction, request: ClaimRequest, lane: str, route: str) -> 
     return [_execution(row) for row in rows]
 
 
-def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> ClaimedExecution:
+def _take(tx: Transaction, request: ClaimRequest, execution: Execution, along: _Along) -> ClaimedExecution:
     e, now = execution, tx.now
     deadline_at = None if e.timeout_ms is None else now + max(0, e.timeout_ms - e.ran_ms)
     tx.rows_beside(statement("claim_take"), (request.worker, request.claim_id, now, deadline_at, e.namespace, e.id))
@@ -135,19 +138,33 @@ def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> Claim
         tx.rows_beside(statement("claim_permits"), (1, e.namespace, e.quota))
     taken = _execution_taken(e, request, now)
     tx.fences.keep_new(taken)
-    return ClaimedExecution(taken, _input(tx, taken), began_at, *_recorded(tx, taken))
+    return ClaimedExecution(taken, _input(tx, taken), began_at, *along.recorded(taken))
 
 
-def _recorded(tx: Transaction, e: Execution) -> tuple[list[JournalEntry] | None, list[Event]]:
-    """What it goes on with, unless that is long: whoever sent it something waits for each look of its new holder."""
-    if not e.resumed and e.generation == 1:
-        return None, []
-    entries = tx.rows_beside(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1))
-    if len(entries) > SHORT:
-        return None, []
-    events = tx.rows_beside(_EVENTS, (e.namespace, e.id, EARLY_EVENTS)) if e.inbox else []
-    journal = [cast("JournalEntry", _JOURNAL.record(row)) for row in entries]
-    return journal, [cast("Event", _EVENT.record(row)) for row in events]
+class _Along:
+    """What those that are taken go on with: whoever sent one something waits for each look of its new holder."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._left = ALONG_BYTES
+
+    def recorded(self, e: Execution) -> tuple[list[JournalEntry] | None, list[Event]]:
+        """Its journal and its first events, unless that is long, or too much of all."""
+        if (not e.resumed and e.generation == 1) or self._left == 0:
+            return None, []
+        entries = self._rows(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1))
+        if entries is None or len(entries) > SHORT:
+            return None, []
+        events = self._rows(_EVENTS, (e.namespace, e.id, EARLY_EVENTS)) if e.inbox else []
+        if events is None:
+            return None, []
+        journal = [cast("JournalEntry", _JOURNAL.record(row)) for row in entries]
+        return journal, [cast("Event", _EVENT.record(row)) for row in events]
+
+    def _rows(self, sql: str, values: tuple[object, ...]) -> list[tuple[object, ...]] | None:
+        rows, taken = self._tx.rows_within(self._left, sql, values)
+        self._left = max(0, self._left - taken)
+        return rows
 
 
 def _execution_taken(e: Execution, request: ClaimRequest, now: int) -> Execution:
