@@ -290,6 +290,36 @@ async def test_closing_hands_back_what_does_not_finish(place: Place, gate: Gate)
     assert (info.attempts, info.crashes, info.failures) == (1, 0, 0), "being handed back counts as nothing"
 
 
+async def test_closing_that_is_cut_short_leaves_nothing_running(place: Place, gate: Gate):
+    """Whoever closes the app has no more time for it: nothing may go on behind their back."""
+    app, stopped = place.app(), asyncio.Event()
+
+    @app.step
+    async def works() -> None:
+        try:
+            await gate()
+        finally:
+            stopped.set()
+
+    @app.workflow
+    async def code() -> None:
+        await works()
+
+    before = asyncio.all_tasks()
+    await app.__aenter__()
+    await code.options(id="it").start()
+    await gate.reached()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await app.__aexit__()
+    assert stopped.is_set()
+    await until(lambda: asyncio.all_tasks() == before, "something goes on")
+    gate.open()
+    async with app:
+        await app.execution("it").result(timeout=20)
+        assert (await app.execution("it").info()).crashes == 0, "it was handed back"
+
+
 async def test_a_closing_worker_claims_nothing_more(place: Place, gate: Gate):
     app, client = place.app(), place.app()
     ran: list[str] = []
