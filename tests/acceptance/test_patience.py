@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from outlast import App
+import outlast
+from outlast import App, ExecutionCancelled
 from outlast.client import waiters
 from outlast.errors import StoreUnavailable
+from tests.acceptance.conftest import Place
 
 
 class Away:
@@ -17,15 +20,18 @@ class Away:
     def __init__(self, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
         assert app._opened is not None
         store = app._opened.waiters._store
-        self._load = store.load
         self.left = 0
-        monkeypatch.setattr(store, "load", self.load)
+        for look in ("load", "scan"):
+            monkeypatch.setattr(store, look, self._failing(getattr(store, look)))
 
-    async def load(self, keys: Any) -> Any:
-        if self.left:
-            self.left -= 1
-            raise StoreUnavailable("away")
-        return await self._load(keys)
+    def _failing(self, look: Callable[..., Any]) -> Callable[..., Any]:
+        async def fails(*args: Any, **kwargs: Any) -> Any:
+            if self.left:
+                self.left -= 1
+                raise StoreUnavailable("away")
+            return await look(*args, **kwargs)
+
+        return fails
 
 
 async def test_a_result_is_waited_for_though_the_store_is_away_at_first(app: App, monkeypatch: pytest.MonkeyPatch):
@@ -56,3 +62,57 @@ async def test_a_store_that_stays_away_is_not_waited_for_for_ever(app: App, monk
         with pytest.raises(StoreUnavailable, match="away"):
             await echo.execution("it").result(timeout=20)
         away.left = 0
+
+
+async def test_the_result_of_a_flow_is_waited_for_as_well(place: Place, monkeypatch: pytest.MonkeyPatch):
+    app = place.app()
+
+    @app.workflow
+    async def echo(text: str) -> str:
+        return text
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("it", echo, "x")
+        await (await flow.start()).result("20s")
+    async with app.client():  # nobody else looks
+        away = Away(app, monkeypatch)
+        away.left = 3
+        assert await app.flow_handle("f").result("20s") == {"it": "x"}
+        assert away.left == 0
+        client = app.opened().flows
+        really = client._members
+
+        async def members(flow_id: str) -> Any:
+            away.left = 0 if members_asked else 1
+            members_asked.append(flow_id)
+            return await really(flow_id)
+
+        members_asked: list[str] = []
+        monkeypatch.setattr(client, "_members", members)
+        assert await app.flow_handle("f").result("20s") == {"it": "x"}
+        assert members_asked == ["f", "f"]
+
+
+async def test_why_it_was_cancelled_is_waited_for_as_well(place: Place, monkeypatch: pytest.MonkeyPatch):
+    app = place.app()
+
+    @app.workflow
+    async def waits() -> None:
+        await outlast.receive("never")
+
+    async with app.client():
+        handle = await waits.start()
+        await handle.cancel("enough")
+        client, asked = app.opened(), list[str]()
+        really, away = client._cancelled_because, Away(app, monkeypatch)
+
+        async def because(execution_id: str) -> str:
+            away.left = 0 if asked else 1
+            asked.append(execution_id)
+            return await really(execution_id)
+
+        monkeypatch.setattr(client, "_cancelled_because", because)
+        with pytest.raises(ExecutionCancelled, match="enough"):
+            await handle.result(timeout=20)
+        assert len(asked) == 2

@@ -215,7 +215,7 @@ class Client:
                 assert end.value is not None
                 return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
-                why = await self._cancelled_because(execution_id)
+                why = await self.waiters.patiently(lambda: self._cancelled_because(execution_id))
                 raise ExecutionCancelled(f"execution {execution_id!r} was cancelled" + (f": {why}" if why else ""))
             case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")

@@ -150,6 +150,9 @@ class FlowClient:
 
     async def result(self, flow_id: str) -> dict[str, Any]:
         summary = await self._end_of(flow_id)
+        return await self._waiters.patiently(lambda: self._result_of(flow_id, summary))
+
+    async def _result_of(self, flow_id: str, summary: Summary) -> dict[str, Any]:
         flow, _ = await self._heads(flow_id)
         if summary.outcome is Status.CANCELLED:
             raise FlowCancelled(flow_id, flow.reason or "")
@@ -198,7 +201,7 @@ class FlowClient:
             waiting = self._waiting.setdefault(flow_id, set())
             waiting.add(future)
             try:
-                _, summary = await self._heads(flow_id)
+                _, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
                 if summary.outcome is not None:
                     return summary
                 if self._looking is None:

@@ -134,11 +134,14 @@ class Waiters:
                 self._leave(name, future)
 
     async def _patiently(self, keys: list[Key]) -> list[Record | None]:
+        return await self.patiently(lambda: self._store.load(keys))
+
+    async def patiently(self, look: Callable[[], Awaitable[T]]) -> T:
         """Whoever waits for an end also waits for a store that is away for a while, as a commit does."""
         waited_s, delay_s = 0.0, 0.05
         while True:
             try:
-                return await self._store.load(keys)
+                return await look()
             except StoreUnavailable:
                 if waited_s >= PATIENCE_S:
                     raise
