@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, structs
 
 from outlast.codec.failures import Failure, encode_failure, failure_of
-from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
+from outlast.errors import FATAL, CodecError, CodecHookFailed, LimitExceeded, NonDeterminism
 from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
@@ -124,6 +124,8 @@ async def _complete(
     try:
         data, _ = parts.values.settle(value, workflow.arguments.result, f"result of {workflow.name}")
         fact = facts.Complete(change_id=lease.new_id(), epoch=lease.execution.epoch, output=data)
+    except CodecHookFailed:
+        raise  # nothing is wrong with the result: it is handed back, and tried again
     except (CodecError, LimitExceeded) as error:
         leaves()
         await _fail(parts, lease, workflow, error, escaped)
