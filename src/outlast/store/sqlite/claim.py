@@ -35,7 +35,8 @@ ALONG_BYTES = 1024 * 1024
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     """The same claim id finds what it took before; otherwise take anew, in the order of claims."""
     tx.rows_beside(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
-    again, along = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))], _Along(tx)
+    along = _Along(tx)
+    again = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
     if again:
         taken = [ClaimedExecution(e, _input(tx, e), _began_at(tx, e), *along.recorded(e)) for e in again]
         return Claimed(tx.now, taken)
