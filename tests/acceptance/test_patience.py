@@ -21,7 +21,7 @@ class Away:
         assert app._opened is not None
         store = app._opened.waiters._store
         self.left = 0
-        for look in ("load", "scan"):
+        for look in ("load", "scan", "frames", "completions"):
             monkeypatch.setattr(store, look, self._failing(getattr(store, look)))
 
     def _failing(self, look: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,3 +116,25 @@ async def test_why_it_was_cancelled_is_waited_for_as_well(place: Place, monkeypa
         with pytest.raises(ExecutionCancelled, match="enough"):
             await handle.result(timeout=20)
         assert len(asked) == 2
+
+
+async def test_feeds_outlive_a_store_that_is_away_for_a_while(app: App, monkeypatch: pytest.MonkeyPatch):
+    @app.workflow
+    async def emits() -> None:
+        for number in range(2):
+            outlast.emit(number)
+
+    async with app:
+        handle = await emits.start()
+        await handle.result(timeout=20)
+    async with app.client():
+        away, seen = Away(app, monkeypatch), list[Any]()
+        async for frame in handle.frames():
+            away.left = 2
+            seen.append(frame.value)
+        assert (seen, away.left) == ([0, 1], 0)
+        away.left = 2
+        async for completion in app.completions():
+            assert completion.execution_id == handle.id
+            break
+        assert away.left == 0

@@ -49,6 +49,7 @@ from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.event import CANCEL, Event
 from outlast.model.execution import Execution
+from outlast.model.frame import Frame
 from outlast.model.names import check_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
@@ -61,7 +62,7 @@ from outlast.runtime.purging import purge_ended_flows
 from outlast.runtime.retrying import runs_again, was_undone
 from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
-from outlast.store.port import Filter, Joined, Joining, Query
+from outlast.store.port import Feed, Filter, Joined, Joining, Query
 from outlast.tokens import Claims, Tokens
 
 if TYPE_CHECKING:
@@ -245,8 +246,9 @@ class Client:
         """Until the execution has ended and all its frames are read. Whoever emits them may die and be replaced."""
         pause_s = FRAMES_POLL_S[0]
         while True:
-            execution = await self._look(execution_id)  # first: what is emitted before the end is there at the end
-            page = await self._engine.store.frames(self.namespace, execution_id, after=after)
+            # First the execution: what is emitted before the end is there at the end.
+            execution = await self.waiters.patiently(lambda: self._look(execution_id))
+            page = await self._frames_after(execution_id, after)
             for frame in page:
                 envelope = envelope_of(self._values.unseal(frame.value, "frame"))
                 after = frame.seq
@@ -264,6 +266,10 @@ class Client:
             else:
                 await self._pause(execution_id, pause_s, still=pause_s > FRAMES_POLL_S[0])
                 pause_s = min(pause_s * 2, FRAMES_POLL_S[1])
+
+    async def _frames_after(self, execution_id: str, after: int) -> list[Frame]:
+        store = self._engine.store
+        return await self.waiters.patiently(lambda: store.frames(self.namespace, execution_id, after=after))
 
     async def _pause(self, execution_id: str, pause_s: float, *, still: bool) -> None:
         """Between two looks at what may still come."""
@@ -334,7 +340,7 @@ class Client:
         timing = self._engine.timing
         while True:
             rings, began_s = self.waiters.rings, timing.time_s()
-            feed = await self._engine.store.completions(after=cursor, filter=filter)
+            feed = await self._completions_after(cursor, filter)
             look_at_s = timing.time_s() + (timing.time_s() - began_s) * DISTANCE
             for number, completion in enumerate(feed.completions):
                 if tags.items() <= completion.tag_map.items():
@@ -344,6 +350,9 @@ class Client:
                 # As in `Waiters`: a busy store rings all the time, mostly for others.
                 await timing.beat(max(0.0, look_at_s - timing.time_s()))
             cursor = feed.cursor
+
+    async def _completions_after(self, cursor: str | None, filter: Filter) -> Feed:
+        return await self.waiters.patiently(lambda: self._engine.store.completions(after=cursor, filter=filter))
 
     async def query(self, execution_id: str, name: str, value: Any, annotation: Any) -> Any:
         """From the code as it stands after all that is recorded; nothing is written."""
