@@ -47,6 +47,7 @@ from outlast.client.portal import call_in, portal, refuse_on_loop
 from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, WrongPlace
+from outlast.machine.facts import check_tags
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_id, check_name
 from outlast.model.status import Status
@@ -396,6 +397,7 @@ class App:
         self, *, after: str | None = None, namespace: str | None = None, tags: dict[str, str] | None = None
     ) -> AsyncIterator[CompletionInfo]:
         """Every end, in commit order, from a cursor on; of executions that have all of `tags`."""
+        check_tags(tags or {})
         tag = next(iter(tags.items())) if tags else None  # the store looks at one, the client at the others
         return self.opened().completions(
             after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag), tags=tags or {}
@@ -421,6 +423,7 @@ class App:
         except ValueError as error:
             known = ", ".join(Status)
             raise InvalidInput(f"{error}; known: {known}") from error
+        check_tags(tags or {})
         return Query(
             namespace=self.config.namespace,
             status=statuses,

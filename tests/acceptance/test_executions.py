@@ -20,6 +20,7 @@ from outlast import (
     ExecutionNotFound,
     ExecutionRefused,
     Handle,
+    InvalidInput,
     Retry,
     Status,
 )
@@ -262,6 +263,16 @@ async def test_find_and_count_by_everything(app: App):
         assert await app.count(tags={"customer": "0"}) == 3
         assert await app.count(tags={"customer": "7"}) == 0
         assert (await app.find(workflow="send"))[0].tags == {"customer": "0"}
+
+
+@pytest.mark.parametrize("tags", [{"customer": 1}, {1: "customer"}, {"": "x"}, {"a": "\0"}, {"a": "x" * 300}])
+async def test_tags_that_nothing_can_have_are_refused_by_every_look(app: App, tags: Any):
+    async with app.client():
+        for look in (app.find, app.count):
+            with pytest.raises(InvalidInput):
+                await look(tags=tags)
+        with pytest.raises(InvalidInput):
+            app.completions(tags=tags)
 
 
 async def test_requires_may_stand_at_the_workflow_or_the_start(app: App):

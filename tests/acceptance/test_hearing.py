@@ -59,13 +59,18 @@ async def test_what_is_said_during_a_look_is_looked_at(place: Place, monkeypatch
     assert told == [2]
 
 
-async def test_what_woke_it_is_read_with_its_journal(place: Place, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("colour", ["async def", "def"])
+async def test_what_woke_it_is_read_with_its_journal(place: Place, monkeypatch: pytest.MonkeyPatch, colour: str):
     """Whoever sends waits for every look of the resumed attempt: it has no look for the event after its replay."""
     app = place.app(resident="0s")
 
-    @app.workflow
-    async def hears() -> str:
+    async def awaits() -> str:
         return await outlast.receive("word", str)
+
+    def blocks() -> str:
+        return outlast.sync.receive("word", str)
+
+    hears: Any = app.workflow(awaits if colour == "async def" else blocks, name="hears")
 
     async with app:
         assert app._opened is not None

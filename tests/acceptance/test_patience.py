@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
 from typing import Any
 
 import pytest
 
-import outlast
-from outlast import App, ExecutionCancelled
+from outlast import App
 from outlast.client import waiters
 from outlast.errors import StoreUnavailable
-from tests.acceptance.conftest import Place
+from tests.acceptance.conftest import Gate, Place, until
 
 
 class Away:
@@ -21,17 +20,14 @@ class Away:
         assert app._opened is not None
         store = app._opened.waiters._store
         self.left = 0
-        for look in ("load", "scan", "frames", "completions"):
-            monkeypatch.setattr(store, look, self._failing(getattr(store, look)))
+        self._load = store.load
+        monkeypatch.setattr(store, "load", self.load)
 
-    def _failing(self, look: Callable[..., Any]) -> Callable[..., Any]:
-        async def fails(*args: Any, **kwargs: Any) -> Any:
-            if self.left:
-                self.left -= 1
-                raise StoreUnavailable("away")
-            return await look(*args, **kwargs)
-
-        return fails
+    async def load(self, keys: Any) -> Any:
+        if self.left:
+            self.left -= 1
+            raise StoreUnavailable("away")
+        return await self._load(keys)
 
 
 async def test_a_result_is_waited_for_though_the_store_is_away_at_first(app: App, monkeypatch: pytest.MonkeyPatch):
@@ -48,6 +44,39 @@ async def test_a_result_is_waited_for_though_the_store_is_away_at_first(app: App
         assert away.left == 0
 
 
+async def test_the_end_of_a_flow_is_heard_of_though_the_store_was_away_meanwhile(
+    app: App, place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """By another process: this one looks for it, and goes on looking."""
+    gate = Gate()
+
+    def with_one(app: App) -> Any:
+        @app.step
+        async def wait() -> int:
+            await gate()
+            return 1
+
+        @app.workflow
+        async def one() -> int:
+            return await wait()
+
+        return one
+
+    worker = place.app()
+    one, _ = with_one(app), with_one(worker)
+    async with worker, app.client():
+        flow = app.flow("f", id="f")
+        flow.add("a", one)
+        handle = await flow.start()
+        result = asyncio.create_task(handle.result(timeout=30))
+        await asyncio.sleep(0.1)
+        away = Away(app, monkeypatch)
+        away.left = 3
+        await until(lambda: away.left == 0, "nobody looks")
+        gate.open()
+        assert await result == {"a": 1}
+
+
 async def test_a_store_that_stays_away_is_not_waited_for_for_ever(app: App, monkeypatch: pytest.MonkeyPatch):
     @app.workflow
     async def echo(text: str) -> str:
@@ -62,79 +91,3 @@ async def test_a_store_that_stays_away_is_not_waited_for_for_ever(app: App, monk
         with pytest.raises(StoreUnavailable, match="away"):
             await echo.execution("it").result(timeout=20)
         away.left = 0
-
-
-async def test_the_result_of_a_flow_is_waited_for_as_well(place: Place, monkeypatch: pytest.MonkeyPatch):
-    app = place.app()
-
-    @app.workflow
-    async def echo(text: str) -> str:
-        return text
-
-    async with app:
-        flow = app.flow("f", id="f")
-        flow.add("it", echo, "x")
-        await (await flow.start()).result("20s")
-    async with app.client():  # nobody else looks
-        away = Away(app, monkeypatch)
-        away.left = 3
-        assert await app.flow_handle("f").result("20s") == {"it": "x"}
-        assert away.left == 0
-        client = app.opened().flows
-        really = client._members
-
-        async def members(flow_id: str) -> Any:
-            away.left = 0 if members_asked else 1
-            members_asked.append(flow_id)
-            return await really(flow_id)
-
-        members_asked: list[str] = []
-        monkeypatch.setattr(client, "_members", members)
-        assert await app.flow_handle("f").result("20s") == {"it": "x"}
-        assert members_asked == ["f", "f"]
-
-
-async def test_why_it_was_cancelled_is_waited_for_as_well(place: Place, monkeypatch: pytest.MonkeyPatch):
-    app = place.app()
-
-    @app.workflow
-    async def waits() -> None:
-        await outlast.receive("never")
-
-    async with app.client():
-        handle = await waits.start()
-        await handle.cancel("enough")
-        client, asked = app.opened(), list[str]()
-        really, away = client._cancelled_because, Away(app, monkeypatch)
-
-        async def because(execution_id: str) -> str:
-            away.left = 0 if asked else 1
-            asked.append(execution_id)
-            return await really(execution_id)
-
-        monkeypatch.setattr(client, "_cancelled_because", because)
-        with pytest.raises(ExecutionCancelled, match="enough"):
-            await handle.result(timeout=20)
-        assert len(asked) == 2
-
-
-async def test_feeds_outlive_a_store_that_is_away_for_a_while(app: App, monkeypatch: pytest.MonkeyPatch):
-    @app.workflow
-    async def emits() -> None:
-        for number in range(2):
-            outlast.emit(number)
-
-    async with app:
-        handle = await emits.start()
-        await handle.result(timeout=20)
-    async with app.client():
-        away, seen = Away(app, monkeypatch), list[Any]()
-        async for frame in handle.frames():
-            away.left = 2
-            seen.append(frame.value)
-        assert (seen, away.left) == ([0, 1], 0)
-        away.left = 2
-        async for completion in app.completions():
-            assert completion.execution_id == handle.id
-            break
-        assert away.left == 0

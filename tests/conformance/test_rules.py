@@ -37,6 +37,8 @@ class TestRules(Conformance):
         held = await actors.running(store, retry=RetryPolicy(max_attempts=5))
         said: list[facts.AnyFact] = [
             actors.steps(held),
+            actors.steps(held, "undo", unwinds=True),
+            facts.Progressed(change_id="progress", epoch=held.epoch, value=b"{}"),
             actors.suspends(held, waits=("event:plan",)),
             actors.completes(held),
             actors.fails(held),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,9 +13,19 @@ from tests.mutants.catalogue import CONTROL, MUTANTS, PACKAGE, ROOT, DoesNotAppl
 
 @pytest.fixture(scope="module")
 def defined() -> set[str]:
-    """Every test of the tree, and of the conformance suite in the package."""
+    """Every test of the tree, and of the conformance suite in the package: `test_…`, or `TestClass::test_…`."""
     files = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / PACKAGE / "testing/conformance").glob("*.py")]
-    return {name for path in files for name in re.findall(r"def (test_\w+)\(", path.read_text())}
+    return {name for path in files for name in _tests_in(ast.parse(path.read_text()).body)}
+
+
+def _tests_in(body: list[ast.stmt]) -> Iterator[str]:
+    for found in body:
+        if isinstance(found, ast.ClassDef):
+            name = found.name
+            name = f"Test{name.removesuffix('Conformance')}" if name.endswith("Conformance") else name
+            yield from (f"{name}::{test}" for test in _tests_in(found.body))
+        elif isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) and found.name.startswith("test_"):
+            yield found.name
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -23,7 +35,7 @@ def test_mutant_applies_and_names_tests_that_exist(mutant: Mutant, defined: set[
     assert re.fullmatch(r"(rule|settlement) \d+", mutant.breaks)
     assert mutant.noticed_by
     for test in (*mutant.noticed_by, *CONTROL):
-        file, *_, name = test.split("::")
+        file, _, name = test.partition("::")
         assert (ROOT / file).is_file(), test
         assert name.partition("[")[0] in defined, test
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
@@ -49,7 +50,6 @@ from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.event import CANCEL, Event
 from outlast.model.execution import Execution
-from outlast.model.frame import Frame
 from outlast.model.names import check_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
@@ -62,7 +62,7 @@ from outlast.runtime.purging import purge_ended_flows
 from outlast.runtime.retrying import runs_again, was_undone
 from outlast.runtime.stream import envelope_of
 from outlast.runtime.timing import Limit
-from outlast.store.port import Feed, Filter, Joined, Joining, Query
+from outlast.store.port import Filter, Joined, Joining, Query
 from outlast.tokens import Claims, Tokens
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ class Client:
                 assert end.value is not None
                 return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
-                why = await self.waiters.patiently(lambda: self._cancelled_because(execution_id))
+                why = await self._cancelled_because(execution_id)
                 raise ExecutionCancelled(f"execution {execution_id!r} was cancelled" + (f": {why}" if why else ""))
             case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
@@ -244,11 +244,10 @@ class Client:
 
     async def frames(self, execution_id: str, after: int) -> AsyncIterator[FrameInfo]:
         """Until the execution has ended and all its frames are read. Whoever emits them may die and be replaced."""
-        pause_s = FRAMES_POLL_S[0]
+        store, pause_s = self._engine.store, FRAMES_POLL_S[0]
         while True:
-            # First the execution: what is emitted before the end is there at the end.
-            execution = await self.waiters.patiently(lambda: self._look(execution_id))
-            page = await self._frames_after(execution_id, after)
+            execution = await self._look(execution_id)  # first: what is emitted before the end is there at the end
+            page = await self.waiters.patiently(partial(store.frames, self.namespace, execution_id, after=after))
             for frame in page:
                 envelope = envelope_of(self._values.unseal(frame.value, "frame"))
                 after = frame.seq
@@ -266,10 +265,6 @@ class Client:
             else:
                 await self._pause(execution_id, pause_s, still=pause_s > FRAMES_POLL_S[0])
                 pause_s = min(pause_s * 2, FRAMES_POLL_S[1])
-
-    async def _frames_after(self, execution_id: str, after: int) -> list[Frame]:
-        store = self._engine.store
-        return await self.waiters.patiently(lambda: store.frames(self.namespace, execution_id, after=after))
 
     async def _pause(self, execution_id: str, pause_s: float, *, still: bool) -> None:
         """Between two looks at what may still come."""
@@ -319,28 +314,28 @@ class Client:
         ]
 
     async def find(self, query: Query) -> list[Info]:
-        page = await self._engine.store.find(query)
+        page = await self.waiters.patiently(lambda: self._engine.store.find(query))
         return await self._infos(page.executions)
 
     async def _infos(self, executions: Sequence[Execution]) -> list[Info]:
         """With the reasons that are not stored: why no live worker can take what is ready."""
         if not any(execution.status is Status.READY for execution in executions):
             return [info_of(execution) for execution in executions]
-        offers = await offers_in(self._engine.store)
+        offers = await self.waiters.patiently(lambda: offers_in(self._engine.store))
         return [structs.replace(info_of(execution), reason=offers.reason(execution)) for execution in executions]
 
     async def count(self, query: Query) -> int:
-        return await self._engine.store.count(query)
+        return await self.waiters.patiently(lambda: self._engine.store.count(query))
 
     async def completions(
         self, *, after: str | None, filter: Filter, tags: Mapping[str, str]
     ) -> AsyncIterator[CompletionInfo]:
         """Every end, in commit order, for ever; go on from a `cursor` after a restart. All of `tags` must fit."""
         cursor = after
-        timing = self._engine.timing
+        timing, store = self._engine.timing, self._engine.store
         while True:
             rings, began_s = self.waiters.rings, timing.time_s()
-            feed = await self._completions_after(cursor, filter)
+            feed = await self.waiters.patiently(partial(store.completions, after=cursor, filter=filter))
             look_at_s = timing.time_s() + (timing.time_s() - began_s) * DISTANCE
             for number, completion in enumerate(feed.completions):
                 if tags.items() <= completion.tag_map.items():
@@ -350,9 +345,6 @@ class Client:
                 # As in `Waiters`: a busy store rings all the time, mostly for others.
                 await timing.beat(max(0.0, look_at_s - timing.time_s()))
             cursor = feed.cursor
-
-    async def _completions_after(self, cursor: str | None, filter: Filter) -> Feed:
-        return await self.waiters.patiently(lambda: self._engine.store.completions(after=cursor, filter=filter))
 
     async def query(self, execution_id: str, name: str, value: Any, annotation: Any) -> Any:
         """From the code as it stands after all that is recorded; nothing is written."""
@@ -517,13 +509,13 @@ class Client:
 
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many. Flows go as a whole."""
-        store, ours = self._engine.store, Filter(namespace=self.namespace)
-        before = await store.now() - to_ms(older_than, what="older_than")
-        await purge_ended_flows(self._engine, self.namespace, finished_before=before)
+        store, ours, patiently = self._engine.store, Filter(namespace=self.namespace), self.waiters.patiently
+        before = await patiently(store.now) - to_ms(older_than, what="older_than")
+        await patiently(lambda: purge_ended_flows(self._engine, self.namespace, finished_before=before))
         total = 0
-        while purged := await store.purge(finished_before=before, filter=ours):
+        while purged := await patiently(lambda: store.purge(finished_before=before, filter=ours)):
             total += purged
-        while purged := await store.purge(filter=ours):  # what its flow let go, or its retention
+        while purged := await patiently(lambda: store.purge(filter=ours)):  # what its flow let go, or its retention
             total += purged
         return total
 
@@ -544,11 +536,11 @@ class Client:
 
     async def _payload(self, execution: Execution, role: Role, generation: int | None = None) -> bytes | None:
         key = payload_key(execution.namespace, execution.id, generation or execution.generation, role)
-        [record] = await self._engine.store.load([key])
+        [record] = await self.waiters.patiently(lambda: self._engine.store.load([key]))
         return record.value if isinstance(record, Payload) else None
 
     async def _look(self, execution_id: str) -> Execution:
-        execution = await self._engine.look(self.namespace, execution_id)
+        execution = await self.waiters.patiently(lambda: self._engine.look(self.namespace, execution_id))
         if execution is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         return execution
@@ -556,7 +548,10 @@ class Client:
     async def _all(self, kind: str, prefix: tuple[str | int, ...]) -> Iterable[Record]:
         found: list[Record] = []
         while True:
-            page = await self._engine.store.scan(kind, prefix, after=found[-1].key if found else None, limit=10_000)
+            after = found[-1].key if found else None
+            page = await self.waiters.patiently(
+                partial(self._engine.store.scan, kind, prefix, after=after, limit=10_000)
+            )
             found += page
             if len(page) < 10_000:
                 return found

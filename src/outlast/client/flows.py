@@ -50,10 +50,13 @@ from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.engine import Engine
 from outlast.runtime.stopping import GRACE_MS, cancel_members
+from outlast.store.port import Sharded
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
     from outlast.authoring.registry import Registry
+
+_log = logging.getLogger(__name__)
 
 LOOKS_MAX = 1_000
 FAILURES_TOLD = 10
@@ -150,9 +153,9 @@ class FlowClient:
 
     async def result(self, flow_id: str) -> dict[str, Any]:
         summary = await self._end_of(flow_id)
-        return await self._waiters.patiently(lambda: self._result_of(flow_id, summary))
+        return await self._waiters.patiently(lambda: self._outcome(flow_id, summary))
 
-    async def _result_of(self, flow_id: str, summary: Summary) -> dict[str, Any]:
+    async def _outcome(self, flow_id: str, summary: Summary) -> dict[str, Any]:
         flow, _ = await self._heads(flow_id)
         if summary.outcome is Status.CANCELLED:
             raise FlowCancelled(flow_id, flow.reason or "")
@@ -224,15 +227,21 @@ class FlowClient:
         """Ends of other processes: one look for all that are waited for, when somebody rings, and as the net."""
         while True:
             rings = self._waiters.rings
-            try:
-                await self._look()
-            except Exception as error:
-                _log.warning("looking for ends of flows failed, and is tried again: %s", error)
+            apart: dict[str, list[str]] = {}
+            for name in self._waiting:
+                apart.setdefault(self._shard(name), []).append(name)
+            # Server by server: one that is away keeps nobody from hearing of the ends on the others.
+            for error in await asyncio.gather(*map(self._look, apart.values()), return_exceptions=True):
+                if isinstance(error, Exception):
+                    _log.warning("looking for the ends of flows failed, and is tried again: %s", error)
             await self._waiters.rung(rings)
             await self._engine.timing.beat(LOOK_DISTANCE_S)
 
-    async def _look(self) -> None:
-        names = list(self._waiting)
+    def _shard(self, flow_id: str) -> str:
+        store = self._engine.store
+        return store.shard(self._partition(flow_id)) if isinstance(store, Sharded) else ""
+
+    async def _look(self, names: list[str]) -> None:
         for begin in range(0, len(names), limits.LOAD_MAX_KEYS):
             some = names[begin : begin + limits.LOAD_MAX_KEYS]
             found = await self._engine.store.load([summary_key(self.namespace, name) for name in some])

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from outlast.errors import CorruptState, StoreClosed, StoreUnavailable
+from outlast.errors import CorruptState, StoreClosed
 from outlast.machine.changes import Changes, Insert, Patch, View
 from outlast.model.completion import Completion
 from outlast.model.event import UPDATE, Event
@@ -25,6 +25,7 @@ from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
 from outlast.model.status import Status
+from outlast.runtime.patience import patiently
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Sharded, Store
 
@@ -114,12 +115,12 @@ class Waiters:
                 self.on_wait()
             try:
                 if not fresh:
-                    [found] = await self._patiently([execution_key(namespace, execution_id)])
+                    [found] = await self._load([execution_key(namespace, execution_id)])
                     if found is None:
                         return None
                     assert isinstance(found, Execution)
                     if found.status.terminal:
-                        [end] = await self._ends_of([found], self._patiently)
+                        [end] = await self._ends_of([found], self._load)
                         if end is not None:
                             return end
                         if found == gone:
@@ -133,21 +134,16 @@ class Waiters:
             finally:
                 self._leave(name, future)
 
-    async def _patiently(self, keys: list[Key]) -> list[Record | None]:
-        return await self.patiently(lambda: self._store.load(keys))
+    async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Whoever looks waits while one of several servers gives its place to another. A store on one server says by
+        itself for how long it is waited for."""
+        if self._sharded is None:
+            return await ask()
+        return await patiently(ask, patience_s=PATIENCE_S, pause=self._timing.sleep)
 
-    async def patiently(self, look: Callable[[], Awaitable[T]]) -> T:
+    async def _load(self, keys: list[Key]) -> list[Record | None]:
         """Whoever waits for an end also waits for a store that is away for a while, as a commit does."""
-        waited_s, delay_s = 0.0, 0.05
-        while True:
-            try:
-                return await look()
-            except StoreUnavailable:
-                if waited_s >= PATIENCE_S:
-                    raise
-            await self._timing.sleep(delay_s)
-            waited_s += delay_s
-            delay_s = min(delay_s * 2, 1.0)
+        return await patiently(lambda: self._store.load(keys), patience_s=PATIENCE_S, pause=self._timing.sleep)
 
     async def found(self, namespace: str, execution_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
         """What a look finds, once it does: it looks again whenever something may have happened."""
@@ -162,7 +158,7 @@ class Waiters:
             rung = asyncio.ensure_future(bell.wait())
             try:
                 began_s = self._timing.time_s()
-                result = await look()
+                result = await self.patiently(look)
                 if result is not None:
                     return result
                 distance_s = min((self._timing.time_s() - began_s) * DISTANCE, FOUND_DISTANCE_S)

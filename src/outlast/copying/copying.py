@@ -29,7 +29,7 @@ from outlast.copying.records import (
     spread,
     weight,
 )
-from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput, StoreUnavailable
+from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput
 from outlast.machine.changes import Changes, Delete, Insert, Matches, Patch, Put, Write
 from outlast.model.execution import Execution
 from outlast.model.frame import Frame
@@ -38,6 +38,7 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Now, Record
 from outlast.model.session import Session, session_key
 from outlast.model.status import Status
+from outlast.runtime.patience import patiently
 from outlast.store.port import Store
 
 COPIER = "outlast:copy"
@@ -234,16 +235,7 @@ class Copying:
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """All that is asked here may be asked again."""
-        waited_s, delay_s = 0.0, 0.05
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable:
-                if waited_s >= self._patience_s:
-                    raise
-            await asyncio.sleep(delay_s)
-            waited_s += delay_s
-            delay_s = min(2 * delay_s, 1.0)
+        return await patiently(ask, patience_s=self._patience_s, pause=asyncio.sleep)
 
     # ---- writing --------------------------------------------------------------------------------------------------
 

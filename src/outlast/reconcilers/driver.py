@@ -20,7 +20,7 @@ from outlast.observe.metrics import ReconcilerMetrics
 from outlast.reconcilers.row import Row
 from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.engine import Engine
-from outlast.runtime.group_commit import Pause
+from outlast.runtime.patience import Pause
 from outlast.store.port import Due, DueItem
 
 _log = logging.getLogger(__name__)

@@ -32,8 +32,9 @@ from outlast.model.record import Key, Now, Plain, Record
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.family import with_children
 from outlast.runtime.flows import Flows
-from outlast.runtime.group_commit import GroupCommit, Pause
+from outlast.runtime.group_commit import GroupCommit
 from outlast.runtime.outbox import Outbox
+from outlast.runtime.patience import Pause
 from outlast.runtime.settling import settling
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict

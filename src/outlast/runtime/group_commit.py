@@ -10,19 +10,14 @@ partition keeps its line while something of it is under way, also if it moves to
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol, TypeAlias
+import time
+from typing import Any, TypeAlias
 
 from outlast import limits
 from outlast.errors import StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes
+from outlast.runtime.patience import Pause
 from outlast.store.port import Committed, Sharded, Store, Verdict
-
-
-class Pause(Protocol):
-    """How to wait before a retry; `asyncio.sleep`, unless a simulation schedules."""
-
-    async def __call__(self, delay_s: float, /) -> None: ...
-
 
 Waiting: TypeAlias = "tuple[Changes, asyncio.Future[Any], bool]"
 """A change, who waits for its verdict, and whether they want to know its time as well."""
@@ -147,12 +142,15 @@ class GroupCommit:
                 future.set_result((verdict, committed.now) if timed else verdict)
 
     async def _until_answered(self, batch: list[Changes]) -> Committed:
-        """Verbatim retries while the store does not answer, up to the patience."""
+        """Verbatim retries while the store does not answer, up to the patience, with what the store's own takes of it.
+        As `patiently` does it, but this is the way of every step."""
         waited_s, delay_s = 0.0, 0.01
         while True:
+            asked_at_s = time.monotonic()
             try:
                 committed = await self._store.commit(batch)
             except StoreUnavailable:
+                waited_s += time.monotonic() - asked_at_s
                 if waited_s >= self._patience_s:
                     raise
                 await self._pause(delay_s)

@@ -57,9 +57,8 @@ class Mail:
 
     async def event(self, name: str, until: int | None) -> Event | None:
         """Take the oldest event of a name that is left, unless it was sent after `until`."""
-        early = self._early(name, until)
+        early = self.early(name, until)
         if early is not None:
-            self._taken.add(early.key)
             return early
         prefix = (self._lease.execution.namespace, self.execution_id, name)
         after = self._read_to.get(name)
@@ -79,11 +78,12 @@ class Mail:
             if len(page) < PAGE:
                 return None
 
-    def _early(self, name: str, until: int | None) -> Event | None:
+    def early(self, name: str, until: int | None) -> Event | None:
         """The same of those that were read with the journal. Each is given once: what they do not know is looked up."""
         for event in self._lease.early:
             if event.name == name and not event.consumed and (until is None or (settled(event.sent_at) or 0) <= until):
                 self._lease.early.remove(event)
+                self._taken.add(event.key)
                 return event
         return None
 

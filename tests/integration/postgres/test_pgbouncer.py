@@ -17,6 +17,7 @@ import pytest
 
 import outlast
 from outlast.app import App
+from outlast.errors import InvalidConfig
 from outlast.store.postgres import PostgresStore
 from outlast.testing.conformance import actors
 from tests import postgres
@@ -88,6 +89,12 @@ async def test_workflows_run_through_a_pool_of_transactions(bouncer: Path):
         async with asyncio.timeout(60):
             handles = await app.start_many(five.options(id=f"e{n}").bind(n) for n in range(40))
             assert [await handle.result() for handle in handles] == [n + 5 for n in range(40)]
+
+
+async def test_who_forgets_to_say_so_is_told_what_to_write(bouncer: Path):
+    await postgres.empty()
+    with pytest.raises(InvalidConfig, match=r"\?pgbouncer=on"):
+        await PostgresStore(through(bouncer).replace("&pgbouncer=on", "")).open()
 
 
 async def test_refusals_and_repetitions_answer_the_same_through_it(bouncer: Path):

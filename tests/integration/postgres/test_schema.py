@@ -168,8 +168,7 @@ async def test_this_release_runs_on_the_schema_of_the_next(database: str):
 async def test_large_tables_in_hash_partitions_do_all_the_same(database: str):
     await PostgresStore(f"{database}&partitions=16").migrate()
     connection = await asyncpg.connect(database)
-    script = files("outlast.store.postgres").joinpath("migrations", "partitioned.sql").read_text()
-    await connection.execute(script.replace(":'parts'", "'4'"))
+    await connection.execute(partitioned(4))
     app = App(database, lease_ttl="1s")
 
     @app.step
@@ -201,9 +200,29 @@ async def test_large_tables_in_hash_partitions_do_all_the_same(database: str):
         await asyncio.sleep(0.1)
         assert await app.purge("0s") > 80
     assert not [check for check in (await look(database)).checks if check.grade is Grade.WRONG]
+    await connection.close()
+
+
+def partitioned(parts: int) -> str:
+    script = files("outlast.store.postgres").joinpath("migrations", "partitioned.sql").read_text()
+    return script.replace(":'parts'", f"'{parts}'")
+
+
+async def test_hash_partitions_that_would_do_harm_are_refused_and_nothing_is_changed(database: str):
+    await PostgresStore(database).migrate()
+    connection = await asyncpg.connect(database)
+    for parts in (0, -1, 257):
+        with pytest.raises(asyncpg.PostgresError, match="between 1 and 256"):
+            await connection.execute(partitioned(parts))
     await actors_start(database)
     with pytest.raises(asyncpg.PostgresError, match="not empty"):
-        await connection.execute(script.replace(":'parts'", "'4'"))
+        await connection.execute(partitioned(2))
+    await connection.execute("DELETE FROM outlast.execution; DELETE FROM outlast.payload")
+    await connection.execute(partitioned(2))
+    with pytest.raises(asyncpg.PostgresError, match="partitioned already"):
+        await connection.execute(partitioned(4))
+    assert grade(await look(database), "indexes") is Grade.OK
+    await actors_start(database)
     await connection.close()
 
 
@@ -232,10 +251,23 @@ async def test_partitions_are_chosen_once(database: str):
     await first.close()
     with pytest.raises(InvalidConfig, match="created with 4"):
         await PostgresStore(f"{database}&partitions=8").migrate()
+    with pytest.raises(InvalidConfig, match="created with 4"):
+        await PostgresStore(f"{database}&partitions=8").open()
     again = PostgresStore(database)
     await again.open()
     assert again.partitions == 4
     await again.close()
+
+
+def roles_for(role: str) -> str:
+    return files("outlast.store.postgres").joinpath("migrations", "roles.sql").read_text().replace(':"role"', role)
+
+
+async def test_who_makes_it_at_the_same_time_with_other_partitions_is_told(database: str):
+    made = await asyncio.gather(
+        *(PostgresStore(f"{database}&partitions={n}").migrate() for n in (2, 4, 8)), return_exceptions=True
+    )
+    assert sorted(type(one).__name__ for one in made) == ["InvalidConfig", "InvalidConfig", "int"]
 
 
 async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(database: str):
@@ -243,8 +275,7 @@ async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(databa
     await owner.migrate()
     connection = await asyncpg.connect(database)
     await connection.execute("DROP ROLE IF EXISTS outlast_least; CREATE ROLE outlast_least LOGIN")
-    script = files("outlast.store.postgres").joinpath("migrations", "roles.sql").read_text()
-    await connection.execute(script.replace(':"role"', "outlast_least"))
+    await connection.execute(roles_for("outlast_least"))
     least = database.replace("postgres@", "outlast_least@")
     app = App(least)
 
@@ -317,12 +348,79 @@ async def test_a_well_database_is_told_as_such():
     assert grade(health, "durability") is Grade.WARNING
 
 
-async def test_a_missing_index_and_lost_privileges_are_noticed(database: str):
+async def test_a_missing_index_is_noticed(database: str):
     await PostgresStore(database).migrate()
     connection = await asyncpg.connect(database)
     await connection.execute("DROP INDEX outlast.execution_timer")
     assert grade(await look(database), "indexes") is Grade.WRONG
     await connection.close()
+
+
+@pytest.mark.parametrize(
+    "lost",
+    ["DELETE ON outlast.journal", "SELECT ON outlast.clock", "EXECUTE ON FUNCTION outlast.settled(bigint, bigint)"],
+)
+async def test_lost_privileges_are_noticed(database: str, lost: str):
+    await PostgresStore(database).migrate()
+    connection = await asyncpg.connect(database)
+    await connection.execute("DROP ROLE IF EXISTS outlast_lost; CREATE ROLE outlast_lost LOGIN")
+    try:
+        await connection.execute(roles_for("outlast_lost"))
+        theirs = database.replace("postgres@", "outlast_lost@")
+        health = await look(theirs)
+        assert grade(health, "privileges") is Grade.OK
+        # The test's own is another's, and there.
+        assert not next(check.found for check in health.checks if check.name == "connections").startswith(("0", "1 "))
+        assert "pg_read_all_stats" in next(c.found for c in health.checks if c.name == "oldest transaction")
+        await connection.execute(f"REVOKE {lost} FROM outlast_lost, PUBLIC")
+        health = await look(theirs)
+        assert grade(health, "privileges") is Grade.WRONG
+        assert lost.rpartition(".")[2].partition("(")[0] in str(health.checks)
+    finally:
+        await connection.execute("DROP OWNED BY outlast_lost; DROP ROLE outlast_lost")
+        await connection.close()
+
+
+async def test_completions_of_another_server_are_noticed_and_put_right(database: str):
+    """As after a dump and its restore on a server that is younger."""
+    store = PostgresStore(database)
+    await store.migrate()
+    await store.open()
+    for name in ("a", "b", "c"):
+        await actors.ended(store, name)
+    assert grade(await look(database), "feed") is Grade.OK
+    connection = await asyncpg.connect(database)
+    await connection.execute("UPDATE outlast.completion SET tx = '99999999999'")
+    assert grade(await look(database), "feed") is Grade.WRONG
+    await connection.execute("UPDATE outlast.completion SET tx = '3'")
+    assert grade(await look(database), "feed") is Grade.OK
+    await actors.ended(store, "d")
+    assert [one.execution for one in (await store.completions()).completions] == ["a", "b", "c", "d"]
+    await connection.close()
+    await store.close()
+
+
+async def test_a_database_that_may_only_be_read_is_noticed(database: str):
+    await PostgresStore(database).migrate()
+    connection = await asyncpg.connect(database)
+    await connection.execute(
+        f"ALTER DATABASE {database.rpartition('/')[2].partition('?')[0]} SET default_transaction_read_only = on"
+    )
+    assert grade(await look(database), "durability") is Grade.WRONG
+    await connection.close()
+
+
+async def test_a_doorbell_that_is_not_heard_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    from outlast.store.postgres import doorbell
+
+    async def deaf(*_: Any) -> None: ...
+
+    url = await postgres.empty()
+    assert grade(await look(url), "doorbell") is Grade.OK
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", deaf)
+    monkeypatch.setattr(doorbell, "TRIED_S", 0.2)
+    assert grade(await look(url), "doorbell") is Grade.WARNING
+    assert grade(await look(f"{url}&doorbell=off"), "doorbell") is Grade.OK
 
 
 async def test_an_old_transaction_is_noticed(monkeypatch: pytest.MonkeyPatch):
@@ -349,11 +447,34 @@ def test_a_password_is_never_shown():
 
 
 @pytest.mark.parametrize(
-    "option", ["partitions=0", "partitions=x", "pool_size=-1", "doorbell=maybe", "pgbouncer=1", "patience=2&patience=3"]
+    "option",
+    [
+        "partitions=0",
+        "partitions=x",
+        "pool_size=-1",
+        "doorbell=maybe",
+        "pgbouncer=1",
+        "patience=2&patience=3",
+        "pgbouncer=on&doorbell=on",
+    ],
 )
 def test_an_option_that_cannot_be_honoured_is_refused(option: str):
     with pytest.raises(InvalidConfig):
         parse_url(f"postgresql://db/shop?{option}")
+
+
+def test_a_url_without_a_host_is_shown_as_it_is():
+    assert parse_url("postgresql:///shop?host=/run&pool_size=2").shown == "postgresql:///shop"
+    assert parse_url("postgresql:///shop?host=/run&pool_size=2").dsn == "postgresql:///shop?host=%2Frun"
+
+
+@pytest.mark.parametrize("place", ["h:port/shop", "127.0.0.1:99999/shop", "h/shop?sslmode=bogus"])
+async def test_a_url_that_the_driver_cannot_read_is_said_at_once(place: str):
+    store = PostgresStore(f"postgresql://me:secret@{place}")
+    async with asyncio.timeout(5):  # and not tried for half a minute
+        with pytest.raises(InvalidConfig, match="cannot be used") as refused:
+            await store.open()
+    assert "secret" not in str(refused.value)
 
 
 def test_a_missing_driver_is_told_with_what_to_install(monkeypatch: pytest.MonkeyPatch):

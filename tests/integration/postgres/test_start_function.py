@@ -12,6 +12,7 @@ import pytest
 from outlast import limits
 from outlast.app import App
 from outlast.authoring.options import Options
+from outlast.authoring.retry import Retry
 from outlast.codec.values import Values
 from outlast.errors import InvalidInput
 from outlast.machine import Changes, View, decide, facts
@@ -72,6 +73,10 @@ CASES: dict[str, tuple[list[str], facts.Start]] = {
         ["id => 'a'", """retry => '{"max_attempts": 5, "initial_ms": 10, "backoff": 1.5, "jitter": 0}'"""],
         fact(retry=RetryPolicy(max_attempts=5, initial_ms=10, backoff=1.5, jitter=0.0)),
     ),
+    "retry after an hour": (
+        ["id => 'a'", """retry => '{"initial_ms": 3600000}'"""],
+        fact(retry=Retry(max_attempts=3, initial="1h").policy()),
+    ),
     "retry as it is": (["id => 'a'", "retry => '{}'"], fact(retry=RetryPolicy(max_attempts=3))),
     "retention": (["id => 'a'", "retention => '0'"], fact(retention_ms=0)),
     "tags": (
@@ -110,7 +115,12 @@ async def test_the_rows_are_those_of_a_start(store: PostgresStore, sql: Any, cas
 
 async def test_every_argument_is_a_case_and_every_option_of_a_start_is_an_argument_or_refused(sql: Any):
     arguments = await sql.fetchval("SELECT proargnames FROM pg_proc WHERE oid = 'outlast.start'::regproc")
-    assert set(arguments) == {"workflow", *CASES} - {"only a workflow", "retry as it is", "all at once"}
+    assert set(arguments) == {"workflow", *CASES} - {
+        "only a workflow",
+        "retry after an hour",
+        "retry as it is",
+        "all at once",
+    }
     assert set(Options.__annotations__) - set(arguments) == {"send", "detached", "parent_close"}
 
 
@@ -142,6 +152,9 @@ BAD = {
     "'w', id => ' a'": {"id": " a"},
     "'w', id => E'a\\nb'": {"id": "a\nb"},
     "'w', id => E'a\\u00a0b'": {"id": "a\u00a0b"},
+    "'w', id => E'a\\u180eb'": {"id": "a\u180eb"},
+    "'w', id => E'a\\U000E0001'": {"id": "a\U000e0001"},
+    "'w', id => E'a\\U0010FFFF'": {"id": "a\U0010ffff"},
     "'w', id => repeat('x', 256)": {"id": "x" * 256},
     "'w', namespace => ''": {"namespace": ""},
     "'w', version => 'a,b'": {"version": "a,b"},
@@ -181,6 +194,9 @@ async def test_what_a_start_refuses_it_refuses(sql: Any, given: str):
         "'w', retry => '{\"max_attempts\": 0}'",
         "'w', retry => '{\"backoff\": 0.5}'",
         "'w', retry => '{\"fatal\": 1}'",
+        "'w', retry => '{\"max_attempts\": 2.5}'",
+        "'w', retry => '{\"initial_ms\": 0.5}'",
+        "'w', requires => '{NULL}'",
         "'w', retry => '{\"jitter\": \"much\"}'",
         "'w', retry => '[1]'",
         "'w', tags => '[1]'",
@@ -189,6 +205,27 @@ async def test_what_a_start_refuses_it_refuses(sql: Any, given: str):
 async def test_and_so_it_does_with_what_it_cannot_honour(sql: Any, given: str):
     with pytest.raises(asyncpg.InvalidParameterValueError):
         await start(sql, given)
+
+
+@pytest.mark.parametrize("what", ["delay", "deadline", "timeout", "retention"])
+@pytest.mark.parametrize("endless", ["infinity", "-infinity"])
+async def test_a_time_without_end_is_refused(sql: Any, what: str, endless: str):
+    with pytest.raises(asyncpg.DataError):  # before PostgreSQL 17 there is no such interval
+        await start(sql, f"'w', {what} => '{endless}'")
+
+
+@pytest.mark.parametrize("setting", ["standard_conforming_strings = off", "bytea_output = escape", "search_path = ''"])
+async def test_the_settings_of_whoever_calls_it_do_not_matter(sql: Any, setting: str):
+    await sql.execute(f"SET {setting}")
+    assert await start(sql, """'w', '{"a": "é"}', retry => '{}', tags => '{"a": "b"}', id => 'x'""") == "x"
+    await sql.execute("RESET ALL")
+    assert bytes(await sql.fetchval("SELECT value FROM outlast.payload")) == '{"a":"é"}'.encode()
+
+
+async def test_whole_numbers_may_be_written_with_a_fraction(sql: Any):
+    await start(sql, "'w', retry => '{\"max_attempts\": 2.0, \"initial_ms\": 1e2}'")
+    retry = await sql.fetchval("SELECT retry::json FROM outlast.execution")
+    assert (msgspec.json.decode(retry)["max_attempts"], msgspec.json.decode(retry)["initial_ms"]) == (2, 100)
 
 
 async def test_the_same_again_is_the_same_and_anything_else_a_conflict(sql: Any):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -104,6 +105,14 @@ async def with_a_pool_of_asyncpg(url: str) -> AsyncIterator[Any]:
             yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES ($1)", order)
 
 
+@asynccontextmanager
+async def with_json_in_a_way_of_their_own(url: str) -> AsyncIterator[Any]:
+    async with with_asyncpg(url) as (connection, insert):
+        for kind in ("json", "jsonb"):
+            await connection.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+        yield connection, insert
+
+
 connect: Any = psycopg.AsyncConnection.connect
 
 
@@ -111,6 +120,12 @@ connect: Any = psycopg.AsyncConnection.connect
 async def with_psycopg(url: str) -> AsyncIterator[Any]:
     async with await connect(url, row_factory=dict_row) as connection:
         yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES (%s)", [order])
+
+
+@asynccontextmanager
+async def with_raw_cursors_of_psycopg(url: str) -> AsyncIterator[Any]:
+    async with await connect(url, cursor_factory=psycopg.AsyncRawCursor) as connection:
+        yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES ($1)", [order])
 
 
 @asynccontextmanager
@@ -136,7 +151,9 @@ async def with_a_session_of_sqlalchemy(url: str) -> AsyncIterator[Any]:
 ASYNC = {
     "asyncpg": with_asyncpg,
     "asyncpg pool": with_a_pool_of_asyncpg,
+    "asyncpg with codecs": with_json_in_a_way_of_their_own,
     "psycopg": with_psycopg,
+    "psycopg with raw cursors": with_raw_cursors_of_psycopg,
     "sqlalchemy": with_sqlalchemy,
     "sqlalchemy on asyncpg": with_sqlalchemy_on_asyncpg,
     "sqlalchemy session": with_a_session_of_sqlalchemy,
@@ -162,6 +179,12 @@ def alchemy(url: str, driver: str) -> Any:
 def blocking_psycopg(url: str) -> Iterator[Any]:
     with psycopg.connect(url) as connection:
         yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES (%s)", [order])
+
+
+@contextmanager
+def blocking_raw_cursors_of_psycopg(url: str) -> Iterator[Any]:
+    with psycopg.connect(url, cursor_factory=psycopg.RawCursor) as connection:
+        yield connection, lambda order: connection.execute("INSERT INTO public.orders VALUES ($1)", [order])
 
 
 @contextmanager
@@ -208,6 +231,7 @@ def django_connection(url: str) -> Any:
 
 BLOCKING = {
     "psycopg": blocking_psycopg,
+    "psycopg with raw cursors": blocking_raw_cursors_of_psycopg,
     "sqlalchemy": blocking_sqlalchemy,
     "sqlalchemy session": blocking_session_of_sqlalchemy,
     "django": blocking_django,

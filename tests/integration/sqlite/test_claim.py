@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from outlast.machine import facts
-from outlast.store.sqlite.claim import ALONG_BYTES, SHORT
+from outlast.store.sqlite.claim import ALONG_BYTES, SHORT, SHORT_BYTES
 from tests.integration.sqlite.tools import NS, claim, opened, running, start, step
 
 
@@ -30,22 +30,30 @@ async def test_a_short_journal_comes_along_and_a_long_one_does_not(tmp_path: Pat
             assert [event.name for event in again.events] == ["go"]
 
 
-@pytest.mark.parametrize("what", ["journal", "event"])
-async def test_what_is_large_stays_behind_and_holds_up_nobody(tmp_path: Path, what: str):
-    """All of one claim counts: many small ones are as large as one."""
-    half = b'"' + b"x" * (ALONG_BYTES // 2) + b'"'
+async def test_a_few_large_values_do_not_come_along(tmp_path: Path):
     async with opened(tmp_path / "o.db") as store, running(store) as engine:
-        for name in ("a", "b", "c"):
+        await engine.tell(NS, "a", start("a"))
+        await claim(store)
+        large = structs.replace(step(1), value=b"x" * (SHORT_BYTES + 1))
+        await engine.tell(NS, "a", large)
+        waits = facts.Suspend(change_id="suspend", epoch=1, inbox=0, reason="event:go", waits=("event:go",))
+        await engine.tell(NS, "a", waits)
+        await engine.tell(NS, "a", facts.EventSent(change_id="send", name="go", value=b"1"))
+        [again] = await claim(store, "claim-2")
+        assert (again.journal, again.events) == (None, [])
+
+
+async def test_all_that_one_claim_takes_counts(tmp_path: Path):
+    """Many journals that are not long are as long as one that is."""
+    value = b'"' + b"x" * (SHORT_BYTES - 1_000) + b'"'
+    names = [f"e{number}" for number in range(ALONG_BYTES // SHORT_BYTES + 3)]
+    async with opened(tmp_path / "o.db") as store, running(store) as engine:
+        for name in names:
             await engine.tell(NS, name, start(name))
         await claim(store)
-        for name in ("a", "b", "c"):
-            value = half if what == "journal" else b"1"
+        for name in names:
             await engine.tell(NS, name, structs.replace(step(1, change_id=f"step {name}"), value=value))
-            value = half if what == "event" else b"1"
-            await engine.tell(NS, name, facts.EventSent(change_id=f"send {name}", name="go", value=value))
             await engine.tell(NS, name, facts.HandBack(change_id=f"back {name}", epoch=1))
         taken = await claim(store, "claim-2")
-        assert [one.execution.id for one in taken] == ["a", "b", "c"]
-        assert [one.journal is not None for one in taken] == [True, False, False]
-        assert [len(one.events) for one in taken] == [1, 0, 0]
-        assert [one.input for one in taken] == [b"[]"] * 3
+    assert [one.execution.id for one in taken] == names
+    assert [one.journal is not None for one in taken] == [True] * (len(names) - 3) + [False] * 3

@@ -11,6 +11,8 @@ import pytest
 import pytest_asyncio
 import uvloop
 
+import outlast
+from outlast.app import App
 from outlast.errors import InvalidConfig, ReplyLost, SchemaOutdated, StoreError, StoreFull, StoreUnavailable
 from outlast.machine.changes import Insert
 from outlast.model.execution import execution_key
@@ -35,7 +37,7 @@ from outlast.testing.conformance.actors import (
     start_many,
     steps,
 )
-from outlast.testing.valkey_server import ValkeyServer, free_ports, stopped
+from outlast.testing.valkey_server import DURABLE, ValkeyServer, free_ports, stopped
 from tests.conformance.valkey_audit import leaks
 
 
@@ -174,6 +176,41 @@ async def test_a_server_that_is_gone_is_unavailable(server: ValkeyServer, store:
         await store.now()
 
 
+async def test_looks_of_every_kind_wait_for_a_server_that_comes_back(server: ValkeyServer):
+    """For longer than a single call is tried."""
+    app = App(server.url)
+
+    @app.workflow
+    async def echo(text: str) -> str:
+        outlast.emit(text)
+        return text
+
+    async with app:
+        handle = await echo.options(id="it").start("x")
+        await handle.result(timeout=20)
+    async with app.client():
+        server.kill()
+        looks = asyncio.gather(
+            app.find(),
+            app.count(),
+            handle.info(),
+            handle.attempts(),
+            anext(app.completions()),
+            anext(handle.frames()),
+        )
+        await asyncio.sleep(servers.PATIENCE_S + 1)
+        assert not looks.done()
+        server.start()
+        found, count, info, attempts, completion, frame = await asyncio.wait_for(looks, 20)
+        assert ([one.id for one in found], count, info.status) == (["it"], 1, "succeeded")
+        assert (attempts[0].outcome, completion.execution_id, frame.value) == ("succeeded", "it", "x")
+        server.kill()
+        purging = asyncio.create_task(app.purge("0s"))
+        await asyncio.sleep(servers.PATIENCE_S + 1)
+        server.start()
+        assert await asyncio.wait_for(purging, 20) == 1
+
+
 async def test_after_a_cut_a_listener_looks_at_everything(server: ValkeyServer, store: ValkeyStore):
     listening = aiter(store.listen())
     async with asyncio.timeout(20):
@@ -225,6 +262,38 @@ async def test_doctor_says_what_can_be_lost(
     assert (await grades(store))[name] is grade
 
 
+async def test_doctor_says_when_replicas_are_missing_without_which_nothing_is_written(server: ValkeyServer):
+    await (await opened(server.url)).close()
+    store = ValkeyStore(f"{server.url}?min_replicas=1")
+    await store.open()
+    assert (await grades(store))["server"] is Grade.WRONG
+    await store.close()
+    store = await opened(server.url)
+    server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+    assert (await grades(store))["server"] is Grade.WRONG
+    await store.close()
+
+
+async def test_doctor_knows_a_replica():
+    ports = free_ports(2)
+    with ValkeyServer(port=ports[0], options=(*DURABLE, "--repl-diskless-sync-delay", "0")) as primary:
+        await (await opened(primary.url)).close()
+        with ValkeyServer(port=ports[1]) as replica:
+            replica.ask("REPLICAOF", "127.0.0.1", ports[0])
+            while "master_link_status:up" not in replica.ask("INFO", "replication").decode():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            store = ValkeyStore(replica.url)
+            await store.open()
+            assert (await grades(store))["server"] is Grade.WRONG
+            await store.close()
+
+
+async def test_a_server_that_is_too_old_is_told_as_such():
+    with ValkeyServer(options=(*DURABLE, "--rename-command", "FUNCTION", "")) as server:
+        with pytest.raises(StoreError, match="Redis 7 or newer"):
+            await ValkeyStore(server.url).migrate()
+
+
 @pytest.mark.parametrize("share, grade", [(1.5, Grade.OK), (1.15, Grade.WARNING), (1.01, Grade.WRONG)])
 async def test_doctor_says_when_memory_runs_out(server: ValkeyServer, store: ValkeyStore, share: float, grade: Grade):
     [found] = await settings(store._opened().servers)
@@ -270,6 +339,15 @@ async def test_a_wrong_password_is_said():
             with pytest.raises(StoreError, match="does not let us in"):
                 await ValkeyStore(url).migrate()
         await (await opened(server.url.replace("unix://", "unix://:right@"))).close()
+
+
+async def test_a_wrong_password_of_a_cluster_is_said_and_not_waited_for():
+    with ValkeyServer(port=free_ports(1)[0], options=(*DURABLE, "--cluster-enabled", "yes")) as server:
+        server.ask("CONFIG", "SET", "requirepass", "right")
+        url = server.url.replace("valkey://", "valkey+cluster://:wrong@")
+        with pytest.raises(StoreError, match="does not let us in") as refused:
+            await ValkeyStore(url).open()
+        assert not isinstance(refused.value, StoreUnavailable)
 
 
 async def test_replicas_that_must_confirm_and_are_not_there_leave_the_verdict_open(server: ValkeyServer):

@@ -122,6 +122,28 @@ async def test_what_lives_on_other_servers_goes_on(cluster: ValkeyCluster, how: 
     assert [leak for server in cluster.primaries for leak in leaks(server)] == []
 
 
+async def test_the_end_of_a_flow_on_another_server_is_heard_of(cluster: ValkeyCluster):
+    """By a process that does not run it, and waits for a flow on the frozen server, too."""
+    victim = cluster.primaries[1]
+    shop, worker = Shop(f"{cluster.url}?answer_timeout=4s"), Shop(f"{cluster.url}?answer_timeout=4s")
+    [there] = ids_on(cluster, victim, "there", 1, there=True)
+    [elsewhere] = ids_on(cluster, victim, "elsewhere", 1, there=False)
+
+    async def started(name: str) -> asyncio.Task[Any]:
+        flow = shop.app.flow("ticking", id=name)
+        flow.add("one", shop.ticks, name, 30)
+        handle = await flow.start()
+        return asyncio.create_task(handle.result())
+
+    async with worker.app, shop.app.client():
+        lost, found = await started(there), await started(elsewhere)
+        await asyncio.sleep(0.5)
+        async with away(victim, "frozen"):
+            assert await asyncio.wait_for(found, 20) == {"one": 30}
+            assert not lost.done()
+        assert await asyncio.wait_for(lost, 40) == {"one": 30}
+
+
 async def test_commits_claims_and_renewals_are_answered_for_the_servers_that_are_there(cluster: ValkeyCluster):
     victim = cluster.primaries[0]
     store = ValkeyStore(f"{cluster.url}?answer_timeout=4s")

@@ -15,7 +15,7 @@ from outlast.model.flow import Edge, edge_key
 from outlast.model.lane import Lane, lane_key
 from outlast.model.record import Now
 from outlast.runtime.group_commit import GroupCommit
-from outlast.store.port import Verdict
+from outlast.store.port import Committed, Verdict
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
 
@@ -293,3 +293,22 @@ async def test_patience_is_not_spent_again_for_every_change_of_a_batch(group: Gr
     gate.unavailable = 0
     assert all(isinstance(outcome, StoreUnavailable) for outcome in outcomes)
     assert sum(pauses.asked) <= 2.0
+
+
+async def test_a_store_that_takes_its_time_to_fail_uses_up_the_patience(
+    store: SqliteStore, pauses: Pauses, monkeypatch: pytest.MonkeyPatch
+):
+    """A store has a patience of its own: the caller's is no multiple of it."""
+    asked = 0
+
+    async def away(_: object) -> Committed:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.2)
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(store, "commit", away)
+    group = GroupCommit(store, patience_s=0.5, pause=pauses)
+    with pytest.raises(StoreUnavailable):
+        await group.commit(edge(1))
+    assert asked <= 3

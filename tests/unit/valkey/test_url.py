@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from outlast.app import store_for
-from outlast.errors import InvalidConfig
+from outlast.errors import InvalidConfig, InvalidDuration
 from outlast.store.valkey.connection import Address
 from outlast.store.valkey.servers import Replicas
 from outlast.store.valkey.url import parse_url
@@ -38,6 +38,11 @@ def test_a_cluster_names_some_of_its_servers():
     assert place.addresses == (Address("a", 7001), Address("b", 6379), Address("::1", 7003))
 
 
+def test_an_address_in_brackets_needs_no_port():
+    assert parse_url("valkey://[::1]/2").addresses == (Address("::1", 6379),)
+    assert parse_url("valkey+cluster://[::1],[::2]:7001").addresses == (Address("::1", 6379), Address("::2", 7001))
+
+
 def test_a_socket_is_a_path():
     assert parse_url("valkey+unix:///run/valkey.sock?prefix=x").addresses == (Address(path="/run/valkey.sock"),)
 
@@ -56,11 +61,25 @@ def test_a_socket_is_a_path():
         ("valkey://h?partitions=many", "partitions must be a number"),
         ("valkey://h?prefix=a{b}", "no braces"),
         ("valkey://h?min_replicas=-1", "min_replicas"),
+        ("valkey://h?partitions=2&partitions=4", "given twice"),
+        ("valkey://secret@h", "user:password"),
+        ("valkey://h#1", "no server"),
+        ("valkey://::1", "no server"),
+        ("valkey+cluster://a,,b", "no server"),
+        ("valkey+unix://run/valkey.sock", "third slash"),
+        ("valkey+unix://", "third slash"),
+        ("valkeys+unix:///run/valkey.sock", "no TLS"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(url: str, complaint: str):
-    with pytest.raises(InvalidConfig, match=complaint):
+    with pytest.raises(InvalidConfig, match=complaint) as refused:
         parse_url(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_bad_duration_is_told_with_its_option():
+    with pytest.raises(InvalidDuration, match="replica_timeout: 'soon'"):
+        parse_url("valkey://h?replica_timeout=soon")
 
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch):

@@ -16,6 +16,7 @@ from outlast.runtime.operations.wait import Limit, Wait, timed_out
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
+    from outlast.model.event import Event
     from outlast.runtime.mail import Mail
     from outlast.runtime.parts import Parts
 
@@ -38,10 +39,15 @@ class Receive(Wait):
     def reason(self) -> str:
         return Reason.event(self.event)
 
+    def early(self, mail: Mail, operation: Operation) -> Outcome | None:
+        event = mail.early(self.event, None)
+        return None if event is None else self._outcome(mail, operation, event)
+
     async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
         event = await mail.event(self.event, until)
-        if event is None:
-            return None
+        return None if event is None else self._outcome(mail, operation, event)
+
+    def _outcome(self, mail: Mail, operation: Operation, event: Event) -> Outcome:
         data, consumes = event.value or b"null", (event.name, event.dedup)
         try:
             value = self.decode(mail.values, data, f"event {self.event!r}")

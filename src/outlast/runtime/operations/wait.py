@@ -50,6 +50,10 @@ class Wait(Kind):
         """The name under which its wake time is known in the whole execution; the first one given wins."""
         return None
 
+    def early(self, mail: Mail, operation: Operation) -> Outcome | None:
+        """What had come before the code went on, if that is known without a look."""
+        return None
+
     async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
         """What has come from outside, if it has, and not after `until`."""
         return None

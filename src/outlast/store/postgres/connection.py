@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 
-from outlast.errors import ReplyLost, StoreClosed
+from outlast.errors import InvalidConfig, ReplyLost, StoreClosed
 from outlast.store.port import Points
 from outlast.store.postgres.errors import KeyTaken, is_away, is_refused, translated, was_undone
 from outlast.store.postgres.statements import bound
@@ -232,10 +232,19 @@ class Pool:
 
 
 async def connect(address: Address, settings: Mapping[str, str] = SETTINGS) -> Any:
-    return await asyncpg.connect(
-        address.dsn,
-        timeout=CONNECT_TIMEOUT_S,
-        server_settings={} if address.pgbouncer else dict(settings),
-        statement_cache_size=0 if address.pgbouncer else 200,
-        max_cached_statement_lifetime=0,
-    )
+    try:
+        return await asyncpg.connect(
+            address.dsn,
+            timeout=CONNECT_TIMEOUT_S,
+            server_settings={} if address.pgbouncer else dict(settings),
+            statement_cache_size=0 if address.pgbouncer else 200,
+            max_cached_statement_lifetime=0,
+        )
+    except asyncpg.ProtocolViolationError as error:
+        if "startup parameter" not in str(error):
+            raise
+        raise InvalidConfig(f"{address.shown} is behind a pool ({error}): write ?pgbouncer=on in the URL") from error
+    except OSError:
+        raise  # a certificate that is not good is a ValueError, too
+    except (ValueError, OverflowError) as error:  # what the driver cannot read will be no better the next time
+        raise InvalidConfig(f"{address.shown} cannot be used: {error}") from error

@@ -5,6 +5,9 @@ process hear at once, without the server. When the connection is lost it is made
 at everything. A lost ring costs one interval of the polling net, never work, and so ringing never fails.
 """
 
+# asyncpg has no stubs; what is used of it here are its errors.
+# pyright: reportMissingTypeStubs=false
+
 from __future__ import annotations
 
 import asyncio
@@ -14,6 +17,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
+
+import asyncpg
 
 from outlast.errors import OutlastError
 from outlast.store.port import RESCAN
@@ -30,6 +35,8 @@ INTERVAL_S = 0.003
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.05, 2.0
 KEEPALIVE_S = 10.0
 """A listener whose connection says nothing is asked whether it is still there."""
+TRIED_S = 2.0
+"""A ring that is not heard for so long is not heard."""
 _HEARD_MAX_BYTES = 7_000
 """PostgreSQL takes less than 8,000; longer rings say RESCAN."""
 _CHANNELS_MAX = 1_000
@@ -78,14 +85,35 @@ class Doorbell:
         finally:
             self._sending = None
 
-    async def _notify(self, heard: str) -> None:
+    async def _notify(self, heard: str, bell: str = BELL) -> None:
         async def notify(session: Session) -> None:
-            await session.rows(statement("ring"), {"bell": BELL, "heard": heard})
+            await session.rows(statement("ring"), {"bell": bell, "heard": heard})
 
         try:
             await self._pool.call("ring", notify, writes=False)
         except OutlastError as error:
             _log.info("a ring was lost (polling is the net): %s", error)
+
+    async def is_heard(self) -> bool:
+        """Whether a ring comes back, on a bell that nobody else listens to: not through a pool of transactions."""
+        bell, heard = f"{BELL}_{secrets.token_hex(8)}", asyncio.Event()
+        connection = None
+
+        def hear(*_: object) -> None:
+            heard.set()
+
+        try:
+            async with asyncio.timeout(TRIED_S):
+                connection = await connect(self._address)
+                await connection.add_listener(bell, hear)
+                await self._notify("", bell)
+                await heard.wait()
+        except (*LOST, asyncpg.PostgresError, OutlastError) as error:
+            _log.info("the doorbell was tried and is not heard: %s", error)
+        finally:
+            if connection is not None:
+                connection.terminate()
+        return heard.is_set()
 
     # ---- listening ------------------------------------------------------------------------------------------------
 

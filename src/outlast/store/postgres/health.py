@@ -6,6 +6,7 @@ import re
 
 from outlast.store.port import Check, Grade, Health, ReadyLane
 from outlast.store.postgres.connection import Session
+from outlast.store.postgres.functions import FUNCTIONS
 from outlast.store.postgres.migrate import SCHEMA, migrations
 from outlast.store.postgres.statements import statement
 
@@ -19,7 +20,8 @@ _INDEX = re.compile(r"^CREATE\sINDEX\s(\w+)", re.MULTILINE)
 INDEXES = tuple(_INDEX.findall("\n".join(migrations().values())))
 
 
-async def health(session: Session, *, partitions: int, doorbell: bool, deep: bool) -> Health:
+async def health(session: Session, *, partitions: int, heard: bool | None, deep: bool) -> Health:
+    """`heard` is whether the doorbell rings; None if there is none."""
     ready = [ReadyLane(*row) for row in await session.rows(statement("health_ready"))]
     server = (await session.rows(statement("health:server")))[0]
     checks = [
@@ -30,8 +32,9 @@ async def health(session: Session, *, partitions: int, doorbell: bool, deep: boo
         await _privileges(session),
         await _indexes(session),
         await _oldest(session),
+        await _feed(session),
         await _bloat(session),
-        _doorbell(doorbell),
+        _doorbell(heard),
     ]
     if deep:
         checks.append(await _skew(session, partitions))
@@ -56,6 +59,13 @@ def _durability(server: dict[str, object]) -> Check:
             grade=Grade.WRONG,
             advice="connect to the primary (target_session_attrs=read-write in the URL finds it)",
         )
+    if server["read_only"]:
+        return Check(
+            name="durability",
+            found="transactions are read-only here: nothing can be written",
+            grade=Grade.WRONG,
+            advice="see why default_transaction_read_only is on, for this role or database (a full disk?)",
+        )
     if server["fsync"] == "on" and server["synchronous_commit"] != "off":
         return Check(name="durability", found="fsync and synchronous_commit: what was answered survives a power cut")
     return Check(
@@ -76,12 +86,13 @@ def _connections(server: dict[str, object]) -> Check:
 
 
 async def _privileges(session: Session) -> Check:
-    lacking = [str(row["name"]) for row in await session.rows(statement("health:privileges"))]
+    rows = await session.rows(statement("health:privileges"), {"functions": [*FUNCTIONS, "settled"]})
+    lacking = [str(row["name"]) for row in rows]
     if not lacking:
         return Check(name="privileges", found="this role may read and write every table of the schema")
     return Check(
         name="privileges",
-        found=f"this role may not write {', '.join(lacking)}",
+        found=f"this role may not use {', '.join(lacking)}",
         grade=Grade.WRONG,
         advice="grant what migrations/roles.sql grants (docs/postgres.md)",
     )
@@ -104,12 +115,24 @@ async def _oldest(session: Session) -> Check:
     seconds = float(oldest["seconds"])
     grade = Grade.WRONG if seconds > OLD_WRONG_S else Grade.WARNING if seconds > OLD_WARNING_S else Grade.OK
     if grade is Grade.OK:
-        return Check(name="oldest transaction", found=f"{seconds:.1f} s")
+        unseen = f", but for {oldest['hidden']} connections that it takes pg_read_all_stats to see"
+        return Check(name="oldest transaction", found=f"{seconds:.1f} s{unseen if oldest['hidden'] else ''}")
     return Check(
         name="oldest transaction",
         found=f"open for {seconds:,.0f} s (pid {oldest['pid']}, {oldest['application'] or 'no name'})",
         grade=grade,
         advice="while it is open the feed of completions stands still and dead rows stay: end it",
+    )
+
+
+async def _feed(session: Session) -> Check:
+    if not (await session.rows(statement("health:feed")))[0]["ahead"]:
+        return Check(name="feed", found="completions are of this server's transactions")
+    return Check(
+        name="feed",
+        found="completions are of another server's transactions (a restored dump?): the feed does not show them",
+        grade=Grade.WRONG,
+        advice="number them anew, as docs/postgres.md says under 'The feed of completions'; its readers begin anew",
     )
 
 
@@ -126,10 +149,17 @@ async def _bloat(session: Session) -> Check:
     )
 
 
-def _doorbell(on: bool) -> Check:
-    if on:
+def _doorbell(heard: bool | None) -> Check:
+    if heard:
         return Check(name="doorbell", found="LISTEN and NOTIFY: waiting workers are woken in milliseconds")
-    return Check(name="doorbell", found="off: workers poll, so work may wait for an interval before it is seen")
+    if heard is None:
+        return Check(name="doorbell", found="off: workers poll, so work may wait for an interval before it is seen")
+    return Check(
+        name="doorbell",
+        found="what NOTIFY says does not come back: workers poll, so work may wait for an interval before it is seen",
+        grade=Grade.WARNING,
+        advice="a pool of transactions in between does that: pass it by, or say so (?pgbouncer=on, or ?doorbell=off)",
+    )
 
 
 async def _skew(session: Session, partitions: int) -> Check:

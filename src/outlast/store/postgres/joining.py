@@ -153,14 +153,19 @@ async def _own(connection: SqlConnection, sql: str, values: Values) -> Rows:
 
 
 async def _psycopg(connection: Any, sql: str, values: Values) -> Rows:
-    async with connection.cursor(row_factory=_tuples) as cursor:
-        await cursor.execute(_percent(sql), values)
+    from psycopg import AsyncCursor
+
+    # Not one of the connection's own kind: that may write parameters in another way.
+    async with AsyncCursor(connection, row_factory=_tuples) as cursor:
+        await cursor.execute(_percent(sql).encode(), values)
         return await cursor.fetchall()
 
 
 def _psycopg_blocking(connection: Any, sql: str, values: Values) -> Rows:
-    with connection.cursor(row_factory=_tuples) as cursor:
-        cursor.execute(_percent(sql), values)
+    from psycopg import Cursor
+
+    with Cursor(connection, row_factory=_tuples) as cursor:
+        cursor.execute(_percent(sql).encode(), values)
         return cursor.fetchall()
 
 

@@ -45,6 +45,13 @@ class Meta(NamedTuple):
     def is_too_new(self) -> bool:
         return self.schema > SCHEMA and not 0 < self.oldest <= SCHEMA
 
+    def check(self, partitions: int | None) -> None:
+        """Whether it is what the URL says."""
+        if self.schema and partitions not in (None, self.partitions):
+            raise InvalidConfig(
+                f"this store was created with {self.partitions} partitions; ?partitions={partitions} comes too late"
+            )
+
 
 async def schema_of(session: Session) -> Meta:
     if (await session.rows(statement("migrate:has_schema")))[0]["n"] == 0:
@@ -61,7 +68,7 @@ async def schema_of(session: Session) -> Meta:
     return Meta(int(number), int(partitions), identity, int(oldest) if oldest.isdecimal() else 0)
 
 
-async def check_schema(session: Session) -> Meta:
+async def check_schema(session: Session, partitions: int | None) -> Meta:
     """What is there, if this code can work with it."""
     meta = await schema_of(session)
     found = meta.schema
@@ -71,6 +78,7 @@ async def check_schema(session: Session) -> Meta:
         raise SchemaOutdated(f"the database has schema {found}, this version of Outlast needs {SCHEMA}: run migrate()")
     if meta.is_too_new():
         raise SchemaTooNew(found, SCHEMA)
+    meta.check(partitions)
     missing = await _missing(session)
     if missing:
         raise SchemaOutdated(f"functions of this version are missing in the database ({missing[0]}): run migrate()")
@@ -86,12 +94,10 @@ async def _missing(session: Session) -> list[str]:
 async def is_current(session: Session, partitions: int | None) -> bool:
     """Whether there is nothing to do: then a role that may not change the schema can call migrate too."""
     meta = await schema_of(session)
-    found, stored = meta.schema, meta.partitions
     if meta.is_too_new():
-        raise SchemaTooNew(found, SCHEMA)
-    if found and partitions not in (None, stored):
-        raise InvalidConfig(f"this store was created with {stored} partitions; ?partitions={partitions} comes too late")
-    return found >= SCHEMA and not await _missing(session)
+        raise SchemaTooNew(meta.schema, SCHEMA)
+    meta.check(partitions)
+    return meta.schema >= SCHEMA and not await _missing(session)
 
 
 async def migrate(session: Session, partitions: int | None) -> int:
@@ -101,6 +107,7 @@ async def migrate(session: Session, partitions: int | None) -> int:
     found = meta.schema
     if meta.is_too_new():
         raise SchemaTooNew(found, SCHEMA)
+    meta.check(partitions)  # it may have been made while this one waited for the lock
     texts = [text for number, text in migrations().items() if number > found]
     missing = await _missing(session) if found else list(FUNCTIONS)
     texts += [FUNCTIONS[name] for name in missing]

@@ -245,11 +245,11 @@ async def frames(
 async def completions(session: Session, after: str | None, limit: int, filter: Filter) -> Feed:
     """Up to the oldest transaction under way: everything above the cursor is still to come."""
     table = TABLES[Completion.KIND]
-    tx, _, seq = (after or "0:0").partition(":")
+    before = "0:0" if after is None else after
+    tx, _, seq = before.partition(":")
     start = {"after_tx": str(cursor_number(tx, "completions")), "after_seq": cursor_number(seq, "completions")}
     text, values = filtered(filter, "execution")
     sql = statement("completions:page").format(columns=table.select, filter=text)
-    before = after or "0:0"
     looks = 0
     while True:
         [(horizon, more)] = await session.rows(statement("completions:horizon"))

@@ -77,9 +77,9 @@ class PostgresStore:
     async def open(self) -> None:
         if self._parts is not None:
             return
-        pool = self._new_pool()
+        pool, wanted = self._new_pool(), self._address.partitions
         try:
-            meta = await pool.call("open", check_schema, writes=False)
+            meta = await pool.call("open", lambda session: check_schema(session, wanted), writes=False)
         except BaseException:
             pool.terminate()
             raise
@@ -227,9 +227,10 @@ class PostgresStore:
         return await pool.call("completions", lambda s: reading.completions(s, after, limit, filter), writes=False)
 
     async def health(self, *, deep: bool = False) -> Health:
-        partitions, doorbell = self._partitions, self._address.doorbell
-        return await self._opened()[0].call(
-            "health", lambda s: health.health(s, partitions=partitions, doorbell=doorbell, deep=deep), writes=False
+        pool, bell = self._opened()
+        partitions, heard = self._partitions, await bell.is_heard() if self._address.doorbell else None
+        return await pool.call(
+            "health", lambda s: health.health(s, partitions=partitions, heard=heard, deep=deep), writes=False
         )
 
     # ---- doorbell -------------------------------------------------------------------------------------------------

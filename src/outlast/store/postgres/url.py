@@ -32,7 +32,7 @@ def parse_url(url: str) -> Address:
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
-        shown = parts._replace(netloc=_without_password(parts), query="", fragment="").geturl()
+        shown = f"{parts.scheme}://{_without_password(parts)}{parts.path}"
     except ValueError as error:
         raise InvalidConfig(f"this is not a URL ({error}): write postgresql://user@host:5432/database") from error
     if parts.scheme not in SCHEMES:
@@ -42,8 +42,10 @@ def parse_url(url: str) -> Address:
         raise InvalidConfig(f"{shown!r} gives an option twice")
     ours = {name: options.pop(name) for name in OURS if name in options}
     pgbouncer = _flag(ours, "pgbouncer", default=False)
+    if pgbouncer and ours.get("doorbell") == "on":
+        raise InvalidConfig("behind a pool of transactions nobody hears NOTIFY: pgbouncer=on or doorbell=on, not both")
     return Address(
-        dsn=parts._replace(query=urlencode(options, quote_via=quote)).geturl(),
+        dsn=f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{given}' if (given := _encoded(options)) else ''}",
         shown=shown,
         partitions=None if "partitions" not in ours else _number(ours, "partitions", 0, PARTITIONS_MAX),
         pool_size=_number(ours, "pool_size", 5, 1_000),
@@ -52,6 +54,10 @@ def parse_url(url: str) -> Address:
         doorbell=_flag(ours, "doorbell", default=not pgbouncer),
         pgbouncer=pgbouncer,
     )
+
+
+def _encoded(options: dict[str, str]) -> str:
+    return urlencode(options, quote_via=quote)
 
 
 def _without_password(parts: SplitResult) -> str:

@@ -26,10 +26,10 @@ _JOURNAL, _EVENT = TABLES[JournalEntry.KIND], TABLES[Event.KIND]
 _ENTRIES = _JOURNAL.scan(prefix=3, after=False)
 _EVENTS = _EVENT.scan(prefix=2, after=False)
 
-SHORT = 100
-"""A journal with more entries than this is left to its reader: a claim holds up every other writer."""
-ALONG_BYTES = 1024 * 1024
-"""… and so is whatever does not fit into this, of all that one claim takes."""
+SHORT, SHORT_BYTES = 100, 256 * 1024
+"""A journal with more than this is left to its reader: a claim holds up every other writer."""
+ALONG_BYTES, ROW_BYTES = 1024 * 1024, 500
+"""So much is read for all that one claim takes; and what a row takes beside its values, about."""
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
@@ -38,8 +38,8 @@ def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     along = _Along(tx)
     again = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
     if again:
-        taken = [ClaimedExecution(e, _input(tx, e), _began_at(tx, e), *along.recorded(e)) for e in again]
-        return Claimed(tx.now, taken)
+        found = [ClaimedExecution(e, _input(tx, e), _began_at(tx, e), *along.recorded(e)) for e in again]
+        return Claimed(tx.now, found)
     chosen, more = _choose(tx, request)
     return Claimed(tx.now, [_take(tx, request, execution, along) for execution in chosen], more)
 
@@ -150,21 +150,27 @@ class _Along:
         self._left = ALONG_BYTES
 
     def recorded(self, e: Execution) -> tuple[list[JournalEntry] | None, list[Event]]:
-        """Its journal and its first events, unless that is long, or too much of all."""
-        if (not e.resumed and e.generation == 1) or self._left == 0:
+        """Its journal and its first events, unless that is long, or too much has come along already."""
+        if not e.resumed and e.generation == 1:
             return None, []
-        entries = self._rows(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1))
-        if entries is None or len(entries) > SHORT:
+        entries = self._few(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1), SHORT)
+        if entries is None:
             return None, []
-        events = self._rows(_EVENTS, (e.namespace, e.id, EARLY_EVENTS)) if e.inbox else []
+        events = self._few(_EVENTS, (e.namespace, e.id, EARLY_EVENTS), EARLY_EVENTS) if e.inbox else []
         if events is None:
             return None, []
         journal = [cast("JournalEntry", _JOURNAL.record(row)) for row in entries]
         return journal, [cast("Event", _EVENT.record(row)) for row in events]
 
-    def _rows(self, sql: str, values: tuple[object, ...]) -> list[tuple[object, ...]] | None:
-        rows, taken = self._tx.rows_within(self._left, sql, values)
-        self._left = max(0, self._left - taken)
+    def _few(self, sql: str, values: tuple[object, ...], most: int) -> list[tuple[object, ...]] | None:
+        bytes_max = min(SHORT_BYTES, self._left)
+        if bytes_max <= 0:
+            return None
+        rows = self._tx.few_rows_beside(sql, values, most=most, bytes_max=bytes_max)
+        if rows is None:
+            self._left -= bytes_max  # it was read in vain
+        else:
+            self._left -= sum(ROW_BYTES + sum(len(v) for v in row if isinstance(v, bytes)) for row in rows)
         return rows
 
 

@@ -17,7 +17,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
@@ -38,9 +38,6 @@ LEASES = frozenset({"claim", "renew"})
 """What only says who holds what. A power cut that takes such a commit along takes its holder along too: every process
 that has the file open runs on this machine. So nobody waits for the disk, unless something else shares the transaction;
 and whatever its holder writes next is durable together with it."""
-
-ROW_BYTES = 500
-"""What a row takes beside its values, about."""
 
 _NORMAL, _FULL = 1, 2
 """SQLite's words for `synchronous`."""
@@ -82,21 +79,21 @@ class Transaction:
         self.points("statement done")
         return rows
 
-    def rows_within(self, most_bytes: int, sql: str, values: Any = ()) -> tuple[list[tuple[Any, ...]] | None, int]:
-        """As `rows_beside`, and how many bytes it takes; no rows if that is more than so many: it is not read on."""
+    def few_rows_beside(self, sql: str, values: Any, *, most: int, bytes_max: int) -> list[tuple[Any, ...]] | None:
+        """The same, for what must not take long: None if there are more, or if their values are longer in all."""
         if self.points is not None:
             self.points("statement")
-        rows: list[tuple[Any, ...]] = []
-        taken = 0
-        with closing(self.cursor.connection.cursor()) as cursor:
-            for row in cast("Iterable[tuple[Any, ...]]", cursor.execute(sql, values)):
-                taken += ROW_BYTES + sum(len(value) for value in row if type(value) is bytes)
-                if taken > most_bytes:
-                    break
-                rows.append(row)
+        found: list[tuple[Any, ...]] | None = []
+        left = bytes_max
+        for row in cast("Iterable[tuple[Any, ...]]", self.cursor.execute(sql, values)):
+            left -= sum(len(value) for value in row if isinstance(value, bytes))
+            if left < 0 or len(found) == most:
+                found = None
+                break
+            found.append(row)
         if self.points is not None:
             self.points("statement done")
-        return (rows if taken <= most_bytes else None), taken
+        return found
 
     def many(self, sql: str, values: list[Any]) -> None:
         """Run one statement for many sets of values."""

@@ -3,23 +3,26 @@
 A claim looks at every partition in one round trip (what waits there, and the first one's place in the order of
 claims), then takes from those whose first comes first, in another. So order is exact within a partition; between
 partitions the most urgent goes first, and others wait for one claim at most. Partitions whose server is away are left
-out, as long as another one answers.
+out, as long as another one answers. If only one partition can have anything (`near.py`), it alone is asked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
+from outlast.model.event import Event
 from outlast.model.execution import Execution, parse_route
+from outlast.model.journal import JournalEntry
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import whole
 from outlast.store.valkey.layout import LAYOUTS
+from outlast.store.valkey.near import Near
 
-_LAYOUT = LAYOUTS[Execution.KIND]
+_LAYOUT, _JOURNAL, _EVENT = LAYOUTS[Execution.KIND], LAYOUTS[JournalEntry.KIND], LAYOUTS[Event.KIND]
 
 Call: TypeAlias = Callable[[str, Mapping[int, Arguments]], Awaitable[dict[int, Any]]]
 """Call a function in some partitions."""
@@ -36,11 +39,15 @@ class _Line(Struct):
     suspects: int | None = None
 
 
-async def claim(call: Call, request: ClaimRequest, partitions: int, now: int | None) -> Claimed:
+async def claim(call: Call, request: ClaimRequest, partitions: int, now: int | None, near: Near) -> Claimed:
     asked = _Asked(call, request, now)
-    if partitions == 1:  # nothing to choose from
-        [found] = (await asked.take([_Line(b"", 0, 0, request.limit, suspects=request.suspects)])).values()
-        return Claimed(asked.newest, found)
+    only = 0 if partitions == 1 else near.only(request)
+    if only is not None:  # nothing to choose from
+        [found] = (await asked.take([_Line(b"", only, 0, request.limit, suspects=request.suspects)])).values()
+        if len(found) == request.limit:
+            near.left_some()
+        if found or partitions == 1:
+            return Claimed(asked.newest, found)
     looks = await call("peek", {p: asked.argument(p, request.limit, request.suspects) for p in range(partitions)})
     asked.newest = max(look[0] for look in looks.values())
     before = [_Line(b"", p, 0, request.limit) for p, look in looks.items() if look[1]]
@@ -51,7 +58,9 @@ async def claim(call: Call, request: ClaimRequest, partitions: int, now: int | N
     lines.sort(key=lambda line: line.order)
     waiting = sum(line.count for line in lines)
     found = await _take_in_order(asked, lines)
-    return Claimed(asked.newest, found, more=waiting > len(found) or len(looks) < partitions)
+    more = waiting > len(found) or len(looks) < partitions
+    near.looked(request, nothing_left=not more)
+    return Claimed(asked.newest, found, more=more)
 
 
 async def _take_in_order(asked: _Asked, lines: list[_Line]) -> list[ClaimedExecution]:
@@ -130,11 +139,23 @@ class _Asked:
 
 def _claimed(rows: list[Any], again: int) -> list[ClaimedExecution]:
     found: list[ClaimedExecution] = []
-    for row, value, began_at in rows:
+    for row, value, began_at, journal, events in rows:
         execution = _LAYOUT.record(row)
         assert isinstance(execution, Execution)
-        found.append(ClaimedExecution(execution, value, began_at))
+        found.append(ClaimedExecution(execution, value, began_at, *_past(execution, journal, events)))
     return sorted(found, key=_order_again) if again else found
+
+
+def _past(
+    execution: Execution, journal: list[Any] | None, events: list[Any] | None
+) -> tuple[list[JournalEntry] | None, list[Event]]:
+    """What was there in no order, the journals of other generations among it."""
+    if journal is None or events is None:
+        return None, []
+    entries = [cast("JournalEntry", _JOURNAL.record(row)) for row in journal]
+    came = [cast("Event", _EVENT.record(row)) for row in events]
+    mine = [entry for entry in entries if entry.generation == execution.journal_generation]
+    return mine, sorted(came, key=lambda event: event.seq)
 
 
 def _order_again(item: ClaimedExecution) -> tuple[int, bool, str]:

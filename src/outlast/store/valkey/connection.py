@@ -178,7 +178,9 @@ async def connect(address: Address, login: Login, on_push: Callable[[Any], None]
             else:
                 _, connection = await loop.create_connection(made, address.host, address.port, ssl=tls)
     except (OSError, TimeoutError) as error:
-        raise StoreUnavailable(f"{address} cannot be reached ({error or 'no answer'}): is the server up?") from error
+        raise StoreUnavailable(
+            f"{address} cannot be reached ({str(error) or 'no answer'}): is the server up?"
+        ) from error
     try:
         await _introduce(connection, login)
     except BaseException:

@@ -19,6 +19,7 @@ from outlast.errors import OutlastError
 from outlast.store.port import RESCAN
 from outlast.store.valkey.connection import Address, Connection, Login, connect
 from outlast.store.valkey.keys import Names
+from outlast.store.valkey.near import Near
 from outlast.store.valkey.servers import Servers
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,8 @@ _HEARD_MAX = 1_000
 """A listener that nobody reads remembers so many channels, then only that it must re-scan."""
 _RING_MAX = 100
 """More channels than that in one ring say RESCAN."""
+ANYWHERE = ""
+"""Said by a ring that is about no partition in particular, whichever's bell it is sent to."""
 _AGAIN_S = 1.0
 _SUBSCRIBE_TIMEOUT_S = 5.0
 PING_S = 5.0
@@ -35,7 +38,8 @@ PING_S = 5.0
 class Doorbell:
     """Rings everyone who listens to this store."""
 
-    def __init__(self, servers: Servers, login: Login, names: Names, partitions: int) -> None:
+    def __init__(self, servers: Servers, login: Login, names: Names, partitions: int, near: Near) -> None:
+        self._near = near
         self._servers = servers
         self._login = login
         self._names = names
@@ -55,7 +59,7 @@ class Doorbell:
         try:
             while self._pending:
                 channels, self._pending = self._pending, set()
-                heard = RESCAN if len(channels) > _RING_MAX else "\n".join(sorted(channels))
+                heard = RESCAN if len(channels) > _RING_MAX else "\n".join((ANYWHERE, *sorted(channels)))
                 bell = self._names.bell(0)
                 with suppress(OutlastError):  # a hint: who missed it polls
                     await (await self._servers.home(bell)).ask("SPUBLISH", bell, heard)
@@ -64,7 +68,7 @@ class Doorbell:
 
     def listen(self) -> Listener:
         bells = [self._names.bell(partition) for partition in range(self._partitions)]
-        listener = Listener(self._servers, self._login, bells)
+        listener = Listener(self._servers, self._login, bells, self._near)
         self.listeners.add(listener)
         return listener
 
@@ -76,7 +80,9 @@ class Doorbell:
 
 
 class Listener:
-    def __init__(self, servers: Servers, login: Login, bells: list[str]) -> None:
+    def __init__(self, servers: Servers, login: Login, bells: list[str], near: Near) -> None:
+        self._near = near
+        self._partitions = {bell: partition for partition, bell in enumerate(bells)}
         self._servers = servers
         self._login = login
         self._bells = bells
@@ -184,7 +190,8 @@ class Listener:
                 return
             match push[0]:
                 case b"smessage":
-                    self._hear(push[2].decode(errors="replace").split("\n"))
+                    channels = push[2].decode(errors="replace").split("\n")
+                    self._hear(channels, None if ANYWHERE in channels else self._partitions.get(push[1].decode()))
                 case b"ssubscribe":
                     missing.discard(push[1].decode())
                     if not missing and not confirmed.done():
@@ -200,8 +207,9 @@ class Listener:
         if not self._moved.done():
             self._moved.set_result(None)
 
-    def _hear(self, channels: list[str]) -> None:
-        self._heard.update(channels)
+    def _hear(self, channels: list[str], partition: int | None = None) -> None:
+        self._near.heard(None if RESCAN in channels else partition)
+        self._heard.update(channel for channel in channels if channel != ANYWHERE)
         if len(self._heard) > _HEARD_MAX:
             self._heard = {RESCAN}
         self._wake.set()

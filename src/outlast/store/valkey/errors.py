@@ -33,6 +33,9 @@ def translated(complaint: str, where: str) -> OutlastError:
         return InvalidInput(complaint.partition(OURS)[2].partition(" script:")[0])
     if "cluster support disabled" in complaint:
         return InvalidConfig(f"{where} is no cluster ({complaint}): write valkey:// in the URL")
+    if "unknown command" in complaint:
+        what = complaint.partition(", with args")[0]
+        return StoreError(f"{where} lacks a command that Outlast needs ({what}): use Valkey, or Redis 7 or newer")
     match word(complaint):
         case "OOM":
             return StoreFull(

@@ -26,7 +26,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     eviction: str
     used_memory: int
     max_memory: int
+    primary: bool
     replicas: int
+    replicas_wanted: int
+    """Of its own, before it takes a write (`min-replicas-to-write`)."""
+    replicas_good: int
+    """As it counts them for that."""
     writes_fail: bool
 
 
@@ -46,7 +51,10 @@ async def _settings(server: Server) -> Settings:
         eviction=told.get("maxmemory_policy", "noeviction"),
         used_memory=int(told.get("used_memory", "0")),
         max_memory=int(told.get("maxmemory", "0")),
+        primary=told.get("role", "master") == "master",
         replicas=int(told.get("connected_slaves", "0")),
+        replicas_wanted=int(await _config(server, "min-replicas-to-write") or "0"),
+        replicas_good=int(told.get("min_slaves_good_slaves", "0")),
         writes_fail=told.get("aof_last_write_status", "ok") != "ok",
     )
 
@@ -59,13 +67,29 @@ async def _config(server: Server, name: str) -> str | None:
     return found[1].decode() if len(found) == 2 else None
 
 
-def checks_of(found: Settings) -> list[Check]:
+def checks_of(found: Settings, min_replicas: int) -> list[Check]:
     return [
-        Check(name="server", found=f"{found.where}: {found.version}, {found.replicas} replicas"),
+        _server(found, min_replicas),
         _durability(found),
         _eviction(found),
         _memory(found),
     ]
+
+
+def _server(found: Settings, min_replicas: int) -> Check:
+    """Whether it takes writes, and answers them."""
+    text = f"{found.where}: {found.version}, {found.replicas} replicas"
+    if not found.primary:
+        text, advice = f"{found.where} is a replica: it can be read, not written", "name its primary in the URL"
+    elif found.replicas < min_replicas:
+        text = f"{text}, and min_replicas={min_replicas} of the URL: no write is ever answered"
+        advice = "bring the replicas back, or ask for fewer"
+    elif found.replicas_good < found.replicas_wanted:
+        text = f"{text}, {found.replicas_good} of them good; min-replicas-to-write {found.replicas_wanted}: writes fail"
+        advice = "bring the replicas back, or let the server want fewer"
+    else:
+        return Check(name="server", found=text)
+    return Check(name="server", found=text, grade=Grade.WRONG, advice=advice)
 
 
 def _durability(found: Settings) -> Check:
@@ -139,7 +163,8 @@ async def warn(servers: Servers, url: str) -> None:
 
 
 async def health(servers: Servers, call: Call, partitions: int) -> Health:
-    checks = [check for found in await settings(servers) for check in checks_of(found)]
+    needed = servers.replicas.number
+    checks = [check for found in await settings(servers) for check in checks_of(found, needed)]
     answers = await call("health", dict.fromkeys(range(partitions), packed(())))
     lanes: dict[tuple[str, str], tuple[int, int]] = {}
     sizes: list[int] = []

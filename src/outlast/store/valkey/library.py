@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
+from outlast.store.port import EARLY_EVENTS
 from outlast.store.valkey.keys import OWNED
 from outlast.store.valkey.layout import INDEXES, LAYOUTS, ORDER, TIME_DIGITS, Index, Layout, Part
 
@@ -90,6 +91,7 @@ def _tables() -> str:
         )
         + " }",
         f"local CREATED = {TIME_DIGITS}",
+        f"local EARLY = {EARLY_EVENTS}",
         f"local ORDER = {sum(part.up or part.down or 0 for part in ORDER)}",
     ]
     for name, layout in LAYOUTS.items():

@@ -112,7 +112,7 @@ class Servers:
         self._seeds = seeds
         self._login = login
         self._names = names
-        self._replicas = replicas
+        self.replicas = replicas
         self._cluster = cluster
         self._known: dict[Address, Server] = {}
         self._slots: list[tuple[int, int, Address]] = []
@@ -173,7 +173,7 @@ class Servers:
         self._learned += 1
         turn = self._learned % len(candidates)
         candidates = candidates[turn:] + candidates[:turn]
-        problem: OutlastError | None = None
+        problems: list[OutlastError] = []
         for address in candidates:
             try:
                 async with asyncio.timeout(LEARN_TIMEOUT_S):  # there are others to ask
@@ -181,10 +181,10 @@ class Servers:
             except InvalidConfig:
                 raise
             except TimeoutError:
-                problem = StoreUnavailable(f"{address} does not answer")
+                problems.append(StoreUnavailable(f"{address} does not answer"))
                 continue
             except OutlastError as error:
-                problem = error
+                problems.append(error)
                 continue
             if slots:
                 self._slots = [
@@ -193,6 +193,9 @@ class Servers:
                 ]
                 self._homes.clear()
                 return
+        problem = problems[-1] if problems else None
+        if problem is not None and not any(isinstance(one, StoreUnavailable) for one in problems):
+            raise problem  # all of them refuse, and will: a password that is wrong
         raise StoreUnavailable(f"no server of the cluster tells who has what: {problem}") from problem
 
     async def close(self) -> None:
@@ -342,9 +345,9 @@ class Servers:
         writes: bool,
     ) -> OutlastError | None:
         commands: list[Command] = [("FCALL", function(name), 1, key, *left[key]) for key in keys]
-        waits = writes and self._replicas.number > 0
+        waits = writes and self.replicas.number > 0
         if waits:
-            commands.append(("WAIT", self._replicas.number, self._replicas.timeout_ms))
+            commands.append(("WAIT", self.replicas.number, self.replicas.timeout_ms))
         replies = await server.send(commands)
         confirmed: Any = replies.pop() if waits else None
         problem: OutlastError | None = None
@@ -355,10 +358,10 @@ class Servers:
             else:
                 done[key] = reply
         # What was not done needs no confirmation: a server that is no primary any more could not give it.
-        if waits and done and not (isinstance(confirmed, int) and confirmed >= self._replicas.number):
+        if waits and done and not (isinstance(confirmed, int) and confirmed >= self.replicas.number):
             raise ReplyLost(
-                f"{server.address}: {confirmed} of {self._replicas.number} replicas confirmed the write in "
-                f"{self._replicas.timeout_ms} ms: whether it lasts is not known yet"
+                f"{server.address}: {confirmed} of {self.replicas.number} replicas confirmed the write in "
+                f"{self.replicas.timeout_ms} ms: whether it lasts is not known yet"
             )
         answers |= done
         return problem

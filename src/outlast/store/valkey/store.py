@@ -44,6 +44,7 @@ from outlast.store.valkey.commit import Arguments, Batch, packed, verdict_of
 from outlast.store.valkey.doorbell import Doorbell, Listener
 from outlast.store.valkey.keys import Names
 from outlast.store.valkey.layout import fingerprint
+from outlast.store.valkey.near import Near
 from outlast.store.valkey.servers import Servers
 from outlast.store.valkey.url import Place, parse_url
 
@@ -77,6 +78,7 @@ class ValkeyStore:
         self._names = Names(self._place.prefix)
         self._clock = None if clock is None else OnwardClock(clock)
         self._points = points
+        self._near = Near()
         self._parts: _Parts | None = None
         self._partitions = self._place.partitions
         self._dead: BaseException | None = None
@@ -104,7 +106,7 @@ class ValkeyStore:
                 self._names.store, "HMGET", self._names.store, "schema", "partitions", "layout"
             )
             self._partitions = self._checked(found)
-            parts = _Parts(servers, Doorbell(servers, self._place.login, self._names, self._partitions))
+            parts = _Parts(servers, Doorbell(servers, self._place.login, self._names, self._partitions, self._near))
             if self._clock is not None:
                 await self._time(parts)
             await health.warn(servers, self.url)
@@ -147,7 +149,8 @@ class ValkeyStore:
         if int(schema) < SCHEMA or layout.decode() != fingerprint():
             raise SchemaOutdated(
                 f"the store at {self.url} was written by another version of Outlast (schema {int(schema)}, layout "
-                f"{layout.decode()}; this one needs {SCHEMA}, {fingerprint()}): use that version, or copy the store"
+                f"{layout.decode()}; this one needs {SCHEMA}, {fingerprint()}): use that version, or take it along by "
+                "way of SQLite or PostgreSQL: that version copies it there, this one from there (outlast copy)"
             )
         if self._place.partitions_given and int(partitions) != self._place.partitions:
             raise InvalidConfig(
@@ -250,7 +253,7 @@ class ValkeyStore:
     async def claim(self, request: ClaimRequest) -> Claimed:
         check_claim(request)
         claimed = await self._write(
-            "claim", lambda call: claim.claim(call, request, self._partitions, self._asked_time())
+            "claim", lambda call: claim.claim(call, request, self._partitions, self._asked_time(), self._near)
         )
         self._heard(claimed.now)
         return claimed

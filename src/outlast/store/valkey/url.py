@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import parse_qsl, unquote
 
 from msgspec import Struct
@@ -15,6 +16,8 @@ PARTITIONS = 16
 PARTITIONS_MAX = 1_024
 PORT = 6379
 SCHEMES = ("valkey", "valkeys", "redis", "rediss")
+TLS = ("valkeys", "rediss")
+_PLACE = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[^\s:#\[\]]+))(?::(?P<port>.*))?")
 OPTIONS = ("prefix", "partitions", "min_replicas", "replica_timeout", "answer_timeout")
 
 
@@ -42,10 +45,13 @@ def parse_url(url: str) -> Place:
     userinfo, at, where = rest.rpartition("@")
     netloc, _, path = where.partition("/")
     user, _, password = userinfo.partition(":")
+    if user and not password:
+        # Not shown: who forgets the colon has written a password.
+        raise InvalidConfig("a user comes with a password: valkey://user:password@host, or valkey://:password@host")
     database = 0 if how == "unix" else _number("database", path or "0", 0, 1_000_000)
     if how == "cluster" and database:
         raise InvalidConfig("a cluster has one database: leave the number out of the URL")
-    addresses = (Address(path=f"/{unquote(path)}"),) if how == "unix" else _addresses(netloc, how)
+    addresses = (_socket(kind, netloc, path),) if how == "unix" else _addresses(netloc, how)
     prefix = options.get("prefix", "outlast")
     if not prefix or any(letter in "{}*?[]\\" or not letter.isprintable() for letter in prefix):
         raise InvalidConfig(f"prefix={prefix!r}: letters and digits, no braces and no wildcards")
@@ -57,7 +63,7 @@ def parse_url(url: str) -> Place:
             user=unquote(user) or None,
             password=unquote(password) if at and password else None,
             database=database,
-            tls=kind in ("valkeys", "rediss"),
+            tls=kind in TLS,
             answer_timeout_s=_duration_ms(options, "answer_timeout", "10s") / 1_000,
         ),
         cluster=how == "cluster",
@@ -72,27 +78,40 @@ def parse_url(url: str) -> Place:
 
 
 def _options(query: str) -> dict[str, str]:
-    options = dict(parse_qsl(query, keep_blank_values=True))
+    pairs = parse_qsl(query, keep_blank_values=True)
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        raise InvalidConfig(f"an option is given twice: {', '.join(name for name, _ in pairs)}")
     for name in options:
         if name not in OPTIONS:
             raise InvalidConfig(f"?{name}= is no option of a Valkey store: {', '.join(OPTIONS)}")
     return options
 
 
+def _socket(kind: str, netloc: str, path: str) -> Address:
+    if netloc or not path:
+        raise InvalidConfig(
+            f"{kind}+unix:///run/valkey/valkey.sock: the path of the socket begins behind the third slash"
+        )
+    if kind in TLS:
+        raise InvalidConfig(f"there is no TLS on a Unix socket: write valkey+unix:///{path}")
+    return Address(path=f"/{unquote(path)}")
+
+
 def _addresses(netloc: str, how: str) -> tuple[Address, ...]:
     found: list[Address] = []
-    for part in netloc.split(","):
-        host, colon, port = part.rpartition(":")
-        if not colon:
-            host, port = part, str(PORT)
-        found.append(Address(host.strip("[]") or "localhost", _number("port", port, 1, 65_535)))
+    for part in netloc.split(",") if netloc else ("localhost",):
+        place = _PLACE.fullmatch(part)
+        if place is None:
+            raise InvalidConfig(f"{part!r} is no server: write host, host:{PORT} or [::1]:{PORT}")
+        found.append(Address(place["v6"] or place["host"], _number("port", place["port"] or str(PORT), 1, 65_535)))
     if how != "cluster" and len(found) > 1:
         raise InvalidConfig("several servers are a cluster: valkey+cluster://host1,host2")
     return tuple(found)
 
 
 def _duration_ms(options: dict[str, str], name: str, default: str) -> int:
-    return max(1, to_ms(options.get(name, default)))
+    return max(1, to_ms(options.get(name, default), what=name))
 
 
 def _number(what: str, value: str, least: int, most: int) -> int:

@@ -205,6 +205,8 @@ class ZombieConformance(Conformance):
         before = await state(store, "a")
         writes: list[facts.AnyFact] = [
             steps(held, "late"),
+            steps(held, "late undo", unwinds=True),
+            facts.Progressed(change_id="late progress", epoch=held.epoch, value=b"{}"),
             suspends(held, waits=("event:other",)),
             completes(held, b"late"),
             fails(held),

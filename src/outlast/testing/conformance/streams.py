@@ -224,7 +224,7 @@ class CompletionConformance(Conformance):
         statuses = [completion.status for completion in (await store.completions()).completions]
         assert statuses == [Status.FAILED, Status.SUCCEEDED]
 
-    @pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "²", "9" * 40, " 1"], ids=repr)
+    @pytest.mark.parametrize("cursor", ["", "x", "-1", "1.5", "²", "9" * 40, " 1"], ids=repr)
     async def test_what_is_no_cursor_is_refused(self, store: Store, cursor: str) -> None:
         await refused(store.completions(after=cursor), InvalidInput)
 

@@ -3,7 +3,7 @@
 --
 --   psql "$OWNER_URL" -v parts=16 -f partitioned.sql
 --
--- Statements stay the same. Keys, indexes and views keep their names; `outlast doctor` finds them all.
+-- Then `roles.sql` again, if you use it: the tables are new ones. Statements stay the same. Keys, indexes and views keep their names; `outlast doctor` finds them all.
 
 SELECT set_config('outlast.parts', :'parts', false);
 
@@ -14,6 +14,12 @@ DECLARE
   v_later text[] := '{}';
   v_options text;
 BEGIN
+  IF current_setting('outlast.parts')::int NOT BETWEEN 1 AND 256 THEN
+    RAISE EXCEPTION 'parts must be between 1 and 256, not %', current_setting('outlast.parts');
+  END IF;
+  IF EXISTS (SELECT 1 FROM pg_catalog.pg_class AS c WHERE c.oid = 'outlast.execution'::regclass AND c.relkind = 'p') THEN
+    RAISE EXCEPTION 'the tables are partitioned already';
+  END IF;
   FOR v_found IN SELECT v.viewname, v.definition FROM pg_catalog.pg_views AS v WHERE v.schemaname = 'outlast' LOOP
     v_later := v_later || format('CREATE VIEW outlast.%I AS %s', v_found.viewname, v_found.definition);
   END LOOP;

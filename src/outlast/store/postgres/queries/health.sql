@@ -3,9 +3,11 @@
 -- part: server
 SELECT current_setting('server_version_num')::int AS version, current_setting('server_version') AS version_text,
   current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
-  pg_is_in_recovery() AS standby, current_setting('server_encoding') AS encoding,
+  pg_is_in_recovery() AS standby, current_setting('transaction_read_only')::boolean AS read_only, current_setting('server_encoding') AS encoding,
   current_setting('max_connections')::int AS connections_max,
-  (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::int AS connections,
+  -- A role that may not see what others do sees that they are there.
+  (SELECT count(*) FROM pg_stat_activity
+    WHERE usesysid IS NOT NULL AND coalesce(backend_type, 'client backend') = 'client backend')::int AS connections,
   pg_database_size(current_database()) AS size
 
 -- part: privileges
@@ -16,7 +18,10 @@ WHERE t.schemaname = 'outlast' AND t.tablename <> 'meta' AND NOT (
   AND has_table_privilege(format('outlast.%I', t.tablename), 'UPDATE')
   AND has_table_privilege(format('outlast.%I', t.tablename), 'DELETE'))
 UNION ALL
-SELECT 'clock' WHERE NOT has_sequence_privilege('outlast.clock', 'UPDATE')
+SELECT 'clock' WHERE NOT (has_sequence_privilege('outlast.clock', 'SELECT') AND has_sequence_privilege('outlast.clock', 'UPDATE'))
+UNION ALL
+SELECT p.proname::text FROM pg_proc AS p JOIN pg_namespace AS s ON s.oid = p.pronamespace
+WHERE s.nspname = 'outlast' AND p.proname::text = ANY (:functions::text[]) AND NOT has_function_privilege(p.oid, 'EXECUTE')
 ORDER BY 1
 
 -- part: indexes
@@ -29,11 +34,16 @@ ORDER BY 1
 
 -- part: oldest
 -- The oldest transaction: while it lasts, no completion behind it is in the feed, and nothing dead is cleared away.
-SELECT coalesce(max(extract(epoch FROM now() - a.xact_start)), 0)::float8 AS seconds, count(*)::int AS number,
+SELECT coalesce(max(extract(epoch FROM now() - a.xact_start)), 0)::float8 AS seconds,
+  (SELECT count(*) FROM pg_stat_activity WHERE usesysid IS NOT NULL AND backend_type IS NULL)::int AS hidden,
   coalesce((array_agg(a.pid ORDER BY a.xact_start))[1], 0) AS pid,
   coalesce((array_agg(left(a.application_name, 60) ORDER BY a.xact_start))[1], '') AS application
 FROM pg_stat_activity AS a
 WHERE a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
+
+-- part: feed
+-- Completions of transactions that this server has not had yet: they are another server's.
+SELECT coalesce((SELECT max(x.tx) >= pg_snapshot_xmax(pg_current_snapshot()) FROM outlast.completion AS x), false) AS ahead
 
 -- part: bloat
 SELECT s.relname::text AS name, s.n_live_tup AS live, s.n_dead_tup AS dead,

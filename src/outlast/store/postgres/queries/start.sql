@@ -7,7 +7,8 @@
 SELECT to_regprocedure('outlast.{start}(json)') IS NOT NULL AS known, set_config('outlast.joined', :caller, true) AS caller
 
 -- part: call
-SELECT outcome, existing, now_ms FROM outlast.{start}(CAST(:asked AS json))
+-- Given as text: the caller may have a way of their own to write JSON.
+SELECT outcome, existing, now_ms FROM outlast.{start}(CAST(CAST(:asked AS text) AS json))
 
 -- part: function
 -- inputs: asked, a document: the arguments of `commit` for one change that inserts an execution; which execution that
@@ -62,7 +63,7 @@ BEGIN
       NULL;  -- somebody started it just now: look again
     END;
   END LOOP;
-  RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'this id is being started and purged again and again';
+  RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'this id was started by another transaction, which this one cannot see: begin anew';
 END
 $function$
 
@@ -90,7 +91,7 @@ CREATE OR REPLACE FUNCTION outlast.start(
   version text DEFAULT '1', lane text DEFAULT 'default', requires text[] DEFAULT '{}', priority int DEFAULT 0,
   delay interval DEFAULT '0', deadline interval DEFAULT NULL, timeout interval DEFAULT NULL, retry jsonb DEFAULT NULL,
   retention interval DEFAULT NULL, tags jsonb DEFAULT '{}', if_exists text DEFAULT 'same'
-) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog
+) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog SET standard_conforming_strings = on
 AS $function$
 #variable_conflict use_variable
 DECLARE
@@ -98,7 +99,7 @@ DECLARE
   v_change text := gen_random_uuid()::text;
   v_requires text[] := coalesce((SELECT array_agg(DISTINCT r.word COLLATE "C" ORDER BY r.word COLLATE "C")
     FROM unnest(requires) AS r(word)), '{}');
-  v_delay_ms bigint := extract(epoch FROM delay) * 1000;
+  v_delay_ms bigint;
   v_input text;
   v_digest text;
   v_partitions bigint;
@@ -130,7 +131,7 @@ BEGIN
   ELSIF cardinality(v_requires) > {REQUIRES_MAX} OR (SELECT count(*) FROM jsonb_object_keys(tags)) > {TAGS_MAX} THEN
     v_wrong := 'there may be {REQUIRES_MAX} capabilities and {TAGS_MAX} tags';
   ELSE
-    SELECT format('%s %s: it must be a name of at most %s printable characters%s', n.what, to_json(n.name), n.most,
+    SELECT format('%s %s: it must be a name of at most %s printable characters%s', n.what, coalesce(to_json(n.name)::text, 'null'), n.most,
         CASE WHEN n.never <> '' THEN ', without ' || n.never ELSE '' END)
       INTO v_wrong
     FROM (
@@ -143,7 +144,8 @@ BEGIN
       UNION ALL SELECT 'value of tag', t.value, {TAG_VALUE_MAX_CHARS}, '' FROM jsonb_each_text(tags) AS t
     ) AS n
     WHERE n.name IS NULL OR length(n.name) NOT BETWEEN 1 AND n.most OR n.name <> btrim(n.name)
-      OR n.name ~ '[\u0001-\u001f\u007f-\u00a0\u00ad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ue000-\uf8ff]'
+      OR n.name ~ '[\u0001-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u1680\u180e\u2000-\u200f\u2028-\u202f]'
+      OR n.name ~ '[\u205f-\u206f\u3000\ue000-\uf8ff\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e00ff\U000f0000-\U0010ffff]'
       OR translate(n.name, n.never, '') <> n.name
     LIMIT 1;
   END IF;
@@ -155,18 +157,25 @@ BEGIN
       ('retention', retention, true)) AS d(what, long, zero)
     WHERE d.long IS NOT NULL AND (
       extract(epoch FROM d.long) * 1000 > {DURATION_MAX_MS}
-      OR (extract(epoch FROM d.long) * 1000)::bigint < CASE WHEN d.zero THEN 0 ELSE 1 END)
+      OR round(extract(epoch FROM d.long) * 1000) < CASE WHEN d.zero THEN 0 ELSE 1 END)
     LIMIT 1;
   END IF;
   IF v_wrong IS NULL AND retry IS NOT NULL THEN
     v_wrong := 'retry takes max_attempts, initial_ms, backoff (1 to 1000), max_delay_ms and jitter (0 to 1)';
     IF jsonb_typeof(retry) = 'object' THEN
+      IF jsonb_typeof(retry -> 'initial_ms') = 'number' AND NOT retry ? 'max_delay_ms' THEN
+        -- The default cuts no first delay, as with Retry in Python.
+        retry := retry || jsonb_build_object('max_delay_ms',
+          greatest((retry ->> 'initial_ms')::numeric, ('{retry}'::jsonb ->> 'max_delay_ms')::numeric));
+      END IF;
       retry := '{retry}'::jsonb || retry;
       IF NOT EXISTS (SELECT 1 FROM jsonb_each(retry) AS r WHERE jsonb_typeof(r.value) <> 'number') THEN
         IF (SELECT count(*) FROM jsonb_object_keys(retry)) = 5
           AND (retry ->> 'max_attempts')::numeric BETWEEN 1 AND {ATTEMPTS_MAX}
           AND (retry ->> 'initial_ms')::numeric BETWEEN 0 AND {DURATION_MAX_MS}
           AND (retry ->> 'max_delay_ms')::numeric BETWEEN 0 AND {DURATION_MAX_MS}
+          AND NOT EXISTS (SELECT 1 FROM jsonb_each_text(retry - '{backoff,jitter}'::text[]) AS r
+            WHERE r.value::numeric % 1 <> 0)
           AND (retry ->> 'backoff')::numeric BETWEEN 1 AND 1000 AND (retry ->> 'jitter')::numeric BETWEEN 0 AND 1
         THEN
           v_wrong := NULL;
@@ -183,6 +192,7 @@ BEGIN
   END IF;
 
   SELECT m.value::bigint INTO v_partitions FROM outlast.meta AS m WHERE m.name = 'partitions';
+  v_delay_ms := extract(epoch FROM delay) * 1000;
   v_hash := encode(sha256(convert_to(length(namespace) || ':' || namespace || ':' || v_id, 'UTF8')), 'hex');
   v_partition := (('x' || substr(v_hash, 1, 8))::bit(32)::bigint % v_partitions * (4294967296 % v_partitions)
     + ('x' || substr(v_hash, 9, 8))::bit(32)::bigint % v_partitions) % v_partitions;
@@ -210,9 +220,9 @@ BEGIN
   IF retry IS NOT NULL THEN
     v_row := v_row || jsonb_build_object('retry', format(
       '{"max_attempts":%s,"initial_ms":%s,"backoff":%s,"max_delay_ms":%s,"jitter":%s}',
-      (retry ->> 'max_attempts')::bigint, (retry ->> 'initial_ms')::bigint,
+      (retry ->> 'max_attempts')::numeric::bigint, (retry ->> 'initial_ms')::numeric::bigint,
       trim_scale((retry ->> 'backoff')::numeric) || CASE WHEN (retry ->> 'backoff')::numeric % 1 = 0 THEN '.0' ELSE '' END,
-      (retry ->> 'max_delay_ms')::bigint,
+      (retry ->> 'max_delay_ms')::numeric::bigint,
       trim_scale((retry ->> 'jitter')::numeric) || CASE WHEN (retry ->> 'jitter')::numeric % 1 = 0 THEN '.0' ELSE '' END));
   END IF;
 

@@ -2,12 +2,14 @@
 --
 -- argument: {now or false, partition as in keys, namespace, lanes, serves {"workflow|version": true}, capabilities,
 --            worker, claim id, limit, lease ttl, suspects or -1, 1 if this claim was here before and goes on}
--- claim answers {now, 1 if it took them before, {execution, input, when it first began if it was begun before} ...}; peek {now, 1 if this claim took some before, how many are there, the
+-- claim answers {now, 1 if it took them before, {execution, input, when it first began, journal, events} ...}; peek {now, 1 if this claim took some before, how many are there, the
 -- first one's place in the order of claims}. A peek changes nothing and does not look into flows.
 
 local CHUNK = 64
 local LOOKS_MAX = 10000
 local ROUTES_PAGE = 1000
+-- So many executions of one claim come with their journals, if these have no more entries than that.
+local FEW, SHORT = 16, 32
 
 local function unpacked(keys, args)
   local a = cmsgpack.unpack(args[1])
@@ -136,11 +138,24 @@ local function attempt_of(call, execution)
   return record(call, ATTEMPT.kind, execution.rest, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
 end
 
-local function began_at(call, execution)
-  local e = execution.values
-  if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false end
-  local first = record(call, ATTEMPT.kind, execution.rest, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
-  return first and first[ATTEMPT.started_at]
+-- All records of a kind that an execution owns, in no order; false if there are more.
+local function owned(call, kind, owner, most)
+  local hash = call.tag .. KINDS[kind].name .. ':' .. owner
+  if redis.call('HLEN', hash) > most then return false end
+  local found = redis.call('HVALS', hash)
+  for i, packed in ipairs(found) do found[i] = cmsgpack.unpack(packed) end
+  return found
+end
+
+-- What its new holder would read first: when it first began, and its journal and events, if these
+-- are few. False for each that is left to be asked for.
+local function past(call, execution, few)
+  local e, owner = execution.values, execution.rest
+  if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false, false, false end
+  local first = record(call, ATTEMPT.kind, owner, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
+  local journal = few and owned(call, JOURNAL.kind, owner, SHORT)
+  local events = journal and owned(call, EVENT.kind, owner, EARLY)
+  return first and first[ATTEMPT.started_at], events and journal, events
 end
 
 local function begin_attempt(call, asked, execution)
@@ -215,7 +230,7 @@ local function claim(keys, args)
   for i, execution in ipairs(taken) do
     local input = whole(execution.values[EXECUTION.journal_generation]) .. text('input')
     local value = record(call, PAYLOAD.kind, execution.rest, input).values[PAYLOAD.value]
-    rows[i] = { execution.values, value, began_at(call, execution) }
+    rows[i] = { execution.values, value, past(call, execution, #taken <= FEW) }
   end
   return { call.now, again and 1 or 0, rows }
 end

@@ -1,0 +1,36 @@
+"""Asking again while a store does not answer, up to a patience. For what may be asked again, and is not in a hurry.
+
+What the asking itself takes counts, too: a store has a patience of its own, and both together are not the product.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from outlast.errors import StoreUnavailable
+
+T = TypeVar("T")
+
+
+class Pause(Protocol):
+    """How to wait before a retry; `asyncio.sleep`, unless a simulation schedules."""
+
+    async def __call__(self, delay_s: float, /) -> None: ...
+
+
+async def patiently(ask: Callable[[], Awaitable[T]], *, patience_s: float, pause: Pause) -> T:
+    """The answer, if there is one in time; else what was last said in its place."""
+    waited_s, delay_s = 0.0, 0.05
+    while True:
+        asked_at_s = time.monotonic()
+        try:
+            return await ask()
+        except StoreUnavailable:
+            waited_s += time.monotonic() - asked_at_s
+            if waited_s >= patience_s:
+                raise
+        await pause(delay_s)
+        waited_s += delay_s
+        delay_s = min(delay_s * 2, 1.0)
