@@ -166,3 +166,36 @@ async def test_a_cancel_that_comes_while_the_journal_is_read_stands_behind_it(
     assert recorded[:2] == ["works", "works"]
     assert "outlast:cancel" in recorded[2:]
     assert broken == []
+
+
+class AwayOnce:
+    """A codec whose key service does not answer the first time that it is asked to read a word."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def encode(self, data: bytes) -> bytes:
+        return data
+
+    def decode(self, data: bytes) -> bytes:
+        if data == b'"a word"':
+            self.asked += 1
+            if self.asked == 1:
+                raise ConnectionError("no answer")
+        return data
+
+
+async def test_an_event_that_could_not_be_read_at_first_is_received(place: Place):
+    codec = AwayOnce()
+    app = place.app(codec=codec, resident=0)
+
+    @app.workflow
+    async def hears() -> str:
+        return await outlast.receive("word", str)
+
+    async with app:
+        handle = await hears.start()
+        await status_is(handle, Status.SUSPENDED)
+        await handle.send("word", "a word")
+        assert await handle.result(timeout=20) == "a word"
+    assert codec.asked > 1
