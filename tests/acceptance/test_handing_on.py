@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from outlast.model.outbox import Delivery
 from outlast.runtime.flows import Flows
 from outlast.runtime.worker import Worker
 from outlast.store.port import Claimed, ClaimRequest
-from tests.acceptance.conftest import Place, until
+from tests.acceptance.conftest import Gate, Place, until
 from tests.acceptance.flow_workflows import member_is, workflows
 
 
@@ -127,3 +129,48 @@ async def test_a_stop_that_is_accepted_first_lets_nothing_follow(
             await member_is(handles[0], f"m{n}", Status.CANCELLED)
             assert (await app.execution(f"f/m{n}").info()).attempts == 0
     assert claims == ["f/m0"]
+
+
+async def test_the_room_that_the_next_member_takes_over_is_given_to_nobody_else(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """One member hands on while another execution waits for room: two at once stay two."""
+    app, gates = place.app(), {name: Gate() for name in ("first", "beside", "waiting")}
+    now, most = 0, 0
+
+    @app.workflow
+    async def code(name: str, after: str = "") -> str:
+        return await works(name)
+
+    @app.step
+    async def works(name: str) -> str:
+        nonlocal now, most
+        now, most = now + 1, max(most, now + 1)
+        if name in gates:
+            await gates[name]()
+        now -= 1
+        return name
+
+    async def waiting_begins(execution: Execution) -> None:
+        if execution.id == "f/first":
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await gates["waiting"].reached()
+
+    meanwhile(monkeypatch, waiting_begins)
+    async with app.worker(concurrency=2):
+        beside = await code.start("beside")
+        flow = app.flow("f", id="f")
+        flow.add("next", code, "next", flow.add("first", code, "first").output)
+        fh = await flow.start()
+        await gates["beside"].reached()
+        await gates["first"].reached()
+        waiting = await code.start("waiting")
+        gates["first"].open()
+        await gates["waiting"].reached()
+        await asyncio.sleep(0.1)
+        gates["waiting"].open()
+        gates["beside"].open()
+        assert await fh.result("20s") == {"first": "first", "next": "next"}
+        assert [await one.result("20s") for one in (beside, waiting)] == ["beside", "waiting"]
+    assert most == 2

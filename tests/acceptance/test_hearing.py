@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 import outlast
-from outlast import App
+from outlast import App, ExecutionCancelled, Status
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
+from outlast.model.journal import JournalEntry
 from outlast.model.record import Key, Record
 from outlast.runtime.lease import Lease
 from outlast.runtime.mail import Mail
@@ -120,3 +122,80 @@ async def test_an_event_that_is_put_back_is_taken_before_those_behind_it(place: 
         mail.put_back("word", first.dedup)
         taken = [await mail.event("word", None) for _ in range(4)]
         assert [event and event.value for event in taken] == [b'"a"', b'"b"', b'"c"', None]
+        await handle.cancel()
+
+
+async def test_a_cancel_that_comes_while_the_journal_is_read_stands_behind_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """Recorded any earlier, a replay would cancel the code before it did what is recorded."""
+    app = place.app(resident=0)
+    really, reading, goes_on, broken = Lease.journal, asyncio.Event(), asyncio.Event(), list[dict[str, Any]]()
+
+    async def journal(self: Lease) -> list[JournalEntry]:
+        if self.execution.resumed:
+            reading.set()
+            await goes_on.wait()
+        return await really(self)
+
+    @app.step
+    async def works() -> None: ...
+
+    @app.workflow
+    async def hears() -> None:
+        await works()
+        await works()
+        await outlast.receive("word")
+        await outlast.receive("never")
+
+    monkeypatch.setattr(Lease, "journal", journal)
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: broken.append(what))
+    async with app.worker() as worker:
+        handle = await hears.start()
+        await status_is(handle, Status.SUSPENDED)
+        await handle.send("word")
+        await reading.wait()
+        await handle.cancel()
+        await worker.renew()
+        [attempt] = worker.attempts
+        await asyncio.gather(*attempt.under_way)
+        goes_on.set()
+        with pytest.raises(ExecutionCancelled):
+            await handle.result(timeout=20)
+        recorded = [entry.name for entry in await handle.journal()]
+    assert recorded[:2] == ["works", "works"]
+    assert "outlast:cancel" in recorded[2:]
+    assert broken == []
+
+
+class AwayOnce:
+    """A codec whose key service does not answer the first time that it is asked to read a word."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def encode(self, data: bytes) -> bytes:
+        return data
+
+    def decode(self, data: bytes) -> bytes:
+        if data == b'"a word"':
+            self.asked += 1
+            if self.asked == 1:
+                raise ConnectionError("no answer")
+        return data
+
+
+async def test_an_event_that_could_not_be_read_at_first_is_received(place: Place):
+    codec = AwayOnce()
+    app = place.app(codec=codec, resident=0)
+
+    @app.workflow
+    async def hears() -> str:
+        return await outlast.receive("word", str)
+
+    async with app:
+        handle = await hears.start()
+        await status_is(handle, Status.SUSPENDED)
+        await handle.send("word", "a word")
+        assert await handle.result(timeout=20) == "a word"
+    assert codec.asked > 1

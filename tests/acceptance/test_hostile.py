@@ -412,6 +412,57 @@ def test_threads_of_steps_are_daemons_and_take_what_waits_in_turn():
         one.result(timeout=5)
 
 
+def test_a_thread_whose_work_was_given_up_is_made_up_for():
+    threads, block, begun = DaemonThreads(1, name="test"), threading.Event(), threading.Event()
+    stuck = threads.submit(lambda: (begun.set(), block.wait(5)))
+    assert begun.wait(5)
+    waiting = threads.submit(threading.get_ident)
+    unwanted = threads.submit(print)
+    threads.forsake(unwanted)
+    assert unwanted.cancelled(), "it has not begun"
+    threads.forsake(stuck)
+    waiting.result(timeout=5)
+    assert threads.submit(threading.get_ident).result(timeout=5) == waiting.result(), "one is enough"
+    block.set()
+    stuck.result(timeout=5)
+    threads.forsake(stuck)  # it has ended: there is nothing to make up for
+    threads.submit(print).result(timeout=5)
+    threads.shutdown()
+
+
+@pytest.mark.parametrize("given_up_by", ["timeout", "cancel"])
+async def test_def_steps_that_never_return_keep_no_others_from_running(place: Place, given_up_by: str):
+    app, block, begun = place.app(), threading.Event(), list[int]()
+
+    @app.step(timeout="100ms" if given_up_by == "timeout" else None)
+    def hangs() -> None:
+        begun.append(1)
+        block.wait(30)
+
+    @app.step
+    def quick() -> str:
+        return "done"
+
+    @app.workflow
+    async def stuck() -> None:
+        await hangs.aio()
+
+    @app.workflow
+    async def fine() -> str:
+        return await quick.aio()
+
+    async with app.worker(concurrency=2):
+        for number in range(1, 4):
+            handle = await stuck.start()
+            await until(lambda count=number: len(begun) == count, "it waits for a thread")
+            if given_up_by == "cancel":
+                await handle.cancel()
+            with pytest.raises((TimeoutError, ExecutionCancelled)):
+                await handle.result(timeout=20)
+        assert await (await fine.start()).result(timeout=20) == "done"
+        block.set()
+
+
 # ---- code of workflows --------------------------------------------------------------------------------------------
 
 

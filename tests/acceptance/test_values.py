@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import outlast
 from outlast import App, CodecError, ExecutionFailed, LimitExceeded, Retry
 from tests.unit.codec import raising
 from tests.unit.codec.kinds import LINE, ORDER, ROUND_TRIPS, Line, Model, Order
@@ -336,3 +337,62 @@ async def test_codec_that_cannot_decode_is_told(tmp_path: Path):
     async with app.client():
         with pytest.raises(CodecError, match="Forgetful: PermissionError: no key"):
             await echo.execution("a").result()
+
+
+class Away(Masked):
+    """Its key service does not answer for so many values that have a word in them."""
+
+    def __init__(self) -> None:
+        self.word, self.left = b"", 0
+
+    def encode(self, data: bytes) -> bytes:
+        if self.left and self.word in data:
+            self.left -= 1
+            raise ConnectionError("no answer")
+        return super().encode(data)
+
+
+@pytest.mark.parametrize("undos", [False, True])
+async def test_a_result_waits_for_a_codec_that_is_away(tmp_path: Path, undos: bool):
+    """Nothing is wrong with the work: it does not fail, and nothing is undone."""
+    codec, did = Away(), list[str]()
+    app = App(str(tmp_path / "values.db"), codec=codec, lease_ttl="300ms")
+
+    @app.step
+    async def works() -> None:
+        did.append("works")
+
+    @app.step
+    async def undo() -> None:
+        did.append("undone")
+
+    @app.workflow
+    async def code() -> str:
+        await works()
+        if undos:
+            await outlast.compensate(undo)
+        return "the result"
+
+    codec.word, codec.left = b"the result", 3
+    async with app:
+        assert await code() == "the result"
+    assert did == ["works"]
+    assert codec.left == 0
+
+
+async def test_the_end_of_a_member_does_not_wait_for_the_input_of_the_next(tmp_path: Path):
+    codec, ran = Away(), list[str]()
+    app = App(str(tmp_path / "values.db"), codec=codec, lease_ttl="300ms")
+
+    @app.workflow
+    async def code(name: str, after: str = "") -> str:
+        ran.append(name)
+        return name
+
+    flow = app.flow("f", id="f")
+    flow.add("next", code, "next", flow.add("first", code, "first").output)
+    async with app:
+        fh = await flow.start()
+        codec.word, codec.left = b"next", 2
+        assert await fh.result("60s") == {"first": "first", "next": "next"}
+    assert ran == ["first", "next"]

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from outlast import App, Retry, Status
-from outlast.runtime.attempt import LiveAttempt
+from outlast.machine import facts
+from outlast.runtime.lease import Lease
+from outlast.store.port import Verdict
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
@@ -136,13 +138,14 @@ async def test_room_is_for_code_and_not_for_ends_on_their_way(
     """What has only to be written leaves its room to the next, up to as many as run; but one at a time is one."""
     app, ran, durable = place.app(), list[str](), asyncio.Event()
     echo = echo_on(app, ran)
-    really = LiveAttempt._commit
+    really = Lease.tell
 
-    async def commit(self: LiveAttempt, ending: Any) -> None:
-        await durable.wait()
-        await really(self, ending)
+    async def tell(self: Lease, fact: facts.AnyFact) -> Verdict | None:
+        if isinstance(fact, facts.Complete):
+            await durable.wait()
+        return await really(self, fact)
 
-    monkeypatch.setattr(LiveAttempt, "_commit", commit)
+    monkeypatch.setattr(Lease, "tell", tell)
     async with app.client():
         handles = [await echo.start(str(number)) for number in range(8)]
     async with app.worker(concurrency=concurrency):
@@ -153,6 +156,38 @@ async def test_room_is_for_code_and_not_for_ends_on_their_way(
         for handle in handles:
             await handle.result(timeout=20)
     assert sorted(ran) == sorted(str(number) for number in range(8))
+
+
+async def test_code_that_is_lost_keeps_its_room_until_it_has_stopped(app: App, gate: Gate):
+    """Whose lease is gone has nothing to write; but as long as it cleans up, it runs."""
+    begun, cleaned, go = list[str](), asyncio.Event(), asyncio.Event()
+
+    @app.step
+    async def works(name: str) -> str:
+        begun.append(name)
+        try:
+            await (gate() if name == "lost" else go.wait())
+        finally:
+            if name == "lost":
+                await cleaned.wait()
+        return name
+
+    @app.workflow
+    async def code(name: str) -> str:
+        return await works(name)
+
+    async with app.worker(concurrency=2) as worker:
+        await code.start("lost")
+        await gate.reached()
+        worker.attempts[0].lose("for this test")
+        others = [await code.start(name) for name in "ab"]
+        await until(lambda: len(begun) > 1, "the other room is not used")
+        await asyncio.sleep(0.1)
+        at_once = len(begun)
+        cleaned.set()
+        go.set()
+        assert at_once == 2, begun
+        assert [await one.result(timeout=20) for one in others] == ["a", "b"]
 
 
 async def test_what_waits_elsewhere_takes_no_room(clocked: Place):
@@ -253,6 +288,36 @@ async def test_closing_hands_back_what_does_not_finish(place: Place, gate: Gate)
         assert await waiting.execution("it").result(timeout=20) == "finished"
         info = await waiting.execution("it").info()
     assert (info.attempts, info.crashes, info.failures) == (1, 0, 0), "being handed back counts as nothing"
+
+
+async def test_closing_that_is_cut_short_leaves_nothing_running(place: Place, gate: Gate):
+    """Whoever closes the app has no more time for it: nothing may go on behind their back."""
+    app, stopped = place.app(), asyncio.Event()
+
+    @app.step
+    async def works() -> None:
+        try:
+            await gate()
+        finally:
+            stopped.set()
+
+    @app.workflow
+    async def code() -> None:
+        await works()
+
+    before = asyncio.all_tasks()
+    await app.__aenter__()
+    await code.options(id="it").start()
+    await gate.reached()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await app.__aexit__()
+    assert stopped.is_set()
+    await until(lambda: asyncio.all_tasks() == before, "something goes on")
+    gate.open()
+    async with app:
+        await app.execution("it").result(timeout=20)
+        assert (await app.execution("it").info()).crashes == 0, "it was handed back"
 
 
 async def test_a_closing_worker_claims_nothing_more(place: Place, gate: Gate):

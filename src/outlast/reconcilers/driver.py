@@ -125,6 +125,8 @@ class Reconcilers:
     async def _cycle(self, row: Row, metrics: ReconcilerMetrics) -> Report:
         limit = min(row.batch + len(self._backoffs[row.name]), limits.DUE_MAX)
         due = await self._look(row, limit)
+        if row.due is not None and len(due.items) < limit:
+            self._forget(row, {item.record.key for item in due.items})
         metrics.depth = due.depth
         metrics.lag_s = max((due.now - due.items[0].due_at) / 1_000, 0.0) if due.items else 0.0
         if row.sweep is not None:
@@ -178,6 +180,12 @@ class Reconcilers:
             return await row.repair_within(self._engine, record, row.filter)
         assert row.repair is not None
         return await row.repair(self._engine, record)
+
+    def _forget(self, row: Row, due: set[Key]) -> None:
+        """What is not due any more was repaired by somebody else: it must not fill the places of those that fail."""
+        backoffs = self._backoffs[row.name]
+        for key in backoffs.keys() - due:
+            del backoffs[key]
 
     def _backs_off(self, row: Row, item: DueItem) -> bool:
         backoff = self._backoffs[row.name].get(item.record.key)

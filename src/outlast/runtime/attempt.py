@@ -147,6 +147,7 @@ class LiveAttempt:
         self._show_time(self.lease.began_at)
         self._begun = True
         self._code.begin()
+        self.hear(self._told_inbox)  # not before: what is recorded of it stands behind all that was read
         alarm = self._alarm()
         try:
             ending = await self._ended
@@ -158,7 +159,6 @@ class LiveAttempt:
             await self.asked.settled()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
-        self._leaves()
         await self._commit(ending)
         await self._settle_errands()
         self._let_go()
@@ -184,7 +184,7 @@ class LiveAttempt:
     def hear(self, inbox: int) -> None:
         """Something came from outside; `inbox` is the newest number. It counts as known once it was looked at."""
         self._told_inbox = max(self._told_inbox, inbox)
-        if inbox > self.heard_inbox and not self._looking and not self._ended.done():
+        if inbox > self.heard_inbox and self._begun and not self._looking and not self._ended.done():
             self._looking = True
             self.errand(self.look_outside())
 
@@ -494,7 +494,7 @@ class LiveAttempt:
 
     async def _commit(self, ending: Ending) -> None:
         try:
-            await commit_ending(self.parts, self.lease, self.workflow, ending, escaped=self.escaped)
+            await commit_ending(self.parts, self.lease, self.workflow, ending, self.escaped, leaves=self._leaves)
         except LeaseLost as lost:
             _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
 

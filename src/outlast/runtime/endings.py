@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, structs
 
 from outlast.codec.failures import Failure, encode_failure, failure_of
-from outlast.errors import FATAL, CodecError, LimitExceeded, NonDeterminism
+from outlast.errors import FATAL, CodecError, CodecHookFailed, LimitExceeded, NonDeterminism
 from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
@@ -84,12 +84,23 @@ def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> Co
 
 
 async def commit_ending(
-    parts: Parts, lease: Lease, workflow: WorkflowDefinition, ending: Ending, *, escaped: Escaped
+    parts: Parts,
+    lease: Lease,
+    workflow: WorkflowDefinition,
+    ending: Ending,
+    escaped: Escaped,
+    *,
+    leaves: Callable[[], None],
 ) -> None:
-    """Write down how it ended. `LeaseLost` if that is no longer ours to say."""
+    """Write down how it ended. `LeaseLost` if that is no longer ours to say.
+
+    `leaves` is called when nothing else is left: not for code that is still being stopped, nor for a member of a flow
+    whose room the next one takes over."""
+    if not isinstance(ending, Completed | Gone):
+        leaves()
     match ending:
         case Completed(value):
-            await _complete(parts, lease, workflow, value, escaped)
+            await _complete(parts, lease, workflow, value, escaped, leaves)
         case Raised(error, recorded):
             await _fail(parts, lease, workflow, error, escaped, recorded)
         case Unwound():
@@ -102,14 +113,25 @@ async def commit_ending(
             pass
 
 
-async def _complete(parts: Parts, lease: Lease, workflow: WorkflowDefinition, value: Any, escaped: Escaped) -> None:
+async def _complete(
+    parts: Parts,
+    lease: Lease,
+    workflow: WorkflowDefinition,
+    value: Any,
+    escaped: Escaped,
+    leaves: Callable[[], None],
+) -> None:
     try:
         data, _ = parts.values.settle(value, workflow.arguments.result, f"result of {workflow.name}")
         fact = facts.Complete(change_id=lease.new_id(), epoch=lease.execution.epoch, output=data)
+    except CodecHookFailed:
+        raise  # nothing is wrong with the result: it is handed back, and tried again
     except (CodecError, LimitExceeded) as error:
+        leaves()
         await _fail(parts, lease, workflow, error, escaped)
         return
     if lease.execution.flow is None or not await hand_on(parts, lease, fact):
+        leaves()
         await lease.tell(fact)
 
 

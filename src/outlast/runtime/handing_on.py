@@ -53,7 +53,10 @@ async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
     applied = False
     try:
         for view in views:
-            found = await _next(parts, gate, view, end, seen, in_place=not nexts)
+            try:
+                found = await _next(parts, gate, view, end, seen, in_place=not nexts)
+            except OutlastError:
+                found = None  # its input cannot be made now: that is owed, and does not keep the end waiting
             if found is None:
                 return False
             nexts.append(found)

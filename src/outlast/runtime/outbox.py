@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 POSTED_MAX = 1_000
 """So much is carried at once in this process; what comes on top is left to the reconciler."""
+CLOSE_S = 5.0
+"""So long a process that ends carries on with what it has begun: some of it takes minutes, such as a large retry."""
 
 
 class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,14 +78,12 @@ class Outbox:
             _log.info("what is owed to %s is left to the reconciler: %s", delivery.target, error)
 
     async def close(self) -> None:
-        """What is under way is carried to its end."""
-        while self._posted:
-            carried = list(self._posted)
-            await asyncio.gather(*carried, return_exceptions=True)
-            # Those that have ended are not left to their callbacks: from Python 3.12 on, to gather what has ended
-            # gives the loop no turn, and they would never run.
-            self._posted.difference_update(carried)
-        self._closed = True
+        """What is under way is carried to its end, if that is near. The rest is owed: a reconciler goes on with it."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + CLOSE_S
+        while self._posted and (left_s := ends_s - loop.time()) > 0:
+            await asyncio.wait(self._posted, timeout=left_s)
+        await self.abandon()
 
     async def abandon(self) -> None:
         """As a killed process does."""

@@ -1,7 +1,12 @@
-"""Threads for `def` steps. They are daemons: a step that never returns must not keep a drained worker from exiting."""
+"""Threads for `def` steps. They are daemons: a step that never returns must not keep a drained worker from exiting.
+
+Nor may it keep other steps from running: no thread can be stopped, so one whose step was given up (its timeout, a
+cancel, a lost lease) is made up for by another.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -14,12 +19,18 @@ T = TypeVar("T")
 
 Work = tuple["Future[Any]", Callable[[], Any]]
 
+FORSAKEN_MAX = 1_000
+"""So many threads are made up for."""
+
+_log = logging.getLogger(__name__)
+
 
 class DaemonThreads(Executor):
-    """Made as they are needed, up to a number; kept until the end."""
+    """Made as they are needed, up to a number that somebody waits for; kept until the end."""
 
     def __init__(self, most: int, *, name: str) -> None:
         self._most = most
+        self._forsaken = 0
         self._name = name
         self._work: SimpleQueue[Work | None] = SimpleQueue()
         self._guard = threading.Lock()
@@ -35,9 +46,27 @@ class DaemonThreads(Executor):
             self._work.put((future, lambda: fn(*args, **kwargs)))
             if self._free:
                 self._free -= 1
-            elif self._threads < self._most:
+            elif self._threads < self._most + self._forsaken:
                 self._grow(future)
         return future
+
+    def forsake(self, future: Future[Any]) -> None:
+        """Nobody waits for it any more. If it runs, whoever waits for a thread gets another one."""
+        if future.done() or future.cancel():
+            return
+        with self._guard:
+            if self._closed or self._forsaken >= FORSAKEN_MAX:
+                return
+            self._forsaken += 1
+            if self._forsaken == self._most:
+                _log.warning("%d threads run def steps that nobody waits for any more: do they end?", self._forsaken)
+            if not self._work.empty() and not self._free:
+                self._grow(future)
+        future.add_done_callback(self._returned)
+
+    def _returned(self, _: Future[Any]) -> None:
+        with self._guard:
+            self._forsaken -= 1
 
     def _grow(self, wanted_by: Future[Any]) -> None:
         try:

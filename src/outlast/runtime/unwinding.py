@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
-from outlast.errors import CodecError, LeaseLost, LimitExceeded, WrongPlace
+from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, WrongPlace
 from outlast.machine.replay import beside
 from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, UNDO_SCOPE, UNWIND, JournalEntry, OperationKey
 from outlast.model.status import Reason
@@ -106,6 +106,8 @@ class Unwinding:
         values, what = self._attempt.parts.values, f"result of {workflow.name}"
         try:
             values.settle(ending.value, workflow.arguments.result, what)
+        except CodecHookFailed:
+            return ending  # that is no reason to undo anything: whoever writes it down asks again
         except (CodecError, LimitExceeded) as error:
             return Raised(error)
         return ending

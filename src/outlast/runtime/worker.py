@@ -38,6 +38,8 @@ ANSWER_DISTANCE_S = 0.05
 
 PASSED_OVER_S = 0.005
 """Half of the first pause before a worker looks again at what it was not given; each one is twice as long."""
+CUT_SHORT_S = 0.5
+"""So long a drain that was cut short takes for handing back."""
 
 
 class WorkerOptions(Struct, frozen=True, kw_only=True):
@@ -120,7 +122,17 @@ class Worker:
         self._kick.set()
 
     async def drain(self) -> None:
-        """Claim nothing more; let what runs finish for a while, then hand it back."""
+        """Claim nothing more; let what runs finish for a while, then hand it back. Whoever cuts this short still leaves
+        nothing behind: what cannot be handed back at once is abandoned."""
+        try:
+            await self._drain()
+        except asyncio.CancelledError:
+            self.errand(self.stop())
+            await asyncio.wait(self._errands, timeout=CUT_SHORT_S)
+            await self.abandon()
+            raise
+
+    async def _drain(self) -> None:
         self._draining = True
         self._kick.set()
         self._freed.set()

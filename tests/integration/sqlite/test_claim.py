@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from outlast.machine import facts
-from outlast.store.sqlite.claim import SHORT, SHORT_BYTES
+from outlast.store.sqlite.claim import ALONG_BYTES, SHORT, SHORT_BYTES
 from tests.integration.sqlite.tools import NS, claim, opened, running, start, step
 
 
@@ -41,3 +41,19 @@ async def test_a_few_large_values_do_not_come_along(tmp_path: Path):
         await engine.tell(NS, "a", facts.EventSent(change_id="send", name="go", value=b"1"))
         [again] = await claim(store, "claim-2")
         assert (again.journal, again.events) == (None, [])
+
+
+async def test_all_that_one_claim_takes_counts(tmp_path: Path):
+    """Many journals that are not long are as long as one that is."""
+    value = b'"' + b"x" * (SHORT_BYTES - 1_000) + b'"'
+    names = [f"e{number}" for number in range(ALONG_BYTES // SHORT_BYTES + 3)]
+    async with opened(tmp_path / "o.db") as store, running(store) as engine:
+        for name in names:
+            await engine.tell(NS, name, start(name))
+        await claim(store)
+        for name in names:
+            await engine.tell(NS, name, structs.replace(step(1, change_id=f"step {name}"), value=value))
+            await engine.tell(NS, name, facts.HandBack(change_id=f"back {name}", epoch=1))
+        taken = await claim(store, "claim-2")
+    assert [one.execution.id for one in taken] == names
+    assert [one.journal is not None for one in taken] == [True] * (len(names) - 3) + [False] * 3

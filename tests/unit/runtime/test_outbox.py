@@ -18,6 +18,7 @@ from outlast.model.execution import ParentClose
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.status import Status
+from outlast.runtime import outbox
 from outlast.runtime.engine import Engine
 from outlast.runtime.forgetting import REPEATED_WITHIN_MS
 from outlast.runtime.outbox import Outbox
@@ -274,3 +275,28 @@ async def test_a_close_in_the_turn_in_which_the_last_word_arrived_ends(world: Wo
     assert outbox._posted, "it has ended, and nobody was told yet"
     await outbox.close()
     assert not outbox._posted
+
+
+async def test_what_takes_long_keeps_no_process_from_ending_and_stays_owed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Retrying a flow of a hundred thousand members takes minutes: whoever comes next goes on with it."""
+    held = await world.hold(NEAR)
+    await world.start(FAR)
+    ending, begun = Engine(world.store, carries=True), asyncio.Event()
+
+    async def takes_long(delivery: Delivery) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(ending.outbox, "deliver", takes_long)
+    monkeypatch.setattr(outbox, "CLOSE_S", 0.05)
+    world.engine, mine = ending, world.engine
+    delivery = await world.owe(held, FAR, word())
+    await begun.wait()
+    async with asyncio.timeout(5):
+        await ending.close()
+    world.engine = mine
+    assert await world.owed() == [delivery]
+    await mine.deliver(delivery)
+    assert len(await world.events(FAR)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -105,10 +106,12 @@ class StepCall(Performed):
             if step.timeout_s is not None and not body.done():
                 limit.restart(step.timeout_s)
 
+        called: ThreadFuture[Any] | None = None
         if step.is_async:
             body = loop.create_task(self._awaited(), context=context, name=f"outlast {step.name}")
         else:
-            body = loop.run_in_executor(parts.threads, lambda: context.run(self._called, loop, begun))
+            called = parts.threads.submit(lambda: context.run(self._called, loop, begun))
+            body = asyncio.wrap_future(called, loop=loop)
         try:
             async with limit:
                 return await body
@@ -116,6 +119,9 @@ class StepCall(Performed):
             if body.cancelled() or not body.done():
                 raise TimeoutError(f"step {step.name!r} took longer than {step.timeout_s:g} s") from error
             raise
+        finally:
+            if called is not None:
+                parts.threads.forsake(called)
 
     async def _awaited(self) -> Any:
         try:

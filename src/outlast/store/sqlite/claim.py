@@ -28,17 +28,20 @@ _EVENTS = _EVENT.scan(prefix=2, after=False)
 
 SHORT, SHORT_BYTES = 100, 256 * 1024
 """A journal with more than this is left to its reader: a claim holds up every other writer."""
+ALONG_BYTES, ROW_BYTES = 1024 * 1024, 500
+"""So much is read for all that one claim takes; and what a row takes beside its values, about."""
 
 
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     """The same claim id finds what it took before; otherwise take anew, in the order of claims."""
     tx.rows_beside(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
+    along = _Along(tx)
     again = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
     if again:
-        found = [ClaimedExecution(e, _input(tx, e), _began_at(tx, e), *_recorded(tx, e)) for e in again]
+        found = [ClaimedExecution(e, _input(tx, e), _began_at(tx, e), *along.recorded(e)) for e in again]
         return Claimed(tx.now, found)
     chosen, more = _choose(tx, request)
-    return Claimed(tx.now, [_take(tx, request, execution) for execution in chosen], more)
+    return Claimed(tx.now, [_take(tx, request, execution, along) for execution in chosen], more)
 
 
 def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
@@ -119,7 +122,7 @@ def _of_route(tx: Transaction, request: ClaimRequest, lane: str, route: str) -> 
     return [_execution(row) for row in rows]
 
 
-def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> ClaimedExecution:
+def _take(tx: Transaction, request: ClaimRequest, execution: Execution, along: _Along) -> ClaimedExecution:
     e, now = execution, tx.now
     deadline_at = None if e.timeout_ms is None else now + max(0, e.timeout_ms - e.ran_ms)
     tx.rows_beside(statement("claim_take"), (request.worker, request.claim_id, now, deadline_at, e.namespace, e.id))
@@ -136,22 +139,39 @@ def _take(tx: Transaction, request: ClaimRequest, execution: Execution) -> Claim
         tx.rows_beside(statement("claim_permits"), (1, e.namespace, e.quota))
     taken = _execution_taken(e, request, now)
     tx.fences.keep_new(taken)
-    return ClaimedExecution(taken, _input(tx, taken), began_at, *_recorded(tx, taken))
+    return ClaimedExecution(taken, _input(tx, taken), began_at, *along.recorded(taken))
 
 
-def _recorded(tx: Transaction, e: Execution) -> tuple[list[JournalEntry] | None, list[Event]]:
-    """What it goes on with, unless that is long: whoever sent it something waits for each look of its new holder."""
-    if not e.resumed and e.generation == 1:
-        return None, []
-    of_journal, of_events = (e.namespace, e.id, e.journal_generation, SHORT + 1), (e.namespace, e.id, EARLY_EVENTS)
-    entries = tx.few_rows_beside(_ENTRIES, of_journal, most=SHORT, bytes_max=SHORT_BYTES)
-    if entries is None:
-        return None, []
-    events = tx.few_rows_beside(_EVENTS, of_events, most=EARLY_EVENTS, bytes_max=SHORT_BYTES) if e.inbox else []
-    if events is None:
-        return None, []
-    journal = [cast("JournalEntry", _JOURNAL.record(row)) for row in entries]
-    return journal, [cast("Event", _EVENT.record(row)) for row in events]
+class _Along:
+    """What those that are taken go on with: whoever sent one something waits for each look of its new holder."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._left = ALONG_BYTES
+
+    def recorded(self, e: Execution) -> tuple[list[JournalEntry] | None, list[Event]]:
+        """Its journal and its first events, unless that is long, or too much has come along already."""
+        if not e.resumed and e.generation == 1:
+            return None, []
+        entries = self._few(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1), SHORT)
+        if entries is None:
+            return None, []
+        events = self._few(_EVENTS, (e.namespace, e.id, EARLY_EVENTS), EARLY_EVENTS) if e.inbox else []
+        if events is None:
+            return None, []
+        journal = [cast("JournalEntry", _JOURNAL.record(row)) for row in entries]
+        return journal, [cast("Event", _EVENT.record(row)) for row in events]
+
+    def _few(self, sql: str, values: tuple[object, ...], most: int) -> list[tuple[object, ...]] | None:
+        bytes_max = min(SHORT_BYTES, self._left)
+        if bytes_max <= 0:
+            return None
+        rows = self._tx.few_rows_beside(sql, values, most=most, bytes_max=bytes_max)
+        if rows is None:
+            self._left -= bytes_max  # it was read in vain
+        else:
+            self._left -= sum(ROW_BYTES + sum(len(v) for v in row if isinstance(v, bytes)) for row in rows)
+        return rows
 
 
 def _execution_taken(e: Execution, request: ClaimRequest, now: int) -> Execution:

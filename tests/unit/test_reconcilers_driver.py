@@ -1,0 +1,47 @@
+"""The driver of the reconcilers, on a store that only says what is due."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from outlast.model.record import Record
+from outlast.model.session import Session
+from outlast.reconcilers import Reconcilers, Row
+from outlast.reconcilers import driver as module
+from outlast.runtime.engine import Engine
+from outlast.store.port import Due, DueItem, DueKind
+
+
+class Owing:
+    """A store on which so many items are due, until somebody repairs them."""
+
+    def __init__(self) -> None:
+        self.due_now: list[Record] = []
+
+    def owe(self, first: int, count: int) -> None:
+        numbers = range(first, first + count)
+        self.due_now = [Session(partition=0, worker=f"w{n:04}", expires_at=0, started_at=0) for n in numbers]
+
+    async def due(self, kind: DueKind, *, limit: int, filter: Any) -> Due:
+        return Due(1_000, [DueItem(0, record) for record in self.due_now[:limit]], len(self.due_now))
+
+
+async def test_what_somebody_else_repaired_leaves_its_place_to_those_that_fail(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "BACKOFF_MAX_ITEMS", 4)
+    store, tried = Owing(), list[str]()
+
+    async def fails(engine: Engine, record: Record) -> bool:
+        tried.append(str(record.key.values[1]))
+        raise RuntimeError("poison")
+
+    row = Row(name="session_expiry", what="", due=DueKind.SESSION, interval_ms=1_000, batch=4, repair=fails)
+    driver = Reconcilers(cast("Engine", SimpleNamespace(store=store)), (row,))
+    store.owe(0, 4)
+    await driver.cycle("session_expiry")  # all fail, and then another process repairs them
+    store.owe(4, 4)
+    await driver.cycle("session_expiry")
+    await driver.cycle("session_expiry")
+    assert tried == [f"w{n:04}" for n in range(8)], "those that fail now do not back off"
