@@ -40,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 POSTED_MAX = 1_000
 """So much is carried at once in this process; what comes on top is left to the reconciler."""
+NOT_YET_S = (0.01, 0.05, 0.2, 0.5)
+"""A word to an execution that is not there is told again after these pauses, before it is undeliverable."""
+WORDS = (facts.EventSent, facts.DeferredResolved, facts.CancelRequested)
 CLOSE_S = 5.0
 """So long a process that ends carries on with what it has begun: some of it takes minutes, such as a large retry."""
 
@@ -130,6 +133,12 @@ class Outbox:
         closing = fact if isinstance(fact, facts.Start) and fact.closes else None
         settles = delivery if closing is None else None
         told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)
+        for pause_s in NOT_YET_S if isinstance(fact, WORDS) else ():
+            if told.refusal is None or told.refusal.code is not Code.UNKNOWN:
+                break
+            # Whoever told the sender of it may have started it just now: that start may still be on its way.
+            await engine.timing.sleep(pause_s)
+            told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
         if closing is not None:
             await self._close_late(delivery, closing)
         refusal = told.refusal or _conflict(fact, told)

@@ -195,6 +195,26 @@ async def test_a_refused_word_is_recorded_with_its_sender_or_dropped_if_that_is_
     assert await world.events("gone") == []
 
 
+async def test_a_word_to_one_whose_start_is_still_on_its_way_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """A parent starts one, and tells its child of it: what the child says may overtake the start."""
+    held = await world.hold(NEAR)
+    delivery = await world.owe(held, FAR, word())
+    pauses = list[float]()
+
+    async def sleep(delay_s: float) -> None:
+        pauses.append(delay_s)
+        if len(pauses) == 2:
+            await world.start(FAR)
+
+    monkeypatch.setattr(world.engine.timing, "sleep", sleep)
+    await world.engine.deliver(delivery)
+    assert [event.name for event in await world.events(FAR)] == ["plan"]
+    assert await world.events(NEAR) == []
+    assert len(pauses) == 2
+
+
 async def start_of_far(world: World, **options: Any) -> facts.Start:
     home = partition_of(NS, NEAR, 16)
     what = {"workflow": "checkout", "version": "1", "input": b"[]", "input_digest": "d", "parent": NEAR}
