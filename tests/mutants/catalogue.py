@@ -702,8 +702,8 @@ _RUNTIME = (
         name="lost-reply-given-up",
         breaks="settlement 3",
         what="a commit whose reply was lost is not tried again",
-        file="runtime/group_commit.py",
-        old="if waited_s >= self._patience_s:",
+        file="runtime/patience.py",
+        old="if waited_s >= patience_s:",
         new="if waited_s >= 0:",
         noticed_by=(
             f"{GROUP_COMMIT}lost_reply_is_retried_verbatim",

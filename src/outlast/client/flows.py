@@ -65,7 +65,6 @@ PARALLEL = 8
 """So many chunks of a stage are under way at a time."""
 LOOK_DISTANCE_S = 0.02
 """Between two looks at flows that are waited for, when somebody rings all the time."""
-_log = logging.getLogger(__name__)
 
 
 class FlowClient:

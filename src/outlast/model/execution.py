@@ -135,6 +135,11 @@ class Execution(Record, frozen=True, kw_only=True):
         return tuple(self.waits.split(WAITS_SEPARATOR)) if self.waits else ()
 
     @property
+    def never_ran(self) -> bool:
+        """Nobody has run it before, in any generation: it has no journal."""
+        return not self.resumed and self.generation == 1
+
+    @property
     def expires_for(self) -> str | None:
         """The cause with which it will expire once its undos have run; None if it is not expiring."""
         cause = self.cause

@@ -10,14 +10,16 @@ partition keeps its line while something of it is under way, also if it moves to
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, TypeAlias
 
 from outlast import limits
 from outlast.errors import StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes
-from outlast.runtime.patience import Pause
+from outlast.runtime.patience import Pause, patiently
 from outlast.store.port import Committed, Sharded, Store, Verdict
+
+AGAIN_S = 0.01
+"""The first pause before a commit is repeated."""
 
 Waiting: TypeAlias = "tuple[Changes, asyncio.Future[Any], bool]"
 """A change, who waits for its verdict, and whether they want to know its time as well."""
@@ -142,23 +144,12 @@ class GroupCommit:
                 future.set_result((verdict, committed.now) if timed else verdict)
 
     async def _until_answered(self, batch: list[Changes]) -> Committed:
-        """Verbatim retries while the store does not answer, up to the patience, with what the store's own takes of it.
-        As `patiently` does it, but this is the way of every step."""
-        waited_s, delay_s = 0.0, 0.01
-        while True:
-            asked_at_s = time.monotonic()
-            try:
-                committed = await self._store.commit(batch)
-            except StoreUnavailable:
-                waited_s += time.monotonic() - asked_at_s
-                if waited_s >= self._patience_s:
-                    raise
-                await self._pause(delay_s)
-                waited_s += delay_s
-                delay_s = min(delay_s * 2, 1.0)
-                continue
-            self.now = max(self.now, committed.now)
-            return committed
+        """Verbatim retries while the store does not answer, up to the patience."""
+        committed = await patiently(
+            lambda: self._store.commit(batch), patience_s=self._patience_s, pause=self._pause, first_s=AGAIN_S
+        )
+        self.now = max(self.now, committed.now)
+        return committed
 
 
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:

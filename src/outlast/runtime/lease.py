@@ -72,8 +72,8 @@ class Lease:
     async def journal(self) -> list[JournalEntry]:
         """What is recorded so far, in the order in which it was."""
         e = self.execution
-        if not e.resumed and e.generation == 1:
-            return []  # nobody has run it before
+        if e.never_ran:
+            return []
         known, self._known = self._known, None
         if known is not None:
             entries = in_order(known)

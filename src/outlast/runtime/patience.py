@@ -1,4 +1,4 @@
-"""Asking again while a store does not answer, up to a patience. For what may be asked again, and is not in a hurry.
+"""Asking again while a store does not answer, up to a patience. For what may be asked again.
 
 What the asking itself takes counts, too: a store has a patience of its own, and both together are not the product.
 """
@@ -20,9 +20,9 @@ class Pause(Protocol):
     async def __call__(self, delay_s: float, /) -> None: ...
 
 
-async def patiently(ask: Callable[[], Awaitable[T]], *, patience_s: float, pause: Pause) -> T:
-    """The answer, if there is one in time; else what was last said in its place."""
-    waited_s, delay_s = 0.0, 0.05
+async def patiently(ask: Callable[[], Awaitable[T]], *, patience_s: float, pause: Pause, first_s: float = 0.05) -> T:
+    """The answer, if there is one in time; else what was last said in its place. Pauses begin with `first_s`."""
+    waited_s, delay_s = 0.0, first_s
     while True:
         asked_at_s = time.monotonic()
         try:

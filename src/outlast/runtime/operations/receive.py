@@ -48,12 +48,18 @@ class Receive(Wait):
         return None if event is None else self._outcome(mail, operation, event)
 
     def _outcome(self, mail: Mail, operation: Operation, event: Event) -> Outcome:
-        data, consumes = event.value or b"null", (event.name, event.dedup)
+        consumes = (event.name, event.dedup)
+        try:
+            return self._read(mail, operation, event.value or b"null", consumes)
+        except CodecHookFailed:
+            mail.put_back(*consumes)
+            raise
+
+    def _read(self, mail: Mail, operation: Operation, data: bytes, consumes: tuple[str, str]) -> Outcome:
         try:
             value = self.decode(mail.values, data, f"event {self.event!r}")
             return Outcome(data, value=value, consumes=consumes)
         except CodecHookFailed:
-            mail.put_back(*consumes)
             raise
         except CodecError as error:
             # It is received all the same: it would stand in the way of all that come after it.

@@ -151,7 +151,7 @@ class _Along:
 
     def recorded(self, e: Execution) -> tuple[list[JournalEntry] | None, list[Event]]:
         """Its journal and its first events, unless that is long, or too much has come along already."""
-        if not e.resumed and e.generation == 1:
+        if e.never_ran:
             return None, []
         entries = self._few(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1), SHORT)
         if entries is None:
