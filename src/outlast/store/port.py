@@ -305,7 +305,8 @@ class Store(Protocol):
     async def scan(
         self, kind: str, prefix: tuple[str | int, ...], *, after: Key | None = None, limit: int = 1_000
     ) -> list[Record]:
-        """Records whose key begins with `prefix`, in key order; sequenced kinds in the order of their `seq`."""
+        """Records whose key begins with `prefix`, in key order; sequenced kinds in the order of their `seq`,
+        which counts within one partition: those of several partitions come in any order beside each other."""
         ...
 
     async def find(self, query: Query) -> Page: ...
