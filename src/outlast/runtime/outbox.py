@@ -42,6 +42,7 @@ POSTED_MAX = 1_000
 """So much is carried at once in this process; what comes on top is left to the reconciler."""
 NOT_YET_S = (0.01, 0.05, 0.2, 0.5)
 """A word to an execution that is not there is told again after these pauses, before it is undeliverable."""
+PAGE = 1_000
 WORDS = (facts.EventSent, facts.DeferredResolved, facts.CancelRequested)
 CLOSE_S = 5.0
 """So long a process that ends carries on with what it has begun: some of it takes minutes, such as a large retry."""
@@ -139,6 +140,10 @@ class Outbox:
             # Whoever told the sender of it may have started it just now: that start may still be on its way.
             await engine.timing.sleep(pause_s)
             told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
+        unknown = told.refusal is not None and told.refusal.code is Code.UNKNOWN
+        if unknown and isinstance(fact, WORDS) and (start := await self._start_owed(delivery)) is not None:
+            await self.deliver(start)
+            told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
         if closing is not None:
             await self._close_late(delivery, closing)
         refusal = told.refusal or _conflict(fact, told)
@@ -147,6 +152,21 @@ class Outbox:
         elif closing is not None or not self._settled(delivery, told):
             await self.strike(delivery)
         return told
+
+    async def _start_owed(self, word: Delivery) -> Delivery | None:
+        """The start of whom the word is for, if its sender owes that, too. It may have been put off, because a server
+        was away when it was to be carried."""
+        after = None
+        while True:
+            page = await self._engine.store.scan(Delivery.KIND, (word.partition,), after=after, limit=PAGE)
+            for debt in page:
+                assert isinstance(debt, Delivery)
+                mine = (debt.namespace, debt.source, debt.target) == (word.namespace, word.source, word.target)
+                if mine and isinstance(_read(debt), facts.Start):
+                    return debt
+            if len(page) < PAGE:
+                return None
+            after = page[-1].key
 
     async def _close_late(self, delivery: Delivery, start: facts.Start) -> None:
         """A parent that ended before its child began has not found it. One that ends from here on will, and if this
@@ -228,6 +248,14 @@ class Outbox:
                 writes=(Delete(delivery.key),),
             )
         )
+
+
+def _read(debt: Delivery) -> facts.Fact | None:
+    """What it says, if that can be read: the reconciler strikes off what cannot."""
+    try:
+        return facts.decode_debt(debt.fact)
+    except msgspec.DecodeError:
+        return None
 
 
 def _conflict(fact: facts.Fact, told: Told) -> Refusal | None:

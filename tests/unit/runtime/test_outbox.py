@@ -43,6 +43,7 @@ class World:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.clock = ManualClock()
+        self.recorded = 0
 
     async def open(self) -> World:
         self.store = await self.another()
@@ -76,12 +77,13 @@ class World:
 
     async def owe(self, held: Any, target: str, fact: Any, **record: Any) -> Delivery:
         tell = facts.Tell(fact.change_id, target, facts.encode_fact(fact))
+        self.recorded += 1
         recorded = facts.StepRecorded(
-            change_id="recorded",
+            change_id=f"recorded {self.recorded}",
             epoch=held.epoch,
             scope="",
             name=target,
-            occurrence=1,
+            occurrence=self.recorded,
             op="send",
             outcome="succeeded",
             value=None,
@@ -213,6 +215,26 @@ async def test_a_word_to_one_whose_start_is_still_on_its_way_waits_for_it(
     assert [event.name for event in await world.events(FAR)] == ["plan"]
     assert await world.events(NEAR) == []
     assert len(pauses) == 2
+
+
+@pytest.mark.parametrize("fact", [word(), facts.CancelRequested(change_id=word().change_id)], ids=["event", "cancel"])
+async def test_a_word_to_one_whose_start_is_put_off_waits_for_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, fact: Any
+):
+    """Its server was away when it was to be started, and is back when its parent tells it something."""
+    held = await world.hold(NEAR)
+    start = await world.owe(held, FAR, await start_of_far(world))
+    await world.engine.postpone(start, error="away", delay_ms=60_000)
+    assert await world.owed() == []
+    told = await world.owe(held, FAR, fact)
+    monkeypatch.setattr(outbox, "NOT_YET_S", (0.0,))
+    await world.engine.deliver(told)
+    child = await world.engine.look(NS, FAR)
+    assert child is not None
+    assert child.inbox == 1
+    assert [event.name for event in await world.events(NEAR) if event.name == UNDELIVERED] == []
+    world.clock.advance(61)
+    assert [debt.id for debt in await world.owed() if debt.source == NEAR] == [], "neither is owed any more"
 
 
 async def start_of_far(world: World, **options: Any) -> facts.Start:
