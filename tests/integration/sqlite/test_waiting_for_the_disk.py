@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
+from outlast.store.port import Claimed
+from outlast.store.sqlite.connection import Transaction
 from tests.integration.sqlite.tools import NS, claim_request, opened, running, start, step
 
 
@@ -81,3 +84,29 @@ async def test_whoever_waits_for_no_disk_still_does_not(tmp_path: Path, disk: Di
         with disk.waited() as seen:
             await engine.tell(NS, "a", step(1))
     assert seen == []
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["all go well", "one fails, and each is done alone"])
+async def test_what_shares_its_transaction_with_a_claim_is_waited_for(tmp_path: Path, disk: Disk, fails: bool):
+    def breaks(tx: Transaction) -> None:
+        if fails:
+            raise RuntimeError("this one alone")
+
+    async with opened(tmp_path / "o.db") as store, running(store) as engine:
+        await engine.begin(start("a"))
+        writer = store._opened().writer
+        assert writer is not None
+        await store.renew("worker-1", lease_ttl_ms=10_000)
+        with disk.waited() as seen:
+            claiming = asyncio.ensure_future(store.claim(claim_request()))
+            broken = writer.call("renew", breaks)
+            started = asyncio.ensure_future(engine.begin(start("b")))
+            claimed, *_ = await asyncio.gather(claiming, broken, started, return_exceptions=True)
+        assert isinstance(claimed, Claimed)
+        assert WAL in seen
+        with disk.waited() as seen:
+            await store.renew("worker-1", lease_ttl_ms=10_000)
+        assert seen == []
+        with disk.waited() as seen:
+            await engine.tell(NS, "a", step(1))
+        assert WAL in seen

@@ -1,8 +1,9 @@
-"""How the file is: its size, its WAL, its room, its settings, and whether its pages are what they should be."""
+"""How the file is: its size, its WAL, its room, its settings, its time, and whether its pages are as they should be."""
 
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 from outlast.store.port import Check, Grade, Health, ReadyLane
@@ -14,11 +15,13 @@ MB = 1_000_000
 WAL_LARGE_BYTES = 256 * MB
 ROOM_LOW_BYTES = 1_000 * MB
 ROOM_GONE_BYTES = 100 * MB
+STANDS_STILL_MS, STANDS_STILL_LONG_MS = 1_000, 60_000
 QUICK_CHECK_MAX_BYTES = 512 * MB
 """Checking every page of a larger file takes long: only if asked for."""
 
 
-def health(tx: Transaction, file: Path, synchronous: str, *, deep: bool) -> Health:
+def health(tx: Transaction, file: Path, synchronous: str, stands_still_ms: int, *, deep: bool) -> Health:
+    """`stands_still_ms`: so long it takes until the machine's clock shows the store's time again."""
     ready = [ReadyLane(*row) for row in tx.rows(statement("health_ready"))]
     checks = [
         Check(name="schema", found=f"{SCHEMA}, the one that this version of Outlast needs"),
@@ -27,6 +30,7 @@ def health(tx: Transaction, file: Path, synchronous: str, *, deep: bool) -> Heal
         _size(tx, file),
         _wal(file),
         _room(file),
+        _time(stands_still_ms),
         _integrity(tx, file, deep=deep),
     ]
     return Health(checks, ready)
@@ -76,6 +80,20 @@ def _room(file: Path) -> Check:
     grade = Grade.WRONG if free < ROOM_GONE_BYTES else Grade.WARNING if free < ROOM_LOW_BYTES else Grade.OK
     advice = "free some room on the disk, or purge what has ended (outlast purge --older-than 30d)"
     return Check(name="disk", found=f"{_bytes(free)} free", grade=grade, advice=None if grade is Grade.OK else advice)
+
+
+def _time(stands_still_ms: int) -> Check:
+    """A store's time never goes back. So if the machine's clock did, nothing that takes time happens meanwhile."""
+    if stands_still_ms < STANDS_STILL_MS:
+        return Check(name="time", found="goes on")
+    left = timedelta(seconds=-(-stands_still_ms // 1_000))
+    return Check(
+        name="time",
+        found=f"stands still for another {left}: this machine's clock was turned back, or was ahead before",
+        grade=Grade.WRONG if stands_still_ms >= STANDS_STILL_LONG_MS else Grade.WARNING,
+        advice="until then no timer, timeout or backoff ends, and nothing of a dead worker is taken over: wait, or set "
+        "the clock right if it is wrong now",
+    )
 
 
 def _integrity(tx: Transaction, file: Path, *, deep: bool) -> Check:

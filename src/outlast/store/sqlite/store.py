@@ -84,6 +84,10 @@ class OnwardClock:
             self._newest = max(self._newest, self._clock.now_ms())
             return self._newest
 
+    def shown_ms(self) -> int:
+        """What the other one shows, turned back or not."""
+        return self._clock.now_ms()
+
 
 class SqliteStore:
     """`SqliteStore("orders.db")`, or a URL: `sqlite:///orders.db`, `sqlite:////var/lib/orders.db?synchronous=NORMAL`."""
@@ -348,7 +352,11 @@ class SqliteStore:
         return await self._read("completions", lambda tx: reading.completions(tx, after, limit, filter))
 
     async def health(self, *, deep: bool = False) -> Health:
-        return await self._read("health", lambda tx: health.health(tx, self._file, self._synchronous, deep=deep))
+        def operation(tx: Transaction) -> Health:
+            stands_still_ms = tx.now - self._clock.shown_ms()
+            return health.health(tx, self._file, self._synchronous, stands_still_ms, deep=deep)
+
+        return await self._read("health", operation)
 
     # ---- doorbell -------------------------------------------------------------------------------------------------
 
