@@ -11,11 +11,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import outlast
 from outlast import App, Retry, Status
 from outlast.machine import facts
 from outlast.runtime.lease import Lease
@@ -288,6 +290,55 @@ async def test_closing_hands_back_what_does_not_finish(place: Place, gate: Gate)
         assert await waiting.execution("it").result(timeout=20) == "finished"
         info = await waiting.execution("it").info()
     assert (info.attempts, info.crashes, info.failures) == (1, 0, 0), "being handed back counts as nothing"
+
+
+@pytest.mark.parametrize("waits_for", ["a sleep", "a sleep in a thread", "a timeout"])
+async def test_closing_does_not_wait_for_what_only_waits(place: Place, waits_for: str):
+    """It would stay in memory, because it is woken soon. But another worker can wake it as well."""
+
+    def make() -> tuple[App, Any]:
+        app = place.app(resident="1m")
+
+        if waits_for == "a sleep in a thread":
+
+            @app.workflow(name="waiting")
+            def thread() -> str:
+                outlast.sync.sleep("3s")
+                return "woken"
+
+            return app, thread
+
+        @app.workflow
+        async def waiting() -> str:
+            if waits_for == "a sleep":
+                await outlast.sleep("3s")
+            else:
+                with suppress(TimeoutError):
+                    await outlast.receive("word", str, timeout="3s")
+            return "woken"
+
+        return app, waiting
+
+    app, waiting = make()
+    loop = asyncio.get_running_loop()
+    async with app.worker(drain="30s") as worker:
+        handle = await waiting.options(id="it").start()
+
+        async def waits() -> bool:
+            attempt = worker.resident("default", "it")
+            return attempt is not None and attempt.at_rest and not attempt.under_way
+
+        await until(waits, "it does not wait")
+        assert (await handle.info()).status == Status.ACTIVE, "it is resident"
+        began_s = loop.time()
+    assert loop.time() - began_s < 2
+    async with app.client():
+        assert (await waiting.execution("it").info()).status == Status.SUSPENDED
+    app, waiting = make()
+    async with app:
+        assert await waiting.execution("it").result(timeout=20) == "woken"
+        info = await waiting.execution("it").info()
+    assert (info.attempts, info.crashes, info.failures) == (1, 0, 0)
 
 
 async def test_closing_that_is_cut_short_leaves_nothing_running(place: Place, gate: Gate):

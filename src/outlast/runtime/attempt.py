@@ -176,6 +176,12 @@ class LiveAttempt:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""
         self._end(Gone(why), Stopped)
 
+    def hurry(self) -> None:
+        """The worker drains: it is not worth waiting for what only waits itself."""
+        self.suspending.hurry()
+        if self._begun:
+            self.nudge()
+
     async def hand_back(self) -> None:
         """Leave it to another worker, counting nothing."""
         self._end(Gone("handed back"), Stopped)

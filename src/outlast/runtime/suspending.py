@@ -23,7 +23,12 @@ class Suspending:
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
         self._warned = False
+        self._resident_ms = attempt.parts.resident_ms
         self.under_way = False
+
+    def hurry(self) -> None:
+        """The worker drains: whoever only waits, for however short a time, is woken elsewhere."""
+        self._resident_ms = 0
 
     def consider(self, *, outstanding: bool, lines: Callable[[], list[str]]) -> None:
         """`outstanding`: the code awaits operations. `lines`: where it stands."""
@@ -32,7 +37,7 @@ class Suspending:
             return
         pending, next_try_at = attempt.waits.pending(), attempt.performing.next_try_at
         times = [time for time in (pending.wake_at, next_try_at) if time is not None]
-        if times and min(times) - attempt.parts.engine.group.now <= attempt.parts.resident_ms:
+        if times and min(times) - attempt.parts.engine.group.now <= self._resident_ms:
             return  # it would be woken before it had slept
         named = [wait for wait in pending.waits if wait != Reason.TIMER]
         also = attempt.asked.waits

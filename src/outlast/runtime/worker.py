@@ -1,8 +1,8 @@
 """A worker: claims as fast as capacity frees, runs what it claimed, keeps its leases, hands back what it does not run.
 
 It looks for work when somebody rings (in this process or another), when capacity frees, and, as the net, every poll
-interval. Losing a lease stops the user's code at once. Draining claims nothing more, lets what runs finish or hands it
-back.
+interval. Losing a lease stops the user's code at once. Draining claims nothing more, suspends what only waits, and lets
+what runs finish or hands it back.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ class Worker:
         if claim is not None:
             await asyncio.gather(claim, return_exceptions=True)
         await self._until_promises_are_kept()
+        for attempt in self._attempts.values():
+            attempt.hurry()
         if self._running:
             await asyncio.wait(self._running, timeout=self._options.drain_ms / 1_000)
         await self.stop()
