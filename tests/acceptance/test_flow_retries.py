@@ -9,6 +9,7 @@ import pytest
 
 import outlast
 from outlast import App, FlowCancelled, FlowFailed, Status, any_of
+from outlast.runtime import reopening
 from tests.acceptance.conftest import Gate
 from tests.acceptance.flow_workflows import FAILS, member_is, statuses, workflows
 
@@ -195,3 +196,47 @@ async def test_a_sibling_that_was_not_needed_any_more_is_not_needed_by_a_retry(a
         await fh.retry()
         assert await fh.result("20s") == {"fast": 1, "above": 1, "first": 5, "report": 1}
         assert (await statuses(fh))["slow"] == (await statuses(fh))["lost"] == "cancelled"
+
+
+async def test_who_carries_a_retry_late_does_not_retry_what_failed_since(app: App, monkeypatch: pytest.MonkeyPatch):
+    """Two processes open the members again; one of them is slow, and the other was done long before."""
+    calls, planned = list[str](), reopening._planned
+    slow, go_on, late = asyncio.Event(), asyncio.Event(), list[asyncio.Task[Any] | None]()
+
+    async def slowly(*args: Any) -> Any:
+        if not late:
+            late.append(asyncio.current_task())
+            slow.set()
+            await go_on.wait()
+        return await planned(*args)
+
+    monkeypatch.setattr(reopening, "_planned", slowly)
+
+    @app.step
+    async def works() -> int:
+        calls.append("tried")
+        raise ValueError("broken")
+
+    @app.workflow
+    async def one() -> int:
+        return await works()
+
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("below", kit.number, flow.add("one", one).output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="broken"):
+            await fh.result("20s")
+        await fh.retry()
+        await asyncio.wait_for(slow.wait(), 20)
+        with pytest.raises(FlowFailed, match="broken"):  # the reconciler has carried it, too
+            await fh.result("20s")
+        assert calls == ["tried"] * 2
+        go_on.set()
+        [carries] = late
+        assert carries is not None
+        await asyncio.wait([carries])
+        assert await statuses(fh) == {"one": Status.FAILED, "below": Status.SKIPPED}
+        assert (await fh.status()).status is Status.FAILED
+        assert calls == ["tried"] * 2

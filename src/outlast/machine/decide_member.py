@@ -407,21 +407,31 @@ def _as_tallied(summary: Summary) -> Guard:
 # ---- once more ----------------------------------------------------------------------------------------------------
 
 
-def forgotten(view: MemberView, edges: Sequence[Edge], *, change_id: str) -> Changes:
+def forgotten(view: MemberView, edges: Sequence[Edge], *, flow: Flow, change_id: str) -> Changes:
     """Answers that will be given anew leave ahead of a member that is about to be opened again."""
     return Changes(
         id=change_id,
         partition=view.partition,
         anchors=(view.execution.key,),
-        guards=(Matches(view.execution.key, {"generation": view.execution.generation}), _as_counted(view.member)),
+        guards=(
+            Matches(view.execution.key, {"generation": view.execution.generation}),
+            _as_counted(view.member),
+            _is_reopening(flow),
+        ),
         writes=tuple(Delete(edge.key) for edge in edges),
     )
+
+
+def _is_reopening(flow: Flow) -> Guard:
+    """Still, and by the same retry: when all are open, they run, and what fails then is not to be tried again."""
+    return Matches(flow.key, {"state": FlowState.REOPENING, "revision": flow.revision})
 
 
 def reopened(
     view: MemberView,
     edges: Sequence[Edge],
     *,
+    flow: Flow,
     change_id: str,
     supersedes: tuple[EntryKey, ...] = (),
     anew: bytes | None = None,
@@ -459,7 +469,7 @@ def reopened(
     own = edge_key(execution.namespace, whole_of(member.flow), execution.id)
     return structs.replace(
         answer,
-        guards=(*answer.guards, _as_counted(member)),
+        guards=(*answer.guards, _as_counted(member), _is_reopening(flow)),
         writes=(*answer.writes, Patch(member.key, fields), *(Delete(edge.key) for edge in gone), Delete(own), *moved),
     )
 

@@ -19,7 +19,7 @@ from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, FlowState, OnFailure, OnSatisfied, decode_ids
+from outlast.model.flow import Edge, Flow, FlowState, OnFailure, OnSatisfied, decode_ids
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -47,7 +47,7 @@ async def reopen_members(engine: Engine, delivery: Delivery) -> bool:
     async for page in engine.flows.roster(namespace, flow_id):
         views = await engine.flows.views(partition, namespace, page)
         again = [view for view in views if view.execution.id not in plan.spared]
-        await asyncio.gather(*(_reopen(engine, view, plan.turns.get(view.execution.id)) for view in again))
+        await asyncio.gather(*(_reopen(engine, flow, view, plan.turns.get(view.execution.id)) for view in again))
         lanes.update(dict.fromkeys(lane_channel(namespace, view.execution.lane) for view in views))
         ids += page
     view = FlowView(partition, flow, summary)
@@ -107,25 +107,30 @@ async def _planned(engine: Engine, partition: int, namespace: str, flow_id: str)
     return plan
 
 
-async def _reopen(engine: Engine, view: MemberView, turn: str | None) -> None:
-    """Looked at again if somebody was faster; repeating it finds nothing to do."""
+async def _reopen(engine: Engine, flow: Flow, view: MemberView, turn: str | None) -> None:
+    """Looked at again if somebody was faster; repeating it finds nothing to do. If somebody else has opened the whole
+    flow meanwhile, its members run, and may have failed anew: that is theirs."""
     namespace, execution_id = view.execution.namespace, view.execution.id
     for _ in range(LOOKS_MAX):
         answers = await _answers(engine, view)
         for begin in range(0, len(answers) - TOGETHER_MAX, TOGETHER_MAX):
             # More than one change holds: those that will be given anew go ahead.
             some = [edge for edge in answers[begin : begin + TOGETHER_MAX] if edge.answer != Status.SUCCEEDED]
-            await engine.commit(decide_member.forgotten(view, some, change_id=engine.entropy.new_id()))
+            await engine.commit(decide_member.forgotten(view, some, flow=flow, change_id=engine.entropy.new_id()))
         supersedes, anew = await _run_again(engine, view.execution)
         changes = decide_member.reopened(
             view,
             answers[-TOGETHER_MAX:],
+            flow=flow,
             change_id=engine.entropy.new_id(),
             supersedes=supersedes,
             anew=anew,
             turn=turn,
         )
         if changes is None or (await engine.commit(changes)).applied:
+            return
+        now, _ = await engine.flows.heads(namespace, flow.id)
+        if now is None or (now.state, now.revision) != (flow.state, flow.revision):
             return
         [view] = await engine.flows.views(view.partition, namespace, [execution_id])
 

@@ -362,6 +362,9 @@ def test_a_count_can_begin_anew():
 # ---- once more ----------------------------------------------------------------------------------------------------
 
 
+SHUT = Flow(namespace="shop", id="f", state=FlowState.REOPENING, revision=4, created_at=1, change_id="retried")
+
+
 def in_flow(execution: Execution) -> Execution:
     return msgspec.structs.replace(execution, flow="f")
 
@@ -369,7 +372,7 @@ def in_flow(execution: Execution) -> Execution:
 def test_what_ran_and_failed_runs_again_with_the_input_that_it_had():
     execution = in_flow(failed())
     view = MemberView(PARTITION, execution, member_of(execution, settled=Settled.SATISFIED, answered=1))
-    changes = reopened(view, [edge("a")], change_id="x")
+    changes = reopened(view, [edge("a")], flow=SHUT, change_id="x")
     assert changes is not None
     opened = execution_after(View(PARTITION, execution), changes, NOW)
     assert opened is not None
@@ -381,7 +384,7 @@ def test_what_ran_and_failed_runs_again_with_the_input_that_it_had():
 def test_what_failed_runs_again_with_its_flow_and_the_rest_of_its_journal_replays():
     execution = in_flow(failed())
     view = MemberView(PARTITION, execution, member_of(execution, settled=Settled.SATISFIED))
-    changes = reopened(view, [], change_id="x", supersedes=(("", "pay", 1),))
+    changes = reopened(view, [], flow=SHUT, change_id="x", supersedes=(("", "pay", 1),))
     assert changes is not None
     gone = [w.key.values[1:] for w in changes.writes if isinstance(w, Delete) and w.key.kind == "journal"]
     assert gone == [(execution.id, 1, "", "pay", 1)]
@@ -390,7 +393,7 @@ def test_what_failed_runs_again_with_its_flow_and_the_rest_of_its_journal_replay
 def test_what_was_undone_begins_anew_with_its_input_and_an_empty_journal():
     execution = msgspec.structs.replace(in_flow(failed()), unwinds=True)
     view = MemberView(PARTITION, execution, member_of(execution, settled=Settled.SATISFIED))
-    changes = reopened(view, [], change_id="x", anew=b"[7]")
+    changes = reopened(view, [], flow=SHUT, change_id="x", anew=b"[7]")
     assert changes is not None
     opened = execution_after(View(PARTITION, execution), changes, NOW)
     assert opened is not None
@@ -404,7 +407,9 @@ def test_what_was_undone_begins_anew_with_its_input_and_an_empty_journal():
 def test_what_only_waits_for_its_turn_waits_for_the_next_one_that_runs_again(before: str):
     execution = msgspec.structs.replace(in_flow(failed()), unwinds=True)
     member = member_of(execution, settled=Settled.IMPOSSIBLE, on_failure=OnFailure.TURN, after=encode_ids((before,)))
-    changes = reopened(MemberView(PARTITION, execution, member), [edge("b")], change_id="x", anew=b"[]", turn="f/a")
+    changes = reopened(
+        MemberView(PARTITION, execution, member), [edge("b")], flow=SHUT, change_id="x", anew=b"[]", turn="f/a"
+    )
     assert changes is not None
     opened = execution_after(View(PARTITION, execution), changes, NOW)
     assert opened is not None
@@ -420,7 +425,7 @@ def test_what_only_waits_for_its_turn_waits_for_the_next_one_that_runs_again(bef
 def test_what_was_skipped_waits_again_for_those_that_did_not_succeed():
     skipped = after(waiting().execution, facts.Skip)
     view = MemberView(PARTITION, skipped, member_of(skipped, upstreams=2, needed=2, settled=Settled.IMPOSSIBLE))
-    changes = reopened(view, [edge("a"), edge("b", S.FAILED)], change_id="x")
+    changes = reopened(view, [edge("a"), edge("b", S.FAILED)], flow=SHUT, change_id="x")
     assert changes is not None
     opened = execution_after(View(PARTITION, skipped), changes, NOW)
     assert opened is not None
@@ -435,7 +440,7 @@ def test_what_was_cancelled_before_it_could_run_waits_again_and_a_root_does_not(
     cancelled = after(waiting().execution, facts.CancelRequested)
     for upstreams, status in ((1, S.BLOCKED), (0, S.READY)):
         view = MemberView(PARTITION, cancelled, member_of(cancelled, upstreams=upstreams))
-        changes = reopened(view, [], change_id="x")
+        changes = reopened(view, [], flow=SHUT, change_id="x")
         assert changes is not None
         opened = execution_after(View(PARTITION, cancelled), changes, NOW)
         assert opened is not None
@@ -444,11 +449,21 @@ def test_what_was_cancelled_before_it_could_run_waits_again_and_a_root_does_not(
 
 def test_what_succeeded_or_has_not_ended_stays():
     for execution in (in_flow(succeeded()), waiting().execution):
-        assert reopened(MemberView(PARTITION, execution, member_of(execution)), [], change_id="x") is None
+        assert reopened(MemberView(PARTITION, execution, member_of(execution)), [], flow=SHUT, change_id="x") is None
+
+
+def test_members_are_opened_only_while_their_flow_is_and_by_the_same_retry():
+    """Who comes late with it finds them running, or failed anew."""
+    execution = in_flow(failed())
+    opened = reopened(MemberView(PARTITION, execution, member_of(execution)), [], flow=SHUT, change_id="x")
+    ahead = forgotten(waiting(), [edge("a")], flow=SHUT, change_id="x")
+    for changes in (opened, ahead):
+        assert changes is not None
+        assert Matches(SHUT.key, {"state": FlowState.REOPENING, "revision": 4}) in changes.guards
 
 
 def test_answers_leave_ahead_if_they_are_many():
-    changes = forgotten(waiting(), [edge("a"), edge("b")], change_id="x")
+    changes = forgotten(waiting(), [edge("a"), edge("b")], flow=SHUT, change_id="x")
     assert len(changes.writes) == 2
     assert all(isinstance(write, Delete) for write in changes.writes)
 

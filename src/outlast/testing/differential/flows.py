@@ -290,7 +290,7 @@ class FlowPlay(Play):
         for view in self._views():
             if view.member.flow == heads.flow.id:
                 edges = self._edges(view.execution.id, "")
-                self._send(reopened(view, edges, change_id=self.new_id()), later=False)
+                self._send(reopened(view, edges, flow=heads.flow, change_id=self.new_id()), later=False)
         heads = self._heads(heads.flow.id)
         self._commit(flow_reopened(heads, debts[0], lanes=(), change_id=self.new_id()))
 
