@@ -395,3 +395,43 @@ async def test_a_failed_look_leaves_the_gauge_as_it_was(clocked: Place, monkeypa
 
 async def _fails(*args: Any, **options: Any) -> bool:
     raise StoreUnavailable("later")
+
+
+async def test_who_carries_a_cancel_late_does_not_cancel_what_is_retried(app: App, monkeypatch: pytest.MonkeyPatch):
+    """Two processes cancel the members; one of them is slow, and meanwhile the flow has ended, and is tried again."""
+    owed, slow, go_on, late = stopping._owed, asyncio.Event(), asyncio.Event(), list[asyncio.Task[Any] | None]()
+
+    async def slowly(*args: Any) -> Any:
+        found = await owed(*args)
+        if not late:
+            late.append(asyncio.current_task())
+            slow.set()
+            await go_on.wait()
+        return found
+
+    monkeypatch.setattr(stopping, "_owed", slowly)
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("one", kit.waits)
+        flow.add("two", kit.waits)
+        fh = await flow.start()
+        for name in ("one", "two"):
+            await member_is(fh, name, Status.SUSPENDED)
+        await fh.cancel()
+        await asyncio.wait_for(slow.wait(), 20)
+        done = await stopping.cancel_members(engine_of(app), "default", "f")
+        assert done.acknowledged == 2
+        with pytest.raises(FlowCancelled):
+            await fh.result("20s")
+        await fh.retry()
+        for name in ("one", "two"):
+            await member_is(fh, name, Status.SUSPENDED)
+        go_on.set()
+        [carries] = late
+        assert carries is not None
+        await asyncio.wait([carries])
+        assert await statuses(fh) == {"one": "suspended", "two": "suspended"}
+        assert not (await app.execution("f/one").info()).cancel_requested
+        await fh.cancel(wait=True)
+        assert await statuses(fh) == {"one": "cancelled", "two": "cancelled"}

@@ -403,14 +403,17 @@ def _stopped_before(flow: Flow, summary: Summary, policy: CancelPolicy) -> Refus
     return Refusal(Code.CONFLICT, f"was cancelled before, with policy {flow.policy}, and not with {policy}")
 
 
-def acknowledged(partition: int, member: Member, flow: Flow | None, change_id: str) -> Changes:
-    """The flow's cancel reached a member. With the last of them nothing is owed any more: then `flow` is given."""
-    guards: list[Guard] = [Matches(member.key, {"acknowledged": False, "flow": member.flow})]
+def acknowledged(partition: int, member: Member, flow: Flow, change_id: str, *, last: bool) -> Changes:
+    """The flow's cancel reached a member. With the `last` of them nothing is owed any more. Not if the flow was retried
+    meanwhile: then its members are not to be cancelled."""
+    guards: list[Guard] = [
+        Matches(member.key, {"acknowledged": False, "flow": member.flow}),
+        Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision}),
+    ]
     writes: list[Write] = [Patch(member.key, {"acknowledged": True})]
     anchors = [member.key]
-    if flow is not None:
+    if last:
         anchors.append(flow.key)
-        guards.append(Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision}))
         writes.append(Patch(flow.key, {"cancel_at": None}))
     return Changes(
         id=change_id, partition=partition, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes)

@@ -122,17 +122,17 @@ async def _reached_or_given_up(engine: Engine, flow: Flow, view: MemberView, don
     except OutlastError as error:
         _log.warning("the cancel of %s fails for good, and is not owed any more: %s", view.execution.id, error)
         done.errors += 1
-        await engine.commit(acknowledged(view.partition, view.member, flow if last else None, engine.entropy.new_id()))
+        await engine.commit(acknowledged(view.partition, view.member, flow, engine.entropy.new_id(), last=last))
         return True
 
 
 async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) -> bool:
-    """True once it is told, or has ended. False if it runs and may go on running."""
+    """True once it is told, or has ended, or the flow was retried meanwhile. False if it runs and may go on running."""
     execution, member = view.execution, view.member
     for _ in range(LOOKS_MAX):
         if flow.policy is CancelPolicy.CANCEL_PENDING and execution.status is Status.ACTIVE:
             return False
-        ack = acknowledged(view.partition, member, flow if last else None, engine.entropy.new_id())
+        ack = acknowledged(view.partition, member, flow, engine.entropy.new_id(), last=last)
         fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=flow.reason or "")
         state = engine.view(execution.namespace, execution.id, execution)
         answer = decide(state, fact, engine.group.now)
@@ -148,6 +148,9 @@ async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) 
             return True
         views = await engine.flows.views(view.partition, execution.namespace, [execution.id])
         if not views or views[0].member.acknowledged:
+            return True
+        now, _ = await engine.flows.heads(flow.namespace, flow.id)
+        if now is None or (now.state, now.revision) != (flow.state, flow.revision):
             return True
         execution, member = views[0].execution, views[0].member
     return False

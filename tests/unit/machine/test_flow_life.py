@@ -260,12 +260,12 @@ def test_what_cannot_be_stopped_says_why(seen: FlowView, code: Code):
 
 def test_the_last_acknowledgement_takes_the_flow_off_the_backlog():
     one = Member(namespace="shop", execution="f/a", flow="f", name="a", change_id="m")
-    first = acknowledged(PARTITION, one, None, "x")
+    first = acknowledged(PARTITION, one, flow(state=FlowState.STOPPED), "x", last=False)
     assert patched(first, "member") == {"acknowledged": True}
     assert len(first.writes) == 1
-    last = acknowledged(PARTITION, one, flow(state=FlowState.STOPPED), "x")
+    last = acknowledged(PARTITION, one, flow(state=FlowState.STOPPED), "x", last=True)
     assert patched(last, "flow") == {"cancel_at": None}
-    assert len(last.guards) == 2
+    assert len(last.guards) == len(first.guards) == 2, "both ask whether the flow is still stopped"
 
 
 # ---- once more ----------------------------------------------------------------------------------------------------

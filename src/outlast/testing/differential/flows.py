@@ -260,9 +260,9 @@ class FlowPlay(Play):
         """The cancel of a stopped flow reaches a member, in one commit with the acknowledgement."""
         view = chosen(self._views(), pick)
         heads = None if view is None else self._heads(view.member.flow)
-        if view is None or heads is None or view.member.acknowledged:
+        if view is None or heads is None or heads.flow is None or view.member.acknowledged:
             return
-        ack = acknowledged(heads.partition, view.member, heads.flow if last else None, self.new_id())
+        ack = acknowledged(heads.partition, view.member, heads.flow, self.new_id(), last=last)
         cancel = facts.CancelRequested(change_id=self.new_id(), reason="enough")
         answer = decide(self.oracle.view(NAMESPACE, view.execution.id), cancel, self.pair.time)
         if not isinstance(answer, Refusal):
