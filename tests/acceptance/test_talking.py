@@ -89,6 +89,25 @@ async def test_a_def_workflow_talks_through_the_blocking_face(app: App):
         await status_is(third, "cancelled")
 
 
+async def test_what_a_workflow_tells_another_is_heard_in_the_order_in_which_it_was_said(app: App):
+    """Also while the other one falls asleep and is woken again, so that a word must be told twice."""
+
+    @app.workflow
+    async def listens(count: int) -> list[int]:
+        return [await outlast.receive("number", int) for _ in range(count)]
+
+    @app.workflow
+    async def counts(other: str, count: int) -> None:
+        for number in range(count):
+            await listens.execution(other).send("number", number)
+
+    async with app:
+        heard = [await listens.options(id=f"listens-{n}").start(60) for n in range(6)]
+        await asyncio.gather(*(counts(handle.id, 60) for handle in heard))
+        for handle in heard:
+            assert await handle.result(timeout=60) == list(range(60))
+
+
 async def test_a_cancel_from_a_workflow(app: App):
     listens = listener(app)
 

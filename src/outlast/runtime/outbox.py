@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Code, Delete, Insert, Matches, Refusal
 from outlast.machine.decide import decide
@@ -43,6 +45,8 @@ POSTED_MAX = 1_000
 NOT_YET_S = (0.01, 0.05, 0.2, 0.5)
 """A word to an execution that is not there is told again after these pauses, before it is undeliverable."""
 PAGE = 1_000
+LINES_MAX, LEFT_MAX = 10_000, 100
+"""So much is remembered of what had to be left for later."""
 WORDS = (facts.EventSent, facts.DeferredResolved, facts.CancelRequested)
 CLOSE_S = 5.0
 """So long a process that ends carries on with what it has begun: some of it takes minutes, such as a large retry."""
@@ -57,9 +61,24 @@ class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
+class _Line:
+    """From one execution to another."""
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.users = 0
+        self.left: dict[str, Delivery] = {}
+        """What could not be carried, and is owed until later."""
+
+    def leave(self, delivery: Delivery) -> None:
+        if len(self.left) < LEFT_MAX:
+            self.left[delivery.id] = delivery
+
+
 class Outbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._lines: dict[tuple[str, str, str], _Line] = {}
         self._posted: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -122,8 +141,45 @@ class Outbox:
                 refusal = await start_flow(engine, delivery, fact)
                 await (self.strike(delivery) if refusal is None else self._refused(delivery, fact, refusal))
                 return None
+            case facts.Start() | facts.EventSent() | facts.DeferredResolved() | facts.CancelRequested():
+                async with self._turn(delivery):
+                    return await self._tell(delivery, fact)
             case _:
                 return await self._tell(delivery, fact)
+
+    @asynccontextmanager
+    async def _turn(self, delivery: Delivery) -> AsyncGenerator[None]:
+        """What one execution says to another arrives in the order in which it was said: if a word had to be left for
+        later, those behind it are, too."""
+        name = (delivery.namespace, delivery.source, delivery.target)
+        line = self._lines.setdefault(name, _Line())
+        line.users += 1
+        try:
+            async with line.turn:
+                if await self._owes_more(line, delivery):
+                    line.leave(delivery)
+                    raise StoreUnavailable(f"{delivery.target!r} was not told yet what was said before")
+                try:
+                    yield
+                except StoreUnavailable:
+                    line.leave(delivery)
+                    raise
+                line.left.pop(delivery.id, None)
+        finally:
+            line.users -= 1
+            if not line.users and (not line.left or len(self._lines) > LINES_MAX):
+                self._lines.pop(name, None)
+
+    async def _owes_more(self, line: _Line, delivery: Delivery) -> bool:
+        """Whether something that was said before, and left for later, is still owed: others may have carried it."""
+        before = [one for one in line.left.values() if one.id < delivery.id]
+        if not before:
+            return False
+        found = await self._engine.store.load([one.key for one in before])
+        for one, there in zip(before, found, strict=True):
+            if there is None:
+                line.left.pop(one.id, None)
+        return any(there is not None for there in found)
 
     async def _tell(self, delivery: Delivery, fact: facts.AnyFact) -> Told:
         engine, seen = self._engine, None
@@ -141,8 +197,8 @@ class Outbox:
             await engine.timing.sleep(pause_s)
             told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
         unknown = told.refusal is not None and told.refusal.code is Code.UNKNOWN
-        if unknown and isinstance(fact, WORDS) and (start := await self._start_owed(delivery)) is not None:
-            await self.deliver(start)
+        if unknown and isinstance(fact, WORDS) and (owed := await self._start_owed(delivery)) is not None:
+            await self._tell(*owed)
             told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
         if closing is not None:
             await self._close_late(delivery, closing)
@@ -153,7 +209,7 @@ class Outbox:
             await self.strike(delivery)
         return told
 
-    async def _start_owed(self, word: Delivery) -> Delivery | None:
+    async def _start_owed(self, word: Delivery) -> tuple[Delivery, facts.Start] | None:
         """The start of whom the word is for, if its sender owes that, too. It may have been put off, because a server
         was away when it was to be carried."""
         after = None
@@ -162,8 +218,8 @@ class Outbox:
             for debt in page:
                 assert isinstance(debt, Delivery)
                 mine = (debt.namespace, debt.source, debt.target) == (word.namespace, word.source, word.target)
-                if mine and isinstance(_read(debt), facts.Start):
-                    return debt
+                if mine and isinstance(fact := _read(debt), facts.Start):
+                    return debt, fact
             if len(page) < PAGE:
                 return None
             after = page[-1].key

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Insert
 from outlast.model.child import ChildEnd
@@ -76,6 +76,11 @@ class World:
         return claimed.execution
 
     async def owe(self, held: Any, target: str, fact: Any, **record: Any) -> Delivery:
+        [delivery] = await self.all_owed(held, target, fact, **record)
+        return delivery
+
+    async def all_owed(self, held: Any, target: str, fact: Any, **record: Any) -> list[Delivery]:
+        """One word more, and all that is owed then."""
         tell = facts.Tell(fact.change_id, target, facts.encode_fact(fact))
         self.recorded += 1
         recorded = facts.StepRecorded(
@@ -91,8 +96,7 @@ class World:
             **record,
         )
         assert (await self.engine.tell(NS, held.id, recorded)).applied
-        [delivery] = await self.owed()
-        return delivery
+        return await self.owed()
 
     async def owed(self) -> list[Delivery]:
         due = await self.store.due(DueKind.OUTBOX, limit=100)
@@ -235,6 +239,56 @@ async def test_a_word_to_one_whose_start_is_put_off_waits_for_it(
     assert [event.name for event in await world.events(NEAR) if event.name == UNDELIVERED] == []
     world.clock.advance(61)
     assert [debt.id for debt in await world.owed() if debt.source == NEAR] == [], "neither is owed any more"
+
+
+async def test_what_is_said_behind_a_word_that_is_left_for_later_does_not_overtake_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    held = await world.hold(NEAR)
+    await world.start(FAR)
+    home = partition_of(NS, NEAR, 16)
+    first, *others = [
+        (await world.all_owed(held, FAR, word(change_id=f"{home}>{n}", value=b"%d" % n)))[-1] for n in range(3)
+    ]
+
+    async def away(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("its server is away")
+
+    with monkeypatch.context() as for_now:
+        for_now.setattr(world.engine, "tell", away)
+        with pytest.raises(StoreUnavailable, match="away"):
+            await world.engine.deliver(first)
+    for other in others:
+        with pytest.raises(StoreUnavailable, match="what was said before"):
+            await world.engine.deliver(other)
+    for debt in (first, *others):
+        await world.engine.deliver(debt)
+    assert [event.value for event in await world.events(FAR)] == [b"0", b"1", b"2"]
+    assert world.engine.outbox._lines == {}
+
+
+async def test_what_is_left_for_later_and_was_carried_by_another_process_keeps_nobody_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    held = await world.hold(NEAR)
+    await world.start(FAR)
+    home = partition_of(NS, NEAR, 16)
+    [first] = await world.all_owed(held, FAR, word(change_id=f"{home}>1"))
+
+    async def away(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("its server is away")
+
+    with monkeypatch.context() as for_now:
+        for_now.setattr(world.engine, "tell", away)
+        with pytest.raises(StoreUnavailable, match="away"):
+            await world.engine.deliver(first)
+    other = Engine(world.store)
+    await other.deliver(first)
+    await other.close()
+    [second] = await world.all_owed(held, FAR, word(change_id=f"{home}>2", value=b"2"))
+    await world.engine.deliver(second)
+    assert [event.value for event in await world.events(FAR)] == [b"1", b"2"]
+    assert world.engine.outbox._lines == {}
 
 
 async def start_of_far(world: World, **options: Any) -> facts.Start:
