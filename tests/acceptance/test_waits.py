@@ -621,6 +621,32 @@ async def test_losers_of_a_race_are_journaled_as_given_up(app: App):
     }
 
 
+async def test_what_the_code_gives_up_when_a_timer_strikes_leaves_its_event_to_the_next_receive(place: Place):
+    """The timer and the event come in the same moment, again and again: whichever the code sees, the event stays."""
+    app = place.app(resident="1m")
+
+    @app.workflow
+    async def listens(count: int) -> list[int]:
+        heard: list[int] = []
+        for _ in range(count):
+            try:
+                async with asyncio.timeout(0.001):
+                    heard.append(await outlast.receive("number", int))
+            except TimeoutError:
+                heard.append(await outlast.receive("number", int))
+        return heard
+
+    async def counts(handle: Any, count: int) -> None:
+        for number in range(count):
+            await handle.send("number", number)
+
+    async with app:
+        handles = [await listens.options(id=f"listens-{n}").start(20) for n in range(10)]
+        await asyncio.gather(*(counts(handle, 20) for handle in handles))
+        for handle in handles:
+            assert await handle.result(timeout=30) == list(range(20))
+
+
 async def test_a_race_needs_somebody(app: App):
     @app.workflow
     async def empty() -> None:

@@ -51,7 +51,6 @@ from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
 from outlast.runtime.stream import Stream
 from outlast.runtime.suspending import Suspending
-from outlast.runtime.timing import Timer as Alarm
 from outlast.runtime.unwinding import Unwinding
 from outlast.runtime.waits import Waits
 from outlast.runtime.workflow_loop import next_key
@@ -148,7 +147,7 @@ class LiveAttempt:
         self._begun = True
         self._code.begin()
         self.hear(self._told_inbox)  # not before: what is recorded of it stands behind all that was read
-        alarm = self._alarm()
+        alarm = set_alarm(self)  # its timeout also stops code on a worker that is alive and well
         try:
             ending = await self._ended
         finally:
@@ -175,12 +174,6 @@ class LiveAttempt:
     def lose(self, why: str) -> None:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""
         self._end(Gone(why), Stopped)
-
-    def hurry(self) -> None:
-        """The worker drains: it is not worth waiting for what only waits itself."""
-        self.suspending.hurry()
-        if self._begun:
-            self.nudge()
 
     async def hand_back(self) -> None:
         """Leave it to another worker, counting nothing."""
@@ -312,7 +305,8 @@ class LiveAttempt:
         if self._arrivals:
             self._deliver_arrival()
             return True
-        if not self._settling and (self.asked.takes(can_move=self._code.can_move) or self.waits.receives()):
+        quiet = not self._settling and not self.lease.transacts
+        if quiet and (self.asked.takes(can_move=self._code.can_move) or self.waits.receives()):
             return False
         if not self.performing.live and not self._code.can_move:
             self.nothing_runs()
@@ -400,20 +394,24 @@ class LiveAttempt:
     # ---- outcomes -------------------------------------------------------------------------------------------------
 
     def will_settle(self, operation: Operation, outcome: Outcome) -> None:
+        """As `settle`, with the next place of all: whatever else ends from now on, the code has this first."""
         self._settling.add(operation)
-        self.errand(self.settle(operation, outcome))
+        placed = None
+        with suppress(LimitExceeded):  # said by whoever settles it
+            placed = self.lease.placed(operation, outcome)
+        self.errand(self.settle(operation, outcome, placed))
 
-    async def settle(self, operation: Operation, outcome: Outcome) -> None:
+    async def settle(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None = None) -> None:
         """Record the outcome, then let the code have it. A result that is too large is a failure of the operation."""
         self._settling.add(operation)
         entry = None
         try:
-            entry = await self._record(operation, outcome)
+            entry = await self._record(operation, outcome, placed)
         except LimitExceeded as error:
             data = self.parts.values.seal(encode_failure(failure_of(error)))
             outcome = Outcome(data, error=error, tries=outcome.tries)
             with suppress(LimitExceeded):  # a full journal: the code sees it, now and at every replay
-                entry = await self._record(operation, outcome)
+                entry = await self._record(operation, outcome, None)
         finally:
             self._settling.discard(operation)
         if outcome.error is not None:
@@ -421,8 +419,8 @@ class LiveAttempt:
         self._arrivals.append((operation, outcome, entry))
         self.nudge()
 
-    async def _record(self, operation: Operation, outcome: Outcome) -> JournalEntry:
-        entry = outcome.entry or await self.lease.record_outcome(operation.key, operation.kind.OP, outcome)
+    async def _record(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None) -> JournalEntry:
+        entry = outcome.entry or await self.lease.record_placed(placed or self.lease.placed(operation, outcome))
         self.replay.recorded[operation.key] = entry
         return entry
 
@@ -538,10 +536,6 @@ class LiveAttempt:
             self._looking = False
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
-
-    def _alarm(self) -> Alarm | None:
-        """The attempt's timeout also stops code on a worker that is alive and well."""
-        return set_alarm(self)
 
     def errand(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return self.accompany(self._real.create_task(coro))

@@ -28,7 +28,7 @@ from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.journal import in_order, journal_of
-from outlast.runtime.operation import Outcome
+from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.parts import Parts
 from outlast.store.port import EARLY_EVENTS, Body, ClaimedExecution, Transacted, Transacting, Verdict
 
@@ -53,6 +53,8 @@ class Lease:
         self._places = threading.Lock()
         self._open: set[int] = set()
         """Places that were taken, and have no outcome yet."""
+        self._transacted: set[int] = set()
+        """Those of them that transactions have taken."""
         self._turns: list[asyncio.Future[None]] = []
         self._began_unknown = claimed.began_at is None
         self.began_at = claimed.began_at or settled(execution.claimed_at) or 0
@@ -122,26 +124,34 @@ class Lease:
         with self._places:
             fact = self._fact(key, op, outcome, value, tries, consumes=consumes, unwinds=unwinds, effects=effects)
             self._take()
+        return await self.record_placed(fact)
+
+    async def record_placed(self, fact: facts.StepRecorded) -> JournalEntry:
+        """Write down what has its place."""
         try:
             _, committed_at = await self._tell(fact)
             await self._turn(fact.entries)
         finally:
             self._leave(fact.entries)
-        if unwinds and not self.execution.unwinds:
+        if fact.unwinds and not self.execution.unwinds:
             self.execution = structs.replace(self.execution, unwinds=True)
         return self._recorded(fact, committed_at)
 
-    async def record_outcome(self, key: OperationKey, op: str, outcome: Outcome) -> JournalEntry:
-        return await self.record(
-            key,
-            op,
-            FAILED if outcome.error else SUCCEEDED,
-            outcome.data,
-            tries=max(outcome.tries, 1),
-            consumes=outcome.consumes,
-            unwinds=outcome.unwinds,
-            effects=outcome.effects,
-        )
+    def placed(self, operation: Operation, outcome: Outcome) -> facts.StepRecorded:
+        """An outcome with its place: `record_placed` is to follow."""
+        with self._places:
+            fact = self._fact(
+                operation.key,
+                operation.kind.OP,
+                FAILED if outcome.error else SUCCEEDED,
+                outcome.data,
+                max(outcome.tries, 1),
+                consumes=outcome.consumes,
+                unwinds=outcome.unwinds,
+                effects=outcome.effects,
+            )
+            self._take()
+        return fact
 
     async def note_given_up(self, key: OperationKey, op: str, effects: Effects) -> None:
         """For whoever reads the journal, and for a replay whose code goes round in circles."""
@@ -200,8 +210,14 @@ class Lease:
             self._turns.append(turn)
             await turn
 
+    @property
+    def transacts(self) -> bool:
+        """Whether a transaction has its outcome, which nobody has seen yet."""
+        return bool(self._transacted)
+
     def _leave(self, place: int) -> None:
         self._open.discard(place)
+        self._transacted.discard(place)
         turns, self._turns = self._turns, []
         for turn in turns:
             if not turn.done():
@@ -224,7 +240,7 @@ class Lease:
                 fact = self._fact(key, op, SUCCEEDED, data, tries, change_id=change_id)
                 made[:] = [fact if place is None else structs.replace(fact, entries=place)]
                 if place is None:
-                    self._take()
+                    self._transacted.add(self._take())
             answer = decide(view, made[0], now)
             if isinstance(answer, Refusal):
                 raise self._full()

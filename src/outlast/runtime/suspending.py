@@ -29,6 +29,8 @@ class Suspending:
     def hurry(self) -> None:
         """The worker drains: whoever only waits, for however short a time, is woken elsewhere."""
         self._resident_ms = 0
+        if self._attempt.at_rest:
+            self._attempt.nudge()
 
     def consider(self, *, outstanding: bool, lines: Callable[[], list[str]]) -> None:
         """`outstanding`: the code awaits operations. `lines`: where it stands."""

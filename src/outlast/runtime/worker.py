@@ -141,7 +141,7 @@ class Worker:
             await asyncio.gather(claim, return_exceptions=True)
         await self._until_promises_are_kept()
         for attempt in self._attempts.values():
-            attempt.hurry()
+            attempt.suspending.hurry()
         if self._running:
             await asyncio.wait(self._running, timeout=self._options.drain_ms / 1_000)
         await self.stop()
