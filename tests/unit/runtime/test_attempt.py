@@ -140,9 +140,7 @@ async def test_a_refused_write_stops_the_code_at_once(takeover: Takeover):
     assert await takeover.other.scan("journal", ("default", "it")) == []
 
 
-async def test_a_worker_hands_back_what_it_holds_and_does_not_run(
-    takeover: Takeover, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_worker_hands_back_what_it_holds_and_does_not_run(takeover: Takeover, monkeypatch: pytest.MonkeyPatch):
     """A claim whose reply never came. After a while, so that a claim on its way is not taken for it."""
     monkeypatch.setattr(worker, "UNKNOWN_FOR", 0.005)  # of its ten seconds
     await takeover.both.options(id="unknown", lane="elsewhere").start()
