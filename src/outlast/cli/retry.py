@@ -28,4 +28,4 @@ async def retry(
       outlast retry order-42 --from-step charge
       outlast --json ls --status failed | jq -r '.executions[].id' | xargs -n1 outlast retry
     """
-    await tell(context, id, lambda handle: handle.retry(from_step=from_step))
+    await tell(context, id, lambda handle: handle.retry(from_step=from_step), of_flows="retry")
