@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import datetime
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 from msgspec import structs
 from rich.table import Table
@@ -15,9 +16,10 @@ from outlast.cli.context import ContextArgument
 from outlast.cli.documents import execution_document
 from outlast.cli.waiting import sessions_of
 from outlast.cli.words import age, relative
-from outlast.client.info import info_of
+from outlast.client.info import info_of, to_epoch_ms
 from outlast.client.offers import Offers, offers_in
-from outlast.errors import InvalidInput
+from outlast.errors import InvalidDuration, InvalidInput
+from outlast.model.duration import to_ms
 from outlast.model.execution import Execution, parse_route
 from outlast.model.record import settled
 from outlast.model.status import Status
@@ -30,6 +32,10 @@ async def ls(
     workflow: Annotated[str | None, Parameter(help="Only executions of this workflow.")] = None,
     lane: Annotated[str | None, Parameter(help="Only executions in this lane.")] = None,
     tag: Annotated[tuple[str, ...], Parameter(help="Only with this tag, as key=value; all of them must hold.")] = (),
+    since: Annotated[
+        str | None, Parameter(help="Only those started from then on: 2h (ago), 2026-11-15, 2026-11-15T09:30.")
+    ] = None,
+    before: Annotated[str | None, Parameter(help="Only those started before then, written as --since.")] = None,
     limit: Annotated[int, Parameter(help="At most so many. [default: 50]")] = 50,
     context: ContextArgument,
 ) -> None:
@@ -37,17 +43,24 @@ async def ls(
 
     Examples:
       outlast ls
-      outlast ls --status failed,expired --limit 200
+      outlast ls --status failed,expired --limit 5000
+      outlast ls --since 2026-11-14 --before 12h
       outlast ls --status open --workflow checkout --tag customer=anna
       outlast --json ls --status failed | jq -r '.executions[].id'
     """
     if limit < 1:
         raise InvalidInput(f"--limit must be at least 1, not {limit}")
+    for option, text in (("--since", since), ("--before", before)):
+        moment(option, text, 0)  # refused before a store is opened
     query = Query(
         namespace=context.namespace, status=statuses(status), workflow=workflow, lane=lane, tags=tags(tag), limit=limit
     )
     async with context.looking() as store:
-        found, total, now = await _find(store, query), await store.count(query), await store.now()
+        now = await store.now()
+        query = structs.replace(
+            query, created_from=moment("--since", since, now), created_before=moment("--before", before, now)
+        )
+        found, total = await _find(store, query), await store.count(query)
         served = any(expires_at > now for expires_at in (await sessions_of(store)).values())
         offers = await offers_in(store)
     if context.out.json:
@@ -93,12 +106,27 @@ def tags(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def moment(option: str, text: str | None, now: int) -> int | None:
+    """So long before the store's now, or a date and time: without a zone, that of this machine, as it is shown."""
+    if text is None:
+        return None
+    with suppress(InvalidDuration):
+        return max(0, now - to_ms(text))
+    try:
+        return to_epoch_ms(datetime.fromisoformat(text).astimezone(), what=option)
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidInput(
+            f"{option} {text}: write how long ago (30m, 2h, 7d) or when (2026-11-15, 2026-11-15T09:30, "
+            "2026-11-15T09:30:00Z)"
+        ) from error
+
+
 async def _find(store: Store, query: Query) -> list[Execution]:
     found: list[Execution] = []
     after = None
     while len(found) < query.limit:
         size = min(query.limit - len(found), limits.FIND_MAX)
-        page = await store.find(msgspec.structs.replace(query, limit=size, after=after))
+        page = await store.find(structs.replace(query, limit=size, after=after))
         found += page.executions
         after = page.cursor
         if after is None:

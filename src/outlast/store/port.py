@@ -219,8 +219,15 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True):
+    """`cursor` is that of the last execution, as `cursor_of` writes it; None if there are no more."""
+
     executions: list[Execution]
     cursor: str | None
+
+
+def cursor_of(created_at_ms: int, execution_id: str) -> str:
+    """The place behind an execution in what `find` gives: the same on every store, and true when it is purged."""
+    return f"{created_at_ms}:{execution_id}"
 
 
 class Feed(Struct, frozen=True):

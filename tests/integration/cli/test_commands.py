@@ -52,6 +52,8 @@ def test_looking_leaves_a_stranger_s_database_as_it_is(outlast: Outlast):
         (("ls", "--status", "done"), "there is no such status; write one of blocked, ready"),
         (("ls", "--limit", "none"), "--limit"),
         (("ls", "--nope"), "Unknown option"),
+        (("ls", "--since", "yesterday"), "write how long ago (30m, 2h, 7d) or when (2026-11-15"),
+        (("ls", "--before", "2026-13-01"), "--before 2026-13-01: write how long ago"),
         (("shw", "x"), 'Did you mean "show"?'),
         (("show",), "requires an argument"),
         (("ls", "--url", "mysql://x"), "use sqlite:///file.db"),
@@ -173,6 +175,13 @@ def test_operating_without_a_worker(outlast: Outlast):
     assert (found["total"], found["store"]) == (1, "sqlite:///outlast.db")
     assert outlast.json("ls", "--lane", "gpu")["executions"][0]["requires"] == ["cuda"]
     assert outlast.json("ls", "--status", "ended")["executions"] == []
+    created_at = found["executions"][0]["created_at"]
+    assert outlast.json("ls", "--since", "1h")["total"] == 3
+    assert outlast.json("ls", "--before", "1h")["total"] == 0
+    assert outlast.json("ls", "--since", created_at)["total"] == 3
+    assert outlast.json("ls", "--before", created_at)["total"] == 0, "it was the first"
+    assert outlast.json("ls", "--before", "2026-01-01")["total"] == 0
+    assert outlast.json("ls", "--since", "2026-01-01T08:00")["total"] == 3
 
     shown = outlast.json("show", "r-1")
     assert "no worker that serves it is alive" in shown["waiting"]

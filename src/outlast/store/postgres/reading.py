@@ -16,10 +16,10 @@ from outlast.model.flow import Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.record import Key, Record
+from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session as WorkerSession
 from outlast.store.conditions import conditions_of, cursor_number
-from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
+from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
 from outlast.store.postgres.connection import Session
 from outlast.store.postgres.statements import TABLES, Table, statement
 from outlast.store.postgres.time import StoreTime
@@ -135,7 +135,7 @@ async def find(session: Session, query: Query) -> Page:
     if len(executions) < query.limit:
         return Page(executions, None)
     last = executions[-1]
-    return Page(executions, f"{last.created_at}:{last.id}")
+    return Page(executions, cursor_of(settled(last.created_at) or 0, last.id))
 
 
 async def _found(session: Session, query: Query) -> list[Execution]:

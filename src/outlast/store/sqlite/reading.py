@@ -14,10 +14,10 @@ from outlast.model.execution import Execution
 from outlast.model.flow import Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
-from outlast.model.record import Key, Record
+from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session
 from outlast.store.conditions import conditions_of, cursor_number
-from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
+from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
 from outlast.store.sqlite.connection import Transaction
 from outlast.store.sqlite.statements import TABLES, Table, statement
 
@@ -77,7 +77,7 @@ def find(tx: Transaction, query: Query) -> Page:
     if len(executions) < query.limit:
         return Page(executions, None)
     last = executions[-1]
-    return Page(executions, f"{last.created_at}:{last.id}")
+    return Page(executions, cursor_of(settled(last.created_at) or 0, last.id))
 
 
 def _found(tx: Transaction, query: Query) -> list[Execution]:

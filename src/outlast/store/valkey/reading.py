@@ -15,8 +15,8 @@ from outlast.model.completion import Completion
 from outlast.model.execution import Execution
 from outlast.model.frame import Frame
 from outlast.model.partition import partition_of
-from outlast.model.record import Key, Record
-from outlast.store.port import EVERYTHING, Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
+from outlast.model.record import Key, Record, settled
+from outlast.store.port import EVERYTHING, Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
 from outlast.store.valkey.claim import Call
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import OWNED, encoded, home, owner, place, text, whole
@@ -199,7 +199,8 @@ async def find(call: Call, query: Query, partitions: int) -> Page:
     executions = [check(execution) for execution in executions[: query.limit]]
     if len(executions) < query.limit:
         return Page(executions, None)
-    return Page(executions, f"{executions[-1].created_at}:{executions[-1].id}")
+    last = executions[-1]
+    return Page(executions, cursor_of(settled(last.created_at) or 0, last.id))
 
 
 async def count(call: Call, query: Query, partitions: int) -> int:
