@@ -170,6 +170,8 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 
 EVERYTHING = Filter()
+OWED = frozenset({DueKind.CANCEL})
+"""What is owed from the moment that it is written, though a reconciler leaves it to its writer for a while."""
 _OF_FLOWS = frozenset({DueKind.FLOW, DueKind.CANCEL, DueKind.SUMMARY, DueKind.DEPENDENCY})
 
 
@@ -191,12 +193,15 @@ class Due(Struct, frozen=True):
 
     `next_at` is when the next one will be due, as far as the store can tell at no cost: who looks in time repairs in
     time. None is always a right answer: then it is found at the next look.
+
+    `owed` counts beside what is due what will be: of cancels (`OWED`) only, where the store is asked for it.
     """
 
     now: int
     items: list[DueItem]
     depth: int
     next_at: int | None = None
+    owed: int | None = None
 
 
 # ---- find ---------------------------------------------------------------------------------------------------------
