@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Annotated
 
@@ -18,12 +19,12 @@ from outlast.cli.waiting import sessions_of
 from outlast.cli.words import age, relative
 from outlast.client.info import info_of, to_epoch_ms
 from outlast.client.offers import Offers, offers_in
-from outlast.errors import InvalidDuration, InvalidInput
+from outlast.errors import InvalidDuration, InvalidInput, StoreUnavailable
 from outlast.model.duration import to_ms
 from outlast.model.execution import Execution, parse_route
 from outlast.model.record import settled
 from outlast.model.status import Status
-from outlast.store.port import Query, Store
+from outlast.store.port import Query, Sharded, Store
 
 
 async def ls(
@@ -55,7 +56,7 @@ async def ls(
     query = Query(
         namespace=context.namespace, status=statuses(status), workflow=workflow, lane=lane, tags=tags(tag), limit=limit
     )
-    async with context.looking() as store:
+    async with context.looking() as store, _all_or_nothing(store):
         now = await store.now()
         query = structs.replace(
             query, created_from=moment("--since", since, now), created_before=moment("--before", before, now)
@@ -79,6 +80,20 @@ async def ls(
     context.out.show(_table(found, now, served=served, offers=offers))
     if total > len(found):
         context.out.note(f"{len(found):,} of {total:,}; --limit shows more")
+
+
+@asynccontextmanager
+async def _all_or_nothing(store: Store) -> AsyncGenerator[None]:
+    """Newest first of all that there is: a list without those of a server that is away would look complete."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        if not isinstance(store, Sharded) or not store.shard(0):
+            raise
+        raise StoreUnavailable(
+            f"{error}; without it no list is complete, so none is shown: `outlast show ID` works for what lives on the "
+            "other servers, and `outlast doctor` tells how they are"
+        ) from error
 
 
 def statuses(words: tuple[str, ...]) -> frozenset[Status]:

@@ -457,6 +457,13 @@ class Health(Struct, frozen=True):
 
 
 @runtime_checkable
+class Reachable(Protocol):
+    """A store on several servers that can tell how each is, also when it cannot be opened."""
+
+    async def reach(self) -> list[Check]: ...
+
+
+@runtime_checkable
 class Examinable(Protocol):
     """A store that can tell how its own parts are; `doctor` asks those that can."""
 
