@@ -9,6 +9,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from msgspec import structs
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -16,7 +18,7 @@ from outlast import limits
 from outlast.cli.context import ContextArgument
 from outlast.cli.documents import execution_document
 from outlast.cli.waiting import sessions_of
-from outlast.cli.words import age, relative
+from outlast.cli.words import age, plural, relative
 from outlast.client.info import info_of, to_epoch_ms
 from outlast.client.offers import Offers, offers_in
 from outlast.errors import InvalidDuration, InvalidInput, StoreUnavailable
@@ -77,7 +79,8 @@ async def ls(
     if not found:
         context.out.note("no executions" + (" match" if query != Query(namespace=query.namespace, limit=limit) else ""))
         return
-    context.out.show(_table(found, now, served=served, offers=offers))
+    listing = _stacked if context.out.narrow else _table
+    context.out.show(listing(found, now, served=served, offers=offers))
     if total > len(found):
         context.out.note(f"{len(found):,} of {total:,}; --limit shows more")
 
@@ -168,6 +171,22 @@ def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) ->
             age(now - (settled(e.created_at) or now)),
         )
     return table
+
+
+def _stacked(found: list[Execution], now: int, *, served: bool, offers: Offers) -> Group:
+    """The same, each on lines of its own."""
+    lines: list[RenderableType] = []
+    for e in found:
+        workflow = e.workflow if e.version == "1" else f"{e.workflow} v{e.version}"
+        since = age(now - (settled(e.created_at) or now))
+        lines.append(Text(e.id, "head"))
+        told = Text.assemble(
+            (e.status, str(e.status)), f"  {workflow}  {plural(info_of(e).attempts, 'attempt')}  {since}"
+        )
+        lines.append(Padding(told, (0, 0, 0, 2)))
+        if why := _reason(e, now, served=served, offers=offers):
+            lines.append(Padding(Text(why), (0, 0, 0, 2)))
+    return Group(*lines)
 
 
 def _reason(e: Execution, now: int, *, served: bool, offers: Offers) -> str:

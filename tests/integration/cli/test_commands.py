@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -9,6 +10,7 @@ import sqlite3
 
 import pytest
 
+from outlast import App
 from tests.integration.cli.conftest import Outlast
 
 
@@ -114,8 +116,36 @@ def test_a_narrow_list_folds_ids_and_keeps_statuses_whole(outlast: Outlast, monk
     assert outlast("cancel", "long-" * 10).code == 0
     monkeypatch.setenv("COLUMNS", "40")
     listed = outlast("ls").out
-    assert "cancelled" in listed
-    assert "ATTEMPTS" in listed
+    assert "".join(listed.splitlines()[:2]) == "long-" * 10
+    assert "  cancelled  twice  0 attempts" in listed
+
+
+@pytest.mark.parametrize("columns", [40, 59, 79])
+def test_what_is_shown_on_few_columns_breaks_no_word(outlast: Outlast, monkeypatch: pytest.MonkeyPatch, columns: int):
+    assert outlast("start", "shop:app", "broken", "--id", "order-42", "--arg", "7").code == 0
+    asyncio.run(ended("order-42"))
+    words = set(re.findall(r"[a-z]{4,}", outlast("show", "order-42").out.partition("Failure")[0]))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = outlast("show", "order-42").out
+    before = shown.partition("Failure")[0]
+    assert set(re.findall(r"[a-z]{4,}", before)) >= words, "every word as on a wide terminal"
+    assert max(len(line) for line in before.splitlines()) <= columns
+    assert re.search(
+        r"^  \d\d:\d\d:\d\d\.\d{3}  \+\w+  failed\n    attempt 1 ended\n    ValueError: 7 is not", shown, re.MULTILINE
+    )
+    assert "  failed  broken  1 attempt" in outlast("ls").out
+
+
+async def ended(execution_id: str) -> None:
+    app = App()
+
+    @app.workflow
+    async def broken(number: int) -> int:
+        raise ValueError(f"{number} is not a number that I like")
+
+    async with app:
+        with pytest.raises(ValueError, match="not a number"):
+            await app.execution(execution_id).result("20s")
 
 
 @pytest.mark.slow
