@@ -9,11 +9,11 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from outlast.cli.context import Context, ContextArgument
+from outlast.cli.context import Context, ContextArgument, Failed
 from outlast.cli.words import plural
 from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
-from outlast.errors import InvalidInput
+from outlast.errors import ExecutionNotFound, FlowNotFound, InvalidInput
 from outlast.model.status import Status
 
 MARKS = {
@@ -70,12 +70,20 @@ async def flows(
         raise InvalidInput("--policy, --reason and --wait go with `outlast flows cancel`")
     async with context.acting() as app:
         handle = app.flow_handle(id)
-        if what == "show":
-            await _show(context, handle, follow=follow)
-        elif what == "cancel":
-            await _cancel(context, handle, policy or "cancel_all", reason or "", wait=wait)
-        else:
-            await _retry(context, handle)
+        try:
+            if what == "show":
+                await _show(context, handle, follow=follow)
+            elif what == "cancel":
+                await _cancel(context, handle, policy or "cancel_all", reason or "", wait=wait)
+            else:
+                await _retry(context, handle)
+        except FlowNotFound as missing:
+            try:
+                await app.execution(id).info()
+            except ExecutionNotFound:
+                raise missing from None
+            told = f"{id} is an execution, not a flow: `outlast {what} {id}`"
+            raise Failed(told, kind=FlowNotFound.__name__) from missing
 
 
 async def _show(context: Context, handle: FlowHandle, *, follow: bool) -> None:

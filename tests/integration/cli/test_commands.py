@@ -61,6 +61,9 @@ def test_looking_leaves_a_stranger_s_database_as_it_is(outlast: Outlast):
         (("ls", "--url", "mysql://x"), "use sqlite:///file.db"),
         (("purge", "--older-than", "3 moons", "--yes"), 'write "200ms"'),
         (("worker", "shop"), "write shop:app"),
+        (("worker", "shop:app", "--lanes", ""), "--lanes names no lane"),
+        (("flows",), "`outlast flows --help` shows how it is written"),
+        (("shw", "x"), "`outlast --help` shows how it is written"),
         (("worker", "shop.py:app"), "write its module, shop:app"),
         (("worker", "shop:nothing"), "write shop:app"),
         (("worker", "missing:app"), "there is no module 'missing'"),
@@ -146,6 +149,23 @@ async def ended(execution_id: str) -> None:
     async with app:
         with pytest.raises(ValueError, match="not a number"):
             await app.execution(execution_id).result("20s")
+
+
+def test_to_retry_what_has_succeeded_says_how_it_runs_again(outlast: Outlast):
+    app = App()
+
+    @app.workflow
+    async def fine() -> None: ...
+
+    async def run() -> None:
+        async with app:
+            await fine.options(id="f-1").start()
+            await app.execution("f-1").result("20s")
+
+    asyncio.run(run())
+    told = outlast.json("retry", "f-1", code=1)["error"]
+    assert told["type"] == "ExecutionRefused"
+    assert "it is succeeded: `outlast fork f-1 --from-step NAME`" in told["message"]
 
 
 @pytest.mark.slow

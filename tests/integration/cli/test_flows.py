@@ -183,3 +183,10 @@ def test_options_of_another_word_are_refused(outlast: Outlast):
     assert outlast("flows", "retry", "nightly-1", "--wait").code == 2
     assert outlast("flows", "cancel", "nightly-1", "--policy", "everything").code == 2
     assert outlast.json("flows", "show", "nightly-1")["counts"] == {"ready": 1, "blocked": 1}, "nothing was done"
+
+
+@pytest.mark.parametrize("what", ["show", "cancel", "retry"])
+def test_to_tell_an_execution_as_a_flow_says_which_command_does(outlast: Outlast, what: str):
+    assert outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "4").code == 0
+    answer = outlast("flows", what, "t-1")
+    assert (answer.code, f"t-1 is an execution, not a flow: `outlast {what} t-1`" in answer.err) == (1, True)
