@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 LOOKS_MAX = 1_000
 FAILURES_TOLD = 10
 FAILURE_MAX_CHARS = 200
+NEAR_S = 1.0
+"""Whoever closes waits so long for the cancels that are under way."""
 PARALLEL = 8
 """So many chunks of a stage are under way at a time."""
 LOOK_DISTANCE_S = 0.02
@@ -97,6 +99,8 @@ class FlowClient:
 
     async def close(self) -> None:
         """What is under way is carried to its end, if that is near; the reconcilers finish the rest."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=NEAR_S)
         for task in (self._looking, *self._background):
             if task is not None:
                 task.cancel()
