@@ -159,11 +159,11 @@ class FlowClient:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     async def result(self, flow_id: str) -> dict[str, Any]:
-        summary = await self._end_of(flow_id)
-        return await self._waiters.patiently(lambda: self._outcome(flow_id, summary))
+        flow, summary = await self._end_of(flow_id)
+        return await self._waiters.patiently(lambda: self._outcome(flow, summary))
 
-    async def _outcome(self, flow_id: str, summary: Summary) -> dict[str, Any]:
-        flow, _ = await self._heads(flow_id)
+    async def _outcome(self, flow: Flow, summary: Summary) -> dict[str, Any]:
+        flow_id = flow.id
         if summary.outcome is Status.CANCELLED:
             raise FlowCancelled(flow_id, flow.reason or "")
         views = await self._members(flow_id)
@@ -204,16 +204,16 @@ class FlowClient:
         except UnknownWorkflow:
             return Any
 
-    async def _end_of(self, flow_id: str) -> Summary:
+    async def _end_of(self, flow_id: str) -> tuple[Flow, Summary]:
         while True:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             # Wait before looking: an end between the two wakes, too.
             waiting = self._waiting.setdefault(flow_id, set())
             waiting.add(future)
             try:
-                _, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
+                flow, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
                 if summary.outcome is not None:
-                    return summary
+                    return flow, summary
                 if self._looking is None:
                     self._looking = asyncio.create_task(self._look_for_ends(), name="outlast flows")
                 with self._waiters.beside((self.namespace, flow_id), future):
