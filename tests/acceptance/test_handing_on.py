@@ -265,3 +265,25 @@ async def test_large_inputs_are_not_remembered(place: Place, reads: list[str], d
         assert (await fh.result("20s"))["m0"] == "x"
     assert reads == ["f/m0"]
     assert debts == ["f/m1"]
+
+
+async def test_what_is_known_of_a_flow_that_was_purged_is_not_taken_for_another_of_its_id(place: Place):
+    app, other = place.app(), place.app()
+    kit, others = workflows(app), workflows(other)
+
+    def pair(of: App, its: Any, number: int, lane: str) -> Any:
+        flow = of.flow("f", id="f")
+        first = flow.add("m0", its.number.options(lane=lane), 0)
+        flow.add("m1", its.number, number).after(first)
+        return flow
+
+    async with app, other.client():
+        old = await pair(app, kit, 1, "nobody-serves-it").start()
+        await old.cancel(wait=True)
+
+        async def purged() -> bool:
+            return await app.purge("0s") == 2
+
+        await until(purged, "it is not purged")
+        new = await pair(other, others, 2, "default").start()
+        assert await new.result("20s") == {"m0": 0, "m1": 2}

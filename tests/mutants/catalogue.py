@@ -796,12 +796,12 @@ _RUNTIME = (
         what="the code goes on with an outcome that is not durable yet",
         file="runtime/attempt.py",
         old="""        try:
-            entry = await self._record(operation, outcome)
+            entry = await self._record(operation, outcome, placed)
 """,
         new="""        self._arrivals.append((operation, outcome, None))
         self.nudge()
         try:
-            entry = await self._record(operation, outcome)
+            entry = await self._record(operation, outcome, placed)
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
     ),
@@ -810,8 +810,8 @@ _RUNTIME = (
         breaks="rule 3",
         what="an event is received while an outcome is delivered that makes the code give the receive up",
         file="runtime/attempt.py",
-        old="        if not self._settling and (self.asked",
-        new="        if (self.asked",
+        old="        quiet = not self._settling and not self.lease.transacts\n",
+        new="        quiet = True\n",
         noticed_by=(f"{WAITING}an_event_is_not_taken_while_another_outcome_is_on_its_way",),
     ),
     Mutant(
@@ -846,8 +846,8 @@ _RUNTIME = (
         breaks="settlement 4",
         what="a worker keeps renewing a lease on what it does not run",
         file="runtime/worker.py",
-        old="lost = unknown & self._unknown if not self._claiming else set[tuple[Name, int]]()",
-        new="lost = set[tuple[Name, int]]()",
+        old="if not self._claiming and now_s - since_s >= ",
+        new="if now_s < since_s and now_s - since_s >= ",
         noticed_by=(f"{ATTEMPT}a_worker_hands_back_what_it_holds_and_does_not_run",),
     ),
     Mutant(

@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 LOOKS_MAX = 1_000
 FAILURES_TOLD = 10
 FAILURE_MAX_CHARS = 200
+NEAR_S = 1.0
+"""Whoever closes waits so long for the cancels that are under way."""
 PARALLEL = 8
 """So many chunks of a stage are under way at a time."""
 LOOK_DISTANCE_S = 0.02
@@ -97,6 +99,8 @@ class FlowClient:
 
     async def close(self) -> None:
         """What is under way is carried to its end, if that is near; the reconcilers finish the rest."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=NEAR_S)
         for task in (self._looking, *self._background):
             if task is not None:
                 task.cancel()
@@ -155,11 +159,11 @@ class FlowClient:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     async def result(self, flow_id: str) -> dict[str, Any]:
-        summary = await self._end_of(flow_id)
-        return await self._waiters.patiently(lambda: self._outcome(flow_id, summary))
+        flow, summary = await self._end_of(flow_id)
+        return await self._waiters.patiently(lambda: self._outcome(flow, summary))
 
-    async def _outcome(self, flow_id: str, summary: Summary) -> dict[str, Any]:
-        flow, _ = await self._heads(flow_id)
+    async def _outcome(self, flow: Flow, summary: Summary) -> dict[str, Any]:
+        flow_id = flow.id
         if summary.outcome is Status.CANCELLED:
             raise FlowCancelled(flow_id, flow.reason or "")
         views = await self._members(flow_id)
@@ -200,16 +204,16 @@ class FlowClient:
         except UnknownWorkflow:
             return Any
 
-    async def _end_of(self, flow_id: str) -> Summary:
+    async def _end_of(self, flow_id: str) -> tuple[Flow, Summary]:
         while True:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             # Wait before looking: an end between the two wakes, too.
             waiting = self._waiting.setdefault(flow_id, set())
             waiting.add(future)
             try:
-                _, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
+                flow, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
                 if summary.outcome is not None:
-                    return summary
+                    return flow, summary
                 if self._looking is None:
                     self._looking = asyncio.create_task(self._look_for_ends(), name="outlast flows")
                 with self._waiters.beside((self.namespace, flow_id), future):
