@@ -44,7 +44,8 @@ POSTED_MAX = 1_000
 """So much is carried at once in this process; what comes on top is left to the reconciler."""
 NOT_YET_S = (0.01, 0.05, 0.2, 0.5)
 """A word to an execution that is not there is told again after these pauses, before it is undeliverable."""
-PAGE = 1_000
+PAGE, PAGES_MAX = 1_000, 20
+"""So many debts are looked through for the start of whom a word is for."""
 LINES_MAX, LEFT_MAX = 10_000, 100
 """So much is remembered of what had to be left for later."""
 WORDS = (facts.EventSent, facts.DeferredResolved, facts.CancelRequested)
@@ -213,7 +214,7 @@ class Outbox:
         """The start of whom the word is for, if its sender owes that, too. It may have been put off, because a server
         was away when it was to be carried."""
         after = None
-        while True:
+        for _ in range(PAGES_MAX):
             page = await self._engine.store.scan(Delivery.KIND, (word.partition,), after=after, limit=PAGE)
             for debt in page:
                 assert isinstance(debt, Delivery)
@@ -223,6 +224,7 @@ class Outbox:
             if len(page) < PAGE:
                 return None
             after = page[-1].key
+        raise StoreUnavailable(f"too much is owed to tell whether {word.target!r} will be started: later")
 
     async def _close_late(self, delivery: Delivery, start: facts.Start) -> None:
         """A parent that ended before its child began has not found it. One that ends from here on will, and if this

@@ -241,6 +241,22 @@ async def test_a_word_to_one_whose_start_is_put_off_waits_for_it(
     assert [debt.id for debt in await world.owed() if debt.source == NEAR] == [], "neither is owed any more"
 
 
+async def test_among_too_many_debts_a_word_to_one_that_is_not_there_is_left_for_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Whether its start is among them cannot be told in bounded time: so it is not called undeliverable."""
+    held = await world.hold(NEAR)
+    for n in range(3):
+        await world.owe(held, FAR, facts.EventSent(change_id=f"w{n}", name="n", value=b"1"))
+    word = await world.owe(held, FAR, facts.EventSent(change_id="last", name="n", value=b"2"))
+    monkeypatch.setattr(outbox, "NOT_YET_S", ())
+    monkeypatch.setattr(outbox, "PAGE", 2)
+    monkeypatch.setattr(outbox, "PAGES_MAX", 1)
+    with pytest.raises(StoreUnavailable, match="too much is owed"):
+        await world.engine.deliver(word)
+    assert len(await world.owed()) == 4
+
+
 async def test_what_is_said_behind_a_word_that_is_left_for_later_does_not_overtake_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
