@@ -16,7 +16,8 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 from msgspec import structs
 
@@ -42,7 +43,7 @@ from outlast.authoring.workflow import (
 from outlast.client.client import Client
 from outlast.client.flow_handle import FlowHandle
 from outlast.client.handle import Handle
-from outlast.client.info import CompletionInfo, Info
+from outlast.client.info import CompletionInfo, Info, to_epoch_ms
 from outlast.client.portal import call_in, portal, refuse_on_loop
 from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
@@ -381,10 +382,21 @@ class App:
         workflow: str | None = None,
         lane: str | None = None,
         tags: dict[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        after: str | None = None,
         limit: int = 100,
     ) -> list[Info]:
-        """Executions, newest first. `reason` is the stored one: `timer`, `event:plan`, `version`, …"""
-        return await self.opened().find(self._query(status, reason, workflow, lane, tags, limit))
+        """Executions, newest first. `reason` is the stored one: `timer`, `event:plan`, `version`, …
+
+        `after=found[-1].cursor` goes on behind the last one of a call, whatever was started or purged meanwhile.
+        """
+        if isinstance(limit, bool) or not isinstance(cast("object", limit), int) or limit < 1:
+            raise InvalidInput(f"limit must be a whole number, at least 1, not {limit!r}")
+        if not isinstance(cast("object", after), str | None):
+            raise InvalidInput(f"after must be the cursor of what find gave, such as found[-1].cursor, not {after!r}")
+        query = self._query(status, reason, workflow, lane, tags, created_from, created_before)
+        return await self.opened().find(structs.replace(query, limit=limit, after=after))
 
     async def count(
         self,
@@ -394,9 +406,12 @@ class App:
         workflow: str | None = None,
         lane: str | None = None,
         tags: dict[str, str] | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
     ) -> int:
         """How many executions there are, by what `find` takes."""
-        return await self.opened().count(self._query(status, reason, workflow, lane, tags, 1))
+        query = self._query(status, reason, workflow, lane, tags, created_from, created_before)
+        return await self.opened().count(query)
 
     def completions(
         self, *, after: str | None = None, namespace: str | None = None, tags: dict[str, str] | None = None
@@ -422,7 +437,14 @@ class App:
         return await self.opened().purge(older_than)
 
     def _query(
-        self, status: Any, reason: str | None, workflow: str | None, lane: str | None, tags: Any, limit: int
+        self,
+        status: Any,
+        reason: str | None,
+        workflow: str | None,
+        lane: str | None,
+        tags: Any,
+        created_from: datetime | None,
+        created_before: datetime | None,
     ) -> Query:
         words = [] if status is None else [status] if isinstance(status, str) else list(status)
         try:
@@ -438,5 +460,6 @@ class App:
             workflow=workflow,
             lane=lane,
             tags=tags or {},
-            limit=limit,
+            created_from=None if created_from is None else to_epoch_ms(created_from, what="created_from"),
+            created_before=None if created_before is None else to_epoch_ms(created_before, what="created_before"),
         )

@@ -5,7 +5,9 @@ Config.load(os.environ, lease_ttl="30s")     # arguments win over OUTLAST_… va
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from difflib import SequenceMatcher
 from typing import Any
 
 import msgspec
@@ -16,6 +18,8 @@ from outlast.errors import InvalidConfig, InvalidInput
 from outlast.model.duration import to_ms
 from outlast.model.names import check_name
 from outlast.tokens import Key, parse_keys
+
+_log = logging.getLogger(__name__)
 
 RECONCILERS = (
     "lease_expiry",
@@ -86,6 +90,7 @@ class Config(Struct, frozen=True, kw_only=True):
             field, parse = _OPTIONS[name]
             fields[field] = _parsed(name, value, parse)
         reconcilers = _reconcilers(env)
+        _tell_of_unknown(env)
         return Config(**fields, reconcilers=reconcilers)
 
 
@@ -183,6 +188,23 @@ def _reconcilers(env: Mapping[str, str]) -> dict[str, ReconcilerOptions]:
         except InvalidInput as error:
             raise InvalidConfig(f"{variable}: {error}") from error
     return {name: ReconcilerOptions(**fields) for name, fields in found.items()}
+
+
+_OF_OTHERS = "OUTLAST_TEST_"
+_told: set[str] = set()
+"""Of these variables it was said already: options are read many times in a process."""
+
+
+def _tell_of_unknown(env: Mapping[str, str]) -> None:
+    """A warning only: whoever else uses the prefix is not kept from working."""
+    known = [f"OUTLAST_{name.upper()}" for name in _OPTIONS]
+    for variable in sorted(env):
+        if not variable.startswith("OUTLAST_") or variable.startswith((_PREFIX, _OF_OTHERS)):
+            continue
+        if variable not in known and variable not in _told:
+            _told.add(variable)
+            nearest = max(known, key=lambda one: SequenceMatcher(None, variable, one).ratio())
+            _log.warning("the variable %s sets nothing; did you mean %s?", variable, nearest)
 
 
 def _interval(value: str) -> int:

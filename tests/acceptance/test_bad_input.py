@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime as dt
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -220,6 +221,18 @@ async def test_bad_handles(opened: Shop):
 async def test_bad_questions(opened: Shop):
     with pytest.raises(InvalidInput, match="known: "):
         await opened.app.find(status="finished")
+    anything: Any = opened.app
+    for limit in (0, -1, "10", True, 1.5):
+        with pytest.raises(InvalidInput, match="limit must be a whole number"):
+            await anything.find(limit=limit)
+    for after in (3, b"1:a", "x", (await opened.app.find())):
+        with pytest.raises(InvalidInput, match="cursor"):
+            await anything.find(after=after)
+    for moment in ("2h", 17, dt.datetime(2026, 11, 15, tzinfo=dt.UTC).replace(tzinfo=None)):
+        with pytest.raises(InvalidInput, match="aware datetime"):
+            await anything.find(created_from=moment)
+        with pytest.raises(InvalidInput, match="aware datetime"):
+            await anything.count(created_before=moment)
     with pytest.raises(InvalidInput):
         await opened.app.purge("soon")
     with pytest.raises(InvalidInput):

@@ -20,6 +20,7 @@ from outlast import (
     ExecutionNotFound,
     ExecutionRefused,
     Handle,
+    Info,
     InvalidInput,
     Retry,
     Status,
@@ -263,6 +264,42 @@ async def test_find_and_count_by_everything(app: App):
         assert await app.count(tags={"customer": "0"}) == 3
         assert await app.count(tags={"customer": "7"}) == 0
         assert (await app.find(workflow="send"))[0].tags == {"customer": "0"}
+
+
+@pytest.mark.on_cluster
+async def test_find_goes_on_behind_a_page_whatever_happens_meanwhile(app: App):
+    echo = echo_on(app)
+    async with app.client():
+        await app.start_many(echo.options(id=f"e{n:04}").bind("x") for n in range(1_150))
+        everything = [info.id for info in await app.find(limit=5_000)]
+        assert sorted(everything) == [f"e{n:04}" for n in range(1_150)], "more than one page of the store"
+        assert [info.id for info in await app.find(limit=1_100)] == everything[:1_100]
+        paged: list[str] = []
+        page = await app.find(limit=400)
+        while page:
+            paged += [info.id for info in page]
+            await echo.start("newer than all that is still to come")
+            page = await app.find(limit=400, after=page[-1].cursor)
+        assert paged == everything
+
+
+@pytest.mark.on_cluster
+async def test_find_and_count_by_the_time_of_creation(place: Place):
+    app = place.app()
+    echo = echo_on(app)
+    async with app.client():
+        infos: list[Info] = []
+        for n in range(3):
+            infos.append(await (await echo.options(id=f"e{n}").start("x")).info())
+            await asyncio.sleep(0.003)
+        first, second, third = (info.created_at for info in infos)
+        assert [info.id for info in await app.find(created_from=second)] == ["e2", "e1"], "its own moment is included"
+        assert [info.id for info in await app.find(created_before=second)] == ["e0"], "and is not, as the end"
+        assert [info.id for info in await app.find(created_from=second, created_before=third)] == ["e1"]
+        assert await app.count(created_from=first, created_before=third) == 2
+        assert await app.count(created_from=second + dt.timedelta(microseconds=1)) == 1
+        paris = second.astimezone(dt.timezone(dt.timedelta(hours=1)))
+        assert await app.count(created_from=paris) == 2
 
 
 @pytest.mark.parametrize("tags", [{"customer": 1}, {1: "customer"}, {"": "x"}, {"a": "\0"}, {"a": "x" * 300}])

@@ -13,6 +13,7 @@ from outlast.errors import InvalidName, StoreUnavailable
 from outlast.machine.changes import Changes, Delete, Insert, Patch
 from outlast.model.execution import execution_key
 from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key, whole_of
+from outlast.observe.metrics import RECONCILER_DEPTH, RECONCILER_DUE, ReconcilerMetrics
 from outlast.reconcilers.driver import Report
 from outlast.runtime import stopping
 from outlast.runtime.engine import Engine
@@ -369,6 +370,31 @@ async def test_one_that_has_ended_counts_as_done(clocked: Place, monkeypatch: py
         members = await engine_of(app).store.load([member_key("default", f"f/m{n}") for n in range(3)])
         ended_first = (await fh.status()).status is Status.CANCELLED
         assert ended_first or all(isinstance(member, Member) and member.acknowledged for member in members)
+
+
+async def test_the_gauge_counts_what_is_owed_also_within_the_grace(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    async with app:
+        await cancelled_by_who_died(clocked, app, monkeypatch)
+        assert app._opened is not None
+        assert app._opened.reconcilers is not None
+        metrics = app._opened.reconcilers.metrics["cancel_backlog"]
+        await cycle(app, "cancel_backlog")
+        assert (metrics.depth, metrics.due) == (1, 0)
+        assert exported(metrics) == {RECONCILER_DEPTH: 1, RECONCILER_DUE: 0}
+        await clocked.pass_time(app, "5s")
+        monkeypatch.setattr(stopping, "_reached", _fails)
+        await cycle(app, "cancel_backlog")
+        assert (metrics.depth, metrics.due) == (1, 1)
+        monkeypatch.undo()
+        await cycle(app, "cancel_backlog")
+        await cycle(app, "cancel_backlog")
+        assert exported(metrics) == {RECONCILER_DEPTH: 0, RECONCILER_DUE: 0}
+
+
+def exported(metrics: ReconcilerMetrics) -> dict[str, float]:
+    wanted = (RECONCILER_DEPTH, RECONCILER_DUE)
+    return {name: value for name, _, value in metrics.samples("cancel_backlog") if name in wanted}
 
 
 async def test_a_failed_look_leaves_the_gauge_as_it_was(clocked: Place, monkeypatch: pytest.MonkeyPatch):

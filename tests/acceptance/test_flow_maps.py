@@ -82,12 +82,16 @@ async def test_the_items_of_an_output_are_mapped_when_it_is_there(app: App, coun
 async def test_no_more_than_max_parallel_are_on_their_way_at_any_time(app: App):
     kit = mapping(app)
     now = most = 0
+    together = asyncio.Event()
 
     @app.step
     async def busy(x: int) -> int:
         nonlocal now, most
         now += 1
         most = max(most, now)
+        if now == 3:
+            together.set()
+        await together.wait()
         await asyncio.sleep(0.01)
         now -= 1
         return x

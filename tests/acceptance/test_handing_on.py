@@ -13,7 +13,11 @@ from outlast import App, FlowCancelled, FlowHandle, Status
 from outlast.machine import facts
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
+from outlast.runtime import handing_on
+from outlast.runtime.ahead import Ahead, Behind, Known
 from outlast.runtime.flows import Flows
+from outlast.runtime.lease import Lease
+from outlast.runtime.parts import Parts
 from outlast.runtime.worker import Worker
 from outlast.store.port import Claimed, ClaimRequest
 from tests.acceptance.conftest import Gate, Place, until
@@ -58,15 +62,16 @@ def chain(app: App, kit: Any, length: int = 5) -> Any:
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, then: Callable[[Execution], Awaitable[None]]) -> None:
-    """Something happens between the look at what follows and the commit."""
-    really = Flows.behind
+    """Something happens between the first look at what follows and the commit."""
+    really, told = handing_on._hand_on, set[str]()
 
-    async def behind(self: Flows, execution: Execution) -> Any:
-        found = await really(self, execution)
-        await then(execution)
-        return found
+    async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Behind) -> bool:
+        if lease.execution.id not in told:
+            told.add(lease.execution.id)
+            await then(lease.execution)
+        return await really(parts, lease, fact, behind)
 
-    monkeypatch.setattr(Flows, "behind", behind)
+    monkeypatch.setattr(handing_on, "_hand_on", hand_on)
 
 
 @pytest.mark.parametrize("concurrency", [1, 10])
@@ -174,3 +179,111 @@ async def test_the_room_that_the_next_member_takes_over_is_given_to_nobody_else(
         assert await fh.result("20s") == {"first": "first", "next": "next"}
         assert [await one.result("20s") for one in (beside, waiting)] == ["beside", "waiting"]
     assert most == 2
+
+
+# ---- what is known ahead ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Behind whom was looked in the store."""
+    looked: list[str] = []
+    really = Flows.behind
+
+    async def behind(self: Flows, execution: Execution) -> Behind | None:
+        looked.append(execution.id)
+        return await really(self, execution)
+
+    monkeypatch.setattr(Flows, "behind", behind)
+    return looked
+
+
+@pytest.fixture
+def knew(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Of whose end it was known ahead what waits for it."""
+    known: dict[str, bool] = {}
+    really = Ahead.take
+
+    async def take(self: Ahead, execution: Execution) -> Known | None:
+        found = await really(self, execution)
+        known[execution.id] = found is not None
+        return found
+
+    monkeypatch.setattr(Ahead, "take", take)
+    return known
+
+
+async def test_who_started_a_flow_need_not_read_what_follows(place: Place, reads: list[str], debts: list[str]):
+    app = place.app()
+    kit = workflows(app)
+    async with app:
+        fh = await chain(app, kit).start()
+        assert await fh.result("20s") == {f"m{n}": 7 for n in range(5)}
+    assert reads == []
+    assert debts == ["f/m4"]
+
+
+async def test_who_did_not_start_it_reads_ahead_while_a_member_is_about_to_begin(place: Place, knew: dict[str, bool]):
+    starter, app = place.app(), place.app()
+    kit = workflows(starter)
+    workflows(app)
+    async with starter.client(), app:
+        fh = await chain(starter, kit).start()
+        assert await fh.result("20s") == {f"m{n}": 7 for n in range(5)}
+    assert knew == {"f/m0": False, **{f"f/m{n}": True for n in range(1, 5)}}
+
+
+async def test_what_has_changed_since_it_was_known_is_read_anew(
+    place: Place, reads: list[str], debts: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app()
+    kit = workflows(app)
+
+    async def held(execution: Execution) -> None:
+        if execution.id == "f/m1":
+            await app.execution("f/m2").hold()
+
+    meanwhile(monkeypatch, held)
+    async with app:
+        fh = await chain(app, kit).start()
+        await member_is(fh, "m1", Status.SUCCEEDED)
+        assert (await app.execution("f/m2").info()).reason == "operator"
+        await app.execution("f/m2").release()
+        assert await fh.result("20s") == {f"m{n}": 7 for n in range(5)}
+    assert reads == ["f/m1"]
+    assert debts == ["f/m4"]
+
+
+async def test_large_inputs_are_not_remembered(place: Place, reads: list[str], debts: list[str]):
+    app = place.app()
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        first = flow.add("m0", kit.text, "x")
+        flow.add("m1", kit.text, "x" * 20_000).after(first)
+        fh = await flow.start()
+        assert (await fh.result("20s"))["m0"] == "x"
+    assert reads == ["f/m0"]
+    assert debts == ["f/m1"]
+
+
+async def test_what_is_known_of_a_flow_that_was_purged_is_not_taken_for_another_of_its_id(place: Place):
+    app, other = place.app(), place.app()
+    kit, others = workflows(app), workflows(other)
+
+    def pair(of: App, its: Any, number: int, lane: str) -> Any:
+        flow = of.flow("f", id="f")
+        first = flow.add("m0", its.number.options(lane=lane), 0)
+        flow.add("m1", its.number, number).after(first)
+        return flow
+
+    async with app, other.client():
+        old = await pair(app, kit, 1, "nobody-serves-it").start()
+        await old.cancel(wait=True)
+
+        async def purged() -> bool:
+            return await app.purge("0s") == 2
+
+        await until(purged, "it is not purged")
+        new = await pair(other, others, 2, "default").start()
+        assert await new.result("20s") == {"m0": 0, "m1": 2}

@@ -21,7 +21,7 @@ from outlast.app import store_for
 from outlast.machine import facts
 from outlast.model.session import Session
 from outlast.runtime.lease import Lease
-from outlast.store.port import Verdict
+from outlast.store.port import ClaimRequest, Verdict
 from outlast.testing import CrashPoints
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
@@ -340,6 +340,31 @@ async def test_closing_that_is_cut_short_leaves_nothing_running(place: Place, ga
     async with app:
         await app.execution("it").result(timeout=20)
         assert (await app.execution("it").info()).crashes == 0, "it was handed back"
+
+
+async def test_what_was_claimed_just_now_is_not_handed_back_however_often_somebody_rings(place: Place):
+    """The store knows of a claim before its worker hears the answer, which may take a busy loop a while."""
+    app = place.app()
+    echo = echo_on(app)
+    async with app:
+        await echo.options(id="it", lane="elsewhere").start("x")
+        opened = app._opened
+        assert opened is not None
+        assert opened.worker is not None
+        request = ClaimRequest(
+            namespace="default",
+            lanes=("elsewhere",),
+            serves=frozenset({("echo", "1")}),
+            worker=opened.worker.name,
+            claim_id="just-now",
+            limit=1,
+            lease_ttl_ms=10_000,
+        )
+        await opened.parts.engine.store.claim(request)
+        for _ in range(5):
+            await opened.worker.renew()
+        await asyncio.gather(*opened.worker._errands)
+        assert (await app.execution("it").info()).status == Status.ACTIVE
 
 
 async def test_a_closing_worker_claims_nothing_more(place: Place, gate: Gate):

@@ -846,8 +846,8 @@ _RUNTIME = (
         breaks="settlement 4",
         what="a worker keeps renewing a lease on what it does not run",
         file="runtime/worker.py",
-        old="lost = unknown & self._unknown if not self._claiming else set[tuple[Name, int]]()",
-        new="lost = set[tuple[Name, int]]()",
+        old="if not self._claiming and now_s - since_s >= ",
+        new="if now_s < since_s and now_s - since_s >= ",
         noticed_by=(f"{ATTEMPT}a_worker_hands_back_what_it_holds_and_does_not_run",),
     ),
     Mutant(

@@ -53,6 +53,23 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
         Config.load({}, lease_tll="1s")
 
 
+def test_an_unknown_variable_is_told_once_with_the_nearest_known_one(caplog):
+    env = {"OUTLAST_LEASE_TLL": "30s", "OUTLAST_NAMSPACE": "blue", "OUTLAST_TOKENKEYS": "a:b", "PATH": "/bin"}
+    assert Config.load(env) == Config.load({}), "it sets nothing"
+    Config.load(env)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the variable OUTLAST_LEASE_TLL sets nothing; did you mean OUTLAST_LEASE_TTL?",
+        "the variable OUTLAST_NAMSPACE sets nothing; did you mean OUTLAST_NAMESPACE?",
+        "the variable OUTLAST_TOKENKEYS sets nothing; did you mean OUTLAST_TOKEN_KEYS?",
+    ]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_nothing_is_said_of_variables_that_are_known_or_those_of_tests(caplog):
+    Config.load({"OUTLAST_LEASE_TTL": "30s", "OUTLAST_TEST_ANYTHING": "1", "OUTLAST_RECONCILER_TIMER_BATCH": "7"})
+    assert not caplog.records
+
+
 def test_every_reconciler_can_be_set_by_variables():
     for name in RECONCILERS:
         prefix = f"OUTLAST_RECONCILER_{name.upper()}"

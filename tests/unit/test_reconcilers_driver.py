@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from outlast.errors import StoreUnavailable
 from outlast.model.record import Record
 from outlast.model.session import Session
+from outlast.observe.metrics import RECONCILER_DEPTH, RECONCILER_DUE, RECONCILER_LAG
 from outlast.reconcilers import Reconcilers, Row
 from outlast.reconcilers import driver as module
 from outlast.runtime.engine import Engine
@@ -20,13 +22,36 @@ class Owing:
 
     def __init__(self) -> None:
         self.due_now: list[Record] = []
+        self.away = False
 
     def owe(self, first: int, count: int) -> None:
         numbers = range(first, first + count)
         self.due_now = [Session(partition=0, worker=f"w{n:04}", expires_at=0, started_at=0) for n in numbers]
 
     async def due(self, kind: DueKind, *, limit: int, filter: Any) -> Due:
+        if self.away:
+            raise StoreUnavailable("away")
         return Due(1_000, [DueItem(0, record) for record in self.due_now[:limit]], len(self.due_now))
+
+
+async def test_no_figure_is_told_that_was_never_seen():
+    store = Owing()
+    row = Row(name="session_expiry", what="", due=DueKind.SESSION, interval_ms=1_000, batch=4, sweep=_sweeps)
+    driver = Reconcilers(cast("Engine", SimpleNamespace(store=store)), (row,))
+    store.away = True
+    store.owe(0, 3)
+    await driver.cycle("session_expiry")
+    told = {name: value for name, _, value in driver.metrics["session_expiry"].samples("session_expiry")}
+    assert told["outlast_reconciler_errors_total"] == 1
+    assert not told.keys() & {RECONCILER_DEPTH, RECONCILER_DUE, RECONCILER_LAG}, "a zero would be a guess"
+    store.away = False
+    await driver.cycle("session_expiry")
+    told = {name: value for name, _, value in driver.metrics["session_expiry"].samples("session_expiry")}
+    assert (told[RECONCILER_DEPTH], told[RECONCILER_DUE], told[RECONCILER_LAG]) == (3, 3, 1.0)
+
+
+async def _sweeps(engine: Engine, limit: int, filter: Any) -> int:
+    return 0
 
 
 async def test_what_somebody_else_repaired_leaves_its_place_to_those_that_fail(monkeypatch: pytest.MonkeyPatch):

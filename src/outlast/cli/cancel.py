@@ -24,4 +24,4 @@ async def cancel(
     Examples:
       outlast cancel order-42 --reason "the customer called"
     """
-    await tell(context, id, lambda handle: handle.cancel(reason=reason))
+    await tell(context, id, lambda handle: handle.cancel(reason=reason), of_flows="cancel")

@@ -88,12 +88,12 @@ ContextArgument: TypeAlias = Annotated[Context, Parameter(parse=False)]
 Id: TypeAlias = Annotated[str, Parameter(help="The execution's id.")]
 
 
-async def execution_of(store: Store, namespace: str, execution_id: str) -> Execution:
+async def execution_of(store: Store, namespace: str, execution_id: str, *, of_flows: str = "show") -> Execution:
     found, flow = await store.load([execution_key(namespace, execution_id), flow_key(namespace, execution_id)])
     if isinstance(found, Execution):
         return found
     if flow is not None:
-        told = f"{execution_id} is a flow, not an execution: `outlast flows show {execution_id}`"
+        told = f"{execution_id} is a flow, not an execution: `outlast flows {of_flows} {execution_id}`"
         raise Failed(told, kind=ExecutionNotFound.__name__)
     raise ExecutionNotFound(namespace, execution_id)
 

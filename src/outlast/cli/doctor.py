@@ -10,11 +10,13 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
+from outlast.app import store_for
 from outlast.cli.context import ContextArgument
 from outlast.cli.waiting import sessions_of
 from outlast.cli.words import duration, plural
+from outlast.errors import StoreUnavailable
 from outlast.model.status import Status
-from outlast.store.port import Check, DueKind, Examinable, Grade, Health, Query, Store
+from outlast.store.port import Check, DueKind, Examinable, Grade, Health, Query, Reachable, Sharded, Store
 
 SKEW_WARNING_MS = 1_000
 SKEW_WRONG_MS = 5_000
@@ -66,8 +68,11 @@ async def doctor(
       outlast doctor --deep --url sqlite:////var/lib/shop/outlast.db
       outlast --json doctor | jq '.checks[] | select(.grade != "ok")'
     """
-    async with context.looking() as store:
-        checks = await examine(store, context.namespace, deep=deep)
+    try:
+        async with context.looking() as store:
+            checks = await examine(store, context.namespace, deep=deep)
+    except StoreUnavailable as error:
+        checks = await _without_it(store_for(context.config().url), error)
     wrong = [check for check in checks if check.grade is Grade.WRONG]
     warnings = [check for check in checks if check.grade is Grade.WARNING]
     if context.out.json:
@@ -89,6 +94,18 @@ async def doctor(
         verdict = Text("all is well", "ok")
     context.out.show(Text(), verdict)
     return 1 if wrong else 0
+
+
+async def _without_it(store: Store, error: StoreUnavailable) -> list[Check]:
+    """A store that cannot be used may still have servers that answer."""
+    if not isinstance(store, Reachable):
+        raise error
+    try:
+        reached = await store.reach()
+    except StoreUnavailable:
+        raise error from None
+    advice = "no server that answers can tell what is in the store without those that do not"
+    return [Check(name="store", found=str(error), grade=Grade.WRONG, advice=advice), *reached]
 
 
 async def examine(store: Store, namespace: str, *, deep: bool) -> list[Check]:
@@ -161,9 +178,15 @@ def due_check(kind: DueKind, depth: int, lag_ms: int, alive: int) -> Check:
 
 async def _executions(store: Store, namespace: str) -> Check:
     open_statuses = [status for status in Status if not status.terminal]
-    counts = {
-        status: await store.count(Query(namespace=namespace, status=frozenset({status}))) for status in open_statuses
-    }
+    try:
+        counts = {
+            status: await store.count(Query(namespace=namespace, status=frozenset({status})))
+            for status in open_statuses
+        }
+    except StoreUnavailable as error:
+        if not isinstance(store, Sharded):
+            raise
+        return Check(name="executions", found=f"cannot be counted: {error}", grade=Grade.WARNING)
     parts = [f"{count:,} {status}" for status, count in counts.items() if count]
     return Check(name="executions", found=f"{', '.join(parts) or 'none open'} in namespace {namespace}")
 

@@ -1,4 +1,4 @@
-"""`outlast flows show ID`: a flow drawn in the terminal, with the state of every member."""
+"""`outlast flows show | cancel | retry ID`: a flow drawn with the state of every member, stopped, or opened again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from outlast.cli.context import ContextArgument
-from outlast.client.flow_info import FlowGraph, FlowInfo, MemberInfo
+from outlast.cli.context import Context, ContextArgument, Failed
+from outlast.cli.words import plural
+from outlast.client.flow_handle import FlowHandle, Policy
+from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
+from outlast.errors import ExecutionNotFound, FlowNotFound, InvalidInput
 from outlast.model.status import Status
 
 MARKS = {
@@ -30,37 +33,146 @@ FOLLOW_S = 1.0
 
 
 async def flows(
-    what: Annotated[Literal["show"], Parameter(help="show: draw a flow.")],
+    what: Annotated[
+        Literal["show", "cancel", "retry"],
+        Parameter(help="show: draw it; cancel: stop it; retry: open again what did not succeed."),
+    ],
     id: Annotated[str, Parameter(help="The flow.")],
     /,
     *,
-    follow: Annotated[bool, Parameter(help="Draw it again every second, until it has ended.")] = False,
+    follow: Annotated[bool, Parameter(help="show: draw it again every second, until it has ended.")] = False,
+    policy: Annotated[
+        Policy | None,
+        Parameter(
+            help="cancel: cancel_all members; cancel_pending: those that run may finish; flow_only: all members go on. "
+            "[default: cancel_all]"
+        ),
+    ] = None,
+    reason: Annotated[str | None, Parameter(help="cancel: why; `outlast flows show` tells it.")] = None,
+    wait: Annotated[bool, Parameter(help="cancel: answer when all members have ended.")] = False,
     context: ContextArgument,
 ) -> None:
-    """Draw a flow: its members from top to bottom, each with its state, and what it waits for.
+    """Draw a flow with the state of every member, cancel it, or retry what did not succeed.
+
+    From the moment that a cancel is accepted no member begins any more; the workers cancel the members in the
+    background. Cancelling twice is the same. To cancel a flow that has ended otherwise is refused (exit 1), and so is
+    to retry one that runs or has succeeded.
 
     Examples:
-      outlast flows show nightly-2026-11-15
       outlast flows show nightly-2026-11-15 --follow
+      outlast flows cancel nightly-2026-11-15 --reason "wrong day" --wait
+      outlast flows cancel nightly-2026-11-15 --policy cancel_pending
+      outlast flows retry nightly-2026-11-15
     """
+    if follow and what != "show":
+        raise InvalidInput("--follow goes with `outlast flows show`")
+    if what != "cancel" and (policy is not None or reason is not None or wait):
+        raise InvalidInput("--policy, --reason and --wait go with `outlast flows cancel`")
     async with context.acting() as app:
         handle = app.flow_handle(id)
-        while True:
-            status, graph = await handle.status(), await handle.graph()
-            last = not follow or status.status is not None
-            if not context.out.json:
-                context.out.show(_headline(status), drawing(graph))
-            elif last:  # programs get one document
-                context.out.document(_document(context.shown_store, status, graph))
-            if last:
-                return
-            await sleep(FOLLOW_S)
+        try:
+            if what == "show":
+                await _show(context, handle, follow=follow)
+            elif what == "cancel":
+                await _cancel(context, handle, policy or "cancel_all", reason or "", wait=wait)
+            else:
+                await _retry(context, handle)
+        except FlowNotFound as missing:
+            try:
+                await app.execution(id).info()
+            except ExecutionNotFound:
+                raise missing from None
+            told = f"{id} is an execution, not a flow: `outlast {what} {id}`"
+            raise Failed(told, kind=FlowNotFound.__name__) from missing
+
+
+async def _show(context: Context, handle: FlowHandle, *, follow: bool) -> None:
+    while True:
+        status, graph = await handle.status(), await handle.graph()
+        last = not follow or status.status is not None
+        if not context.out.json:
+            context.out.show(_headline(status), drawing(graph))
+        elif last:  # programs get one document
+            context.out.document(_document(context.shown_store, status, graph))
+        if last:
+            return
+        await sleep(FOLLOW_S)
+
+
+async def _cancel(context: Context, handle: FlowHandle, policy: Policy, reason: str, *, wait: bool) -> None:
+    done = await handle.cancel(policy, reason, wait=wait)
+    status = await handle.status()
+    if context.out.json:
+        context.out.document(
+            {
+                **_brief(context, status),
+                "already": done.already,
+                "cancelled": done.cancelled,
+                "scheduled": done.scheduled,
+                "reason": status.reason,
+            }
+        )
+        return
+    context.out.show(Text.assemble((status.id, "head"), "  ", _word(status), f"  {_came_of(done, status, policy)}"))
+
+
+def _came_of(done: FlowCancel, status: FlowInfo, policy: Policy) -> str:
+    """What is cancelled, and what will be."""
+    open_now = sum(count for one, count in status.counts.items() if not one.terminal)
+    parts = [f"{plural(done.cancelled, 'member')} cancelled"]
+    if policy == "flow_only":
+        parts = [f"{plural(open_now, 'open member')} left to go on as if nothing had happened"]
+    elif done.scheduled and policy == "cancel_pending":
+        parts.append(f"{done.scheduled:,} still open: what runs may finish, the workers cancel the others")
+    elif done.scheduled:
+        parts.append(f"{done.scheduled:,} scheduled: the workers cancel them")
+    if done.already:
+        parts.append("it was cancelled before" + (f", because: {status.reason}" if status.reason else ""))
+    return "; ".join(parts)
+
+
+async def _retry(context: Context, handle: FlowHandle) -> None:
+    before = await handle.status()
+    await handle.retry()
+    after = await handle.status()
+    kept = before.counts.get(Status.SUCCEEDED, 0)
+    opened = sum(before.counts.values()) - kept
+    if context.out.json:
+        context.out.document(
+            {**_brief(context, after), "status_before": before.status, "reopened": opened, "kept": kept}
+        )
+        return
+    context.out.show(
+        Text.assemble(
+            (after.id, "head"),
+            "  ",
+            _word(before),
+            (" → ", "quiet"),
+            _word(after),
+            f"  {plural(opened, 'member')} opened again, {kept:,} kept as succeeded",
+        )
+    )
+
+
+def _brief(context: Context, status: FlowInfo) -> dict[str, object]:
+    return {
+        "store": context.shown_store,
+        "namespace": context.namespace,
+        "id": status.id,
+        "status": status.status,
+        "cancelling": status.cancelling,
+        "counts": status.counts,
+    }
+
+
+def _word(status: FlowInfo) -> Text:
+    word = str(status.status or ("cancelling" if status.cancelling else "running"))
+    return Text(word, str(status.status or ""))
 
 
 def _headline(status: FlowInfo) -> Text:
-    word = status.status or ("cancelling" if status.cancelling else "running")
     counts = ", ".join(f"{count:,} {name}" for name, count in sorted(status.counts.items()))
-    text = Text.assemble((f"{status.id}", "head"), f"  {word}  {status.members:,} members: {counts}")
+    text = Text.assemble((f"{status.id}", "head"), "  ", _word(status), f"  {status.members:,} members: {counts}")
     if status.reason:
         text.append(f"\ncancelled because: {status.reason}")
     if status.critical_path:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import Annotated
 
-import msgspec
 from cyclopts import Parameter
 from msgspec import structs
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,14 +18,15 @@ from outlast import limits
 from outlast.cli.context import ContextArgument
 from outlast.cli.documents import execution_document
 from outlast.cli.waiting import sessions_of
-from outlast.cli.words import age, relative
-from outlast.client.info import info_of
+from outlast.cli.words import age, plural, relative
+from outlast.client.info import info_of, to_epoch_ms
 from outlast.client.offers import Offers, offers_in
-from outlast.errors import InvalidInput
+from outlast.errors import InvalidDuration, InvalidInput, StoreUnavailable
+from outlast.model.duration import to_ms
 from outlast.model.execution import Execution, parse_route
 from outlast.model.record import settled
 from outlast.model.status import Status
-from outlast.store.port import Query, Store
+from outlast.store.port import Query, Sharded, Store
 
 
 async def ls(
@@ -30,6 +35,10 @@ async def ls(
     workflow: Annotated[str | None, Parameter(help="Only executions of this workflow.")] = None,
     lane: Annotated[str | None, Parameter(help="Only executions in this lane.")] = None,
     tag: Annotated[tuple[str, ...], Parameter(help="Only with this tag, as key=value; all of them must hold.")] = (),
+    since: Annotated[
+        str | None, Parameter(help="Only those started from then on: 2h (ago), 2026-11-15, 2026-11-15T09:30.")
+    ] = None,
+    before: Annotated[str | None, Parameter(help="Only those started before then, written as --since.")] = None,
     limit: Annotated[int, Parameter(help="At most so many. [default: 50]")] = 50,
     context: ContextArgument,
 ) -> None:
@@ -37,17 +46,24 @@ async def ls(
 
     Examples:
       outlast ls
-      outlast ls --status failed,expired --limit 200
+      outlast ls --status failed,expired --limit 5000
+      outlast ls --since 2026-11-14 --before 12h
       outlast ls --status open --workflow checkout --tag customer=anna
       outlast --json ls --status failed | jq -r '.executions[].id'
     """
     if limit < 1:
         raise InvalidInput(f"--limit must be at least 1, not {limit}")
+    for option, text in (("--since", since), ("--before", before)):
+        moment(option, text, 0)  # refused before a store is opened
     query = Query(
         namespace=context.namespace, status=statuses(status), workflow=workflow, lane=lane, tags=tags(tag), limit=limit
     )
-    async with context.looking() as store:
-        found, total, now = await _find(store, query), await store.count(query), await store.now()
+    async with context.looking() as store, _all_or_nothing(store):
+        now = await store.now()
+        query = structs.replace(
+            query, created_from=moment("--since", since, now), created_before=moment("--before", before, now)
+        )
+        found, total = await _find(store, query), await store.count(query)
         served = any(expires_at > now for expires_at in (await sessions_of(store)).values())
         offers = await offers_in(store)
     if context.out.json:
@@ -63,9 +79,24 @@ async def ls(
     if not found:
         context.out.note("no executions" + (" match" if query != Query(namespace=query.namespace, limit=limit) else ""))
         return
-    context.out.show(_table(found, now, served=served, offers=offers))
+    listing = _stacked if context.out.narrow else _table
+    context.out.show(listing(found, now, served=served, offers=offers))
     if total > len(found):
         context.out.note(f"{len(found):,} of {total:,}; --limit shows more")
+
+
+@asynccontextmanager
+async def _all_or_nothing(store: Store) -> AsyncGenerator[None]:
+    """Newest first of all that there is: a list without those of a server that is away would look complete."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        if not isinstance(store, Sharded) or not store.shard(0):
+            raise
+        raise StoreUnavailable(
+            f"{error}; without it no list is complete, so none is shown: `outlast show ID` works for what lives on the "
+            "other servers, and `outlast doctor` tells how they are"
+        ) from error
 
 
 def statuses(words: tuple[str, ...]) -> frozenset[Status]:
@@ -93,12 +124,27 @@ def tags(texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def moment(option: str, text: str | None, now: int) -> int | None:
+    """So long before the store's now, or a date and time: without a zone, that of this machine, as it is shown."""
+    if text is None:
+        return None
+    with suppress(InvalidDuration):
+        return max(0, now - to_ms(text))
+    try:
+        return to_epoch_ms(datetime.fromisoformat(text).astimezone(), what=option)
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidInput(
+            f"{option} {text}: write how long ago (30m, 2h, 7d) or when (2026-11-15, 2026-11-15T09:30, "
+            "2026-11-15T09:30:00Z)"
+        ) from error
+
+
 async def _find(store: Store, query: Query) -> list[Execution]:
     found: list[Execution] = []
     after = None
     while len(found) < query.limit:
         size = min(query.limit - len(found), limits.FIND_MAX)
-        page = await store.find(msgspec.structs.replace(query, limit=size, after=after))
+        page = await store.find(structs.replace(query, limit=size, after=after))
         found += page.executions
         after = page.cursor
         if after is None:
@@ -125,6 +171,22 @@ def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) ->
             age(now - (settled(e.created_at) or now)),
         )
     return table
+
+
+def _stacked(found: list[Execution], now: int, *, served: bool, offers: Offers) -> Group:
+    """The same, each on lines of its own."""
+    lines: list[RenderableType] = []
+    for e in found:
+        workflow = e.workflow if e.version == "1" else f"{e.workflow} v{e.version}"
+        since = age(now - (settled(e.created_at) or now))
+        lines.append(Text(e.id, "head"))
+        told = Text.assemble(
+            (e.status, str(e.status)), f"  {workflow}  {plural(info_of(e).attempts, 'attempt')}  {since}"
+        )
+        lines.append(Padding(told, (0, 0, 0, 2)))
+        if why := _reason(e, now, served=served, offers=offers):
+            lines.append(Padding(Text(why), (0, 0, 0, 2)))
+    return Group(*lines)
 
 
 def _reason(e: Execution, now: int, *, served: bool, offers: Offers) -> str:

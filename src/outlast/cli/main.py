@@ -69,7 +69,9 @@ def main(tokens: Sequence[str] | None = None) -> None:
     try:
         code = app.meta(words, result_action="return_value", exit_on_error=False, print_error=for_people)
     except CycloptsError as error:
-        if not for_people:
+        if for_people:
+            out.note(f"`{' '.join(('outlast', *(error.command_chain or ())))} --help` shows how it is written")
+        else:
             out.for_programs().fail(None, InvalidInput.__name__, str(error))
         code = USAGE
     except KeyboardInterrupt:

@@ -15,6 +15,8 @@ from rich.theme import Theme
 
 WIDTH = 100
 """Where there is no terminal to ask."""
+NARROW = 80
+"""On fewer columns what is a line of a table elsewhere is several lines: words are not broken."""
 
 THEME = Theme(
     {
@@ -52,6 +54,10 @@ class Output:
         if isinstance(file, io.TextIOWrapper):
             file.reconfigure(errors="backslashreplace")  # as stderr: a locale without ● is no reason to fail
         return cls(_console(stderr=False), _console(stderr=True))
+
+    @property
+    def narrow(self) -> bool:
+        return self.stdout.width < NARROW
 
     def for_programs(self) -> Output:
         return Output(self.stdout, self.stderr, json=True)

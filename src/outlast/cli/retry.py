@@ -6,8 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from outlast.cli.context import ContextArgument, Id
+from outlast.cli.context import ContextArgument, Failed, Id
 from outlast.cli.telling import tell
+from outlast.errors import ExecutionRefused
+from outlast.machine.changes import Code
 
 
 async def retry(
@@ -28,4 +30,10 @@ async def retry(
       outlast retry order-42 --from-step charge
       outlast --json ls --status failed | jq -r '.executions[].id' | xargs -n1 outlast retry
     """
-    await tell(context, id, lambda handle: handle.retry(from_step=from_step))
+    try:
+        await tell(context, id, lambda handle: handle.retry(from_step=from_step), of_flows="retry")
+    except ExecutionRefused as refused:
+        if refused.code != Code.TERMINAL:
+            raise
+        told = f"{refused}: `outlast fork {id} --from-step NAME` runs it again from a step, as a new execution"
+        raise Failed(told, kind=type(refused).__name__) from refused

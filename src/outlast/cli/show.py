@@ -21,7 +21,7 @@ from outlast.cli.documents import (
     failure_document,
     journal_document,
 )
-from outlast.cli.timeline import label, timeline
+from outlast.cli.timeline import Line, label, timeline
 from outlast.cli.waiting import Situation, situation_of, why
 from outlast.cli.words import duration, failure, failure_line, local, moment, plain, shown
 from outlast.client.info import Info, ProgressInfo, info_of
@@ -92,7 +92,7 @@ async def show(
             }
         )
         return
-    context.out.show(page(found, all=all))
+    context.out.show(page(found, all=all, narrow=context.out.narrow))
 
 
 async def gather(store: Store, namespace: str, execution_id: str) -> Everything:
@@ -132,7 +132,7 @@ async def _all(store: Store, kind: type[R], prefix: tuple[str | int, ...]) -> li
 # ---- for people ---------------------------------------------------------------------------------------------------
 
 
-def page(found: Everything, *, all: bool) -> RenderableType:
+def page(found: Everything, *, all: bool, narrow: bool) -> RenderableType:
     e, now, reason = found.execution, found.situation.now, found.situation.offers.reason(found.execution)
     parts: list[RenderableType] = [
         Text.assemble(
@@ -146,7 +146,7 @@ def page(found: Everything, *, all: bool) -> RenderableType:
         Padding(_facts(found, now), (0, 0, 1, 2)),
     ]
     if found.attempts:
-        parts += [Text("Attempts", style="head"), Padding(_attempts(found.attempts, now), (0, 0, 1, 2))]
+        parts += [Text("Attempts", style="head"), Padding(_attempts(found.attempts, now, narrow=narrow), (0, 0, 1, 2))]
     lines = timeline(e, found.attempts, found.journal, found.events, now)
     hidden = 0 if all else max(0, len(lines) - SHOWN_MAX)
     if hidden:
@@ -155,18 +155,37 @@ def page(found: Everything, *, all: bool) -> RenderableType:
         )
     else:
         parts.append(Text("Timeline", style="head"))
+    parts.append(Padding(_stacked(lines[hidden:]) if narrow else _table(lines[hidden:]), (0, 0, 0, 2)))
+    parts += _outcome(found, all=all)
+    return Group(*parts)
+
+
+def _table(lines: list[Line]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right", style="quiet")
     table.add_column(overflow="fold")
     table.add_column(no_wrap=True)
     table.add_column()
-    for line in lines[hidden:]:
+    for line in lines:
         # The cell is cut, not its column: that would take its whole width from the columns before it.
         detail = Text(line.detail, no_wrap=True, overflow="ellipsis")
         table.add_row(line.time, line.after, line.what, Text(line.outcome, style=line.style), detail)
-    parts.append(Padding(table, (0, 0, 0, 2)))
-    parts += _outcome(found, all=all)
+    return table
+
+
+def _stacked(lines: list[Line]) -> Group:
+    """When, how and what under each other."""
+    parts: list[RenderableType] = []
+    for line in lines:
+        parts.append(
+            Text.assemble(
+                line.time, (f"  {line.after}", "quiet"), "  " if line.outcome else "", (line.outcome, line.style)
+            )
+        )
+        parts.append(Padding(Text(line.what), (0, 0, 0, 2)))
+        if line.detail:
+            parts.append(Padding(Text(line.detail, no_wrap=True, overflow="ellipsis"), (0, 0, 0, 2)))
     return Group(*parts)
 
 
@@ -216,25 +235,29 @@ def _counted(e: Execution) -> str:
     return ", ".join(parts)
 
 
-def _attempts(attempts: list[Attempt], now: int) -> Table:
+def _attempts(attempts: list[Attempt], now: int, *, narrow: bool) -> RenderableType:
+    several = len({attempt.generation for attempt in attempts}) > 1
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True, justify="right", style="quiet")
     table.add_column(overflow="fold")
-    several = len({attempt.generation for attempt in attempts}) > 1
+    stacked: list[RenderableType] = []
     for attempt in attempts:
         started, ended = settled(attempt.started_at) or 0, settled(attempt.ended_at)
         outcome = attempt.outcome or "under way"
-        table.add_row(
-            label(attempt, several=several),
-            moment(started, now=now),
-            Text(outcome, style=outcome if attempt.outcome else "active"),
-            duration(max(0, (now if ended is None else ended) - started)),
-            Text.assemble(f"on {attempt.worker}", (f"  {failure_line(attempt.failure)}", "failed")),
-        )
-    return table
+        number, when = label(attempt, several=several), moment(started, now=now)
+        how = Text(outcome, style=outcome if attempt.outcome else "active")
+        took = duration(max(0, (now if ended is None else ended) - started))
+        where, failed = f"on {attempt.worker}", failure_line(attempt.failure)
+        if narrow:
+            stacked.append(Text.assemble(f"{number}  {when}  ", how, (f"  {took}", "quiet")))
+            stacked.append(Padding(Text(where), (0, 0, 0, 2)))
+            stacked += [Padding(Text(failed, "failed"), (0, 0, 0, 2))] if failed else []
+        else:
+            table.add_row(number, when, how, took, Text.assemble(where, (f"  {failed}", "failed")))
+    return Group(*stacked) if narrow else table
 
 
 def _outcome(found: Everything, *, all: bool) -> list[RenderableType]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from outlast.cli.context import Context, execution_of
 from outlast.cli.waiting import situation_of, why
 from outlast.client.handle import Handle
-from outlast.errors import InvalidInput
+from outlast.errors import ExecutionNotFound, InvalidInput
 
 
 def given_value(text: str) -> Any:
@@ -22,10 +22,18 @@ def given_value(text: str) -> Any:
         raise InvalidInput(f"the value must be JSON, such as 42, true or '\"text\"', not {text!r}: {error}") from error
 
 
-async def tell(context: Context, execution_id: str, say: Callable[[Handle[Any]], Awaitable[None]]) -> None:
+async def tell(
+    context: Context, execution_id: str, say: Callable[[Handle[Any]], Awaitable[None]], *, of_flows: str = "show"
+) -> None:
+    """`of_flows` is what to do instead with a flow, should the id be one's."""
     async with context.acting() as app:
         handle = app.execution(execution_id)
-        before = (await handle.info()).status
+        try:
+            before = (await handle.info()).status
+        except ExecutionNotFound:
+            async with context.looking() as store:
+                await execution_of(store, context.namespace, execution_id, of_flows=of_flows)
+            raise
         await say(handle)
     async with context.looking() as store:
         e = await execution_of(store, context.namespace, execution_id)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from outlast.cli.words import duration, moment, plural, relative
 from outlast.client.offers import Offers, offers_in
+from outlast.errors import StoreUnavailable
 from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, parse_route
 from outlast.model.lane import Lane, lane_key
@@ -13,7 +17,9 @@ from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.session import Session
 from outlast.model.status import Reason, Status
-from outlast.store.port import Store
+from outlast.store.port import Sharded, Store
+
+T = TypeVar("T")
 
 OVERDUE_MS = 5_000
 """A wake-up so late means that nobody looks."""
@@ -43,20 +49,44 @@ class Situation:
 
 
 async def sessions_of(store: Store) -> dict[str, int]:
-    """Every worker that the store knows, and until when it counts as alive."""
+    """Every worker that the store knows, and until when it counts as alive. Of a store on several servers, as those
+    that answer know: a worker has a session in every partition that it reaches."""
     found: dict[str, int] = {}
-    for partition in range(store.partitions):
-        for session in await store.scan(Session.KIND, (partition,), limit=10_000):
-            if isinstance(session, Session):
-                found[session.worker] = max(found.get(session.worker, 0), settled(session.expires_at) or 0)
+    reads = [store.scan(Session.KIND, (partition,), limit=10_000) for partition in range(store.partitions)]
+    if isinstance(store, Sharded):
+        pages = await _answered(reads)
+    else:
+        pages = [await read for read in reads]
+    for session in (record for page in pages for record in page):
+        if isinstance(session, Session):
+            found[session.worker] = max(found.get(session.worker, 0), settled(session.expires_at) or 0)
     return found
+
+
+async def _answered(reads: Sequence[Awaitable[T]]) -> list[T]:
+    """Without those that servers which are away would have answered, as long as one answers."""
+    told = await asyncio.gather(*reads, return_exceptions=True)
+    for problem in told:
+        if isinstance(problem, BaseException) and not isinstance(problem, StoreUnavailable):
+            raise problem
+    answers = [one for one in told if not isinstance(one, BaseException)]
+    problems = [one for one in told if isinstance(one, BaseException)]
+    if problems and not answers:
+        raise problems[0]
+    return answers
 
 
 async def situation_of(store: Store, e: Execution) -> Situation:
     home = partition_of(e.namespace, e.id, store.partitions)
     [lane] = await store.load([lane_key(home, e.namespace, e.lane)])
     paused = isinstance(lane, Lane) and lane.paused
-    return Situation(await store.now(), await sessions_of(store), paused, await offers_in(store))
+    try:
+        offers = await offers_in(store)
+    except StoreUnavailable:
+        if not isinstance(store, Sharded):
+            raise
+        offers = Offers({})  # what the workers offer is on a server that is away
+    return Situation(await store.now(), await sessions_of(store), paused, offers)
 
 
 def why(e: Execution, s: Situation) -> str:

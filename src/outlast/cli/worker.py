@@ -54,6 +54,8 @@ def worker(
         raise InvalidInput(f"--processes must be between 1 and {PROCESSES_MAX}, not {processes}")
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     chosen_lanes, words = _split(lanes), _split(capabilities)
+    if lanes and not chosen_lanes:
+        raise InvalidInput("--lanes names no lane: write --lanes default,mail, or leave it out")
     # Also when others do the work: what is wrong with the app or the options is said once, here.
     settings: dict[str, Any] = {
         "lanes": chosen_lanes or None,

@@ -314,8 +314,15 @@ class Client:
         ]
 
     async def find(self, query: Query) -> list[Info]:
-        page = await self.waiters.patiently(lambda: self._engine.store.find(query))
-        return await self._infos(page.executions)
+        """As many as were asked for, page by page."""
+        found, after = list[Execution](), query.after
+        while True:
+            some = structs.replace(query, after=after, limit=min(query.limit - len(found), limits.FIND_MAX))
+            page = await self.waiters.patiently(partial(self._engine.store.find, some))
+            found += page.executions
+            after = page.cursor
+            if after is None or len(found) >= query.limit:
+                return await self._infos(found)
 
     async def _infos(self, executions: Sequence[Execution]) -> list[Info]:
         """With the reasons that are not stored: why no live worker can take what is ready."""

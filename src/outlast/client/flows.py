@@ -12,7 +12,7 @@ from outlast.authoring.graph import in_order
 from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.client.info import moment, moment_or_none
-from outlast.client.waiters import Waiters
+from outlast.client.waiters import DISTANCE, POLL_S, Waiters
 from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import (
@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 LOOKS_MAX = 1_000
 FAILURES_TOLD = 10
 FAILURE_MAX_CHARS = 200
+NEAR_S = 1.0
+"""Whoever closes waits so long for the cancels that are under way."""
 PARALLEL = 8
 """So many chunks of a stage are under way at a time."""
 LOOK_DISTANCE_S = 0.02
@@ -86,6 +88,7 @@ class FlowClient:
         self._owner = owner
         self._registry = registry
         self._started = started
+        self._sharded = engine.store if isinstance(engine.store, Sharded) else None
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
@@ -96,6 +99,8 @@ class FlowClient:
 
     async def close(self) -> None:
         """What is under way is carried to its end, if that is near; the reconcilers finish the rest."""
+        if self._background:
+            await asyncio.wait(self._background, timeout=NEAR_S)
         for task in (self._looking, *self._background):
             if task is not None:
                 task.cancel()
@@ -107,9 +112,12 @@ class FlowClient:
         """Accepted as a whole once this returns: in one change, or staged in several and opened by the last."""
         partition, parts = self._partition(new.id), chunks(members)
         if len(parts) == 1:
-            verdict = await self._engine.commit(accepted(partition, new, members))
+            whole = accepted(partition, new, members)
+            verdict, committed_at = await self._engine.commit_timed(whole)
             if not verdict.applied:
                 await self._refused_start(new, partition, parts)
+            elif not verdict.again:
+                self._engine.flows.ahead.remember(whole, committed_at)
         else:
             await self._stage(new, partition, parts)
         self._started()
@@ -151,11 +159,11 @@ class FlowClient:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     async def result(self, flow_id: str) -> dict[str, Any]:
-        summary = await self._end_of(flow_id)
-        return await self._waiters.patiently(lambda: self._outcome(flow_id, summary))
+        flow, summary = await self._end_of(flow_id)
+        return await self._waiters.patiently(lambda: self._outcome(flow, summary))
 
-    async def _outcome(self, flow_id: str, summary: Summary) -> dict[str, Any]:
-        flow, _ = await self._heads(flow_id)
+    async def _outcome(self, flow: Flow, summary: Summary) -> dict[str, Any]:
+        flow_id = flow.id
         if summary.outcome is Status.CANCELLED:
             raise FlowCancelled(flow_id, flow.reason or "")
         views = await self._members(flow_id)
@@ -196,16 +204,16 @@ class FlowClient:
         except UnknownWorkflow:
             return Any
 
-    async def _end_of(self, flow_id: str) -> Summary:
+    async def _end_of(self, flow_id: str) -> tuple[Flow, Summary]:
         while True:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             # Wait before looking: an end between the two wakes, too.
             waiting = self._waiting.setdefault(flow_id, set())
             waiting.add(future)
             try:
-                _, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
+                flow, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
                 if summary.outcome is not None:
-                    return summary
+                    return flow, summary
                 if self._looking is None:
                     self._looking = asyncio.create_task(self._look_for_ends(), name="outlast flows")
                 with self._waiters.beside((self.namespace, flow_id), future):
@@ -224,29 +232,36 @@ class FlowClient:
 
     async def _look_for_ends(self) -> None:
         """Ends of other processes: one look for all that are waited for, when somebody rings, and as the net."""
+        timing = self._engine.timing
         while True:
-            rings = self._waiters.rings
+            rings, began_s = self._waiters.rings, timing.time_s()
             apart: dict[str, list[str]] = {}
             for name in self._waiting:
                 apart.setdefault(self._shard(name), []).append(name)
             # Server by server: one that is away keeps nobody from hearing of the ends on the others.
-            for error in await asyncio.gather(*map(self._look, apart.values()), return_exceptions=True):
+            looks = await asyncio.gather(*map(self._look, apart.values()), return_exceptions=True)
+            for error in looks:
                 if isinstance(error, Exception):
                     _log.warning("looking for the ends of flows failed, and is tried again: %s", error)
+            # Most rings are this process's own, whose ends are known: such looks must not become its main work.
+            idle_s = 0 if True in looks else min((timing.time_s() - began_s) * DISTANCE, POLL_S)
             await self._waiters.rung(rings)
-            await self._engine.timing.beat(LOOK_DISTANCE_S)
+            await timing.beat(max(LOOK_DISTANCE_S, idle_s))
 
     def _shard(self, flow_id: str) -> str:
-        store = self._engine.store
-        return store.shard(self._partition(flow_id)) if isinstance(store, Sharded) else ""
+        return "" if self._sharded is None else self._sharded.shard(self._partition(flow_id))
 
-    async def _look(self, names: list[str]) -> None:
+    async def _look(self, names: list[str]) -> bool:
+        """Whether one of them has ended."""
+        found_any = False
         for begin in range(0, len(names), limits.LOAD_MAX_KEYS):
             some = names[begin : begin + limits.LOAD_MAX_KEYS]
             found = await self._engine.store.load([summary_key(self.namespace, name) for name in some])
             for name, record in zip(some, found, strict=True):
                 if not isinstance(record, Summary) or record.outcome is not None:
+                    found_any = True
                     self._ended(self.namespace, name)
+        return found_any
 
     # ---- looking --------------------------------------------------------------------------------------------------
 

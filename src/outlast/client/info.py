@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec import Struct
 
+from outlast.errors import InvalidInput
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution, parse_route
 from outlast.model.record import settled
 from outlast.model.status import Status
+from outlast.store.port import cursor_of
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class ProgressInfo(Struct, frozen=True, kw_only=True):
@@ -47,6 +51,11 @@ class Info(Struct, frozen=True, kw_only=True):
     finished_at: datetime | None
     progress: ProgressInfo | None = None
     """As last said by `outlast.progress`; in `handle.info()`, not in `app.find()`."""
+
+    @property
+    def cursor(self) -> str:
+        """`app.find(after=info.cursor)` goes on behind it."""
+        return cursor_of(to_epoch_ms(self.created_at, what="created_at"), self.id)
 
 
 class FrameInfo(Struct, frozen=True, kw_only=True):
@@ -107,6 +116,14 @@ class CompletionInfo(Struct, frozen=True, kw_only=True):
 def moment(ms: object) -> datetime:
     assert isinstance(ms, int)
     return datetime.fromtimestamp(ms / 1_000, UTC)
+
+
+def to_epoch_ms(given: object, *, what: str) -> int:
+    """The first whole millisecond that is not before an aware datetime."""
+    if not isinstance(given, datetime) or given.utcoffset() is None:
+        raise InvalidInput(f"{what} must be an aware datetime (with a time zone), not {given!r}")
+    whole, rest = divmod(given - _EPOCH, timedelta(milliseconds=1))
+    return max(0, whole + bool(rest))
 
 
 def moment_or_none(ms: object) -> datetime | None:

@@ -7,8 +7,9 @@ declarations instead of knowing the nouns one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from msgspec import Struct
@@ -48,7 +49,14 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> Key:
-        return Key(self.KIND, tuple(getattr(self, name) for name in self.KEY))
+        return Key(self.KIND, self._key_values(self))
+
+    _key_values: ClassVar[Callable[[Record], tuple[str | int, ...]]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        assert len(cls.KEY) > 1, "of one name, `attrgetter` gives no tuple"
+        cls._key_values = attrgetter(*cls.KEY)
 
     @classmethod
     def decode(cls, values: dict[str, Any]) -> Record:

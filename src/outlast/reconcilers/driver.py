@@ -127,7 +127,9 @@ class Reconcilers:
         due = await self._look(row, limit)
         if row.due is not None and len(due.items) < limit:
             self._forget(row, {item.record.key for item in due.items})
-        metrics.depth = due.depth
+        metrics.due = due.depth
+        metrics.depth = due.depth if due.owed is None else due.owed
+        metrics.sampled = True
         metrics.lag_s = max((due.now - due.items[0].due_at) / 1_000, 0.0) if due.items else 0.0
         if row.sweep is not None:
             swept = await row.sweep(self._engine, row.batch, row.filter) if due.items else 0

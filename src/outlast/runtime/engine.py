@@ -90,6 +90,7 @@ class Engine:
         """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
 
     async def close(self) -> None:
+        self.flows.ahead.close()
         await self.outbox.close()
         await self.group.close()
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
@@ -58,18 +58,14 @@ from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
 from outlast.model.status import Status
+from outlast.runtime.ahead import Ahead, Behind, Seen, are_few, are_simple, wanted_of
 from outlast.runtime.settling import settling
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
 
-Seen: TypeAlias = dict[Key, Record | None]
-"""What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
-
 PAGE = 500
 """So many edges are answered at a time."""
-TOGETHER_MAX = 8
-"""So few that wait for nothing else are advanced in the commit that strikes off the debt."""
 EDGES = 1_000
 """So many answers are counted at a time."""
 SIBLINGS_TOGETHER = 16
@@ -83,6 +79,7 @@ class Flows:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.values: Values | None = None
+        self.ahead = Ahead(self.behind)
         self.on_end: Callable[[str, str], None] | None = None
         """Told the namespace and id of every flow that ended by a commit of this process."""
         self._counting: dict[Key, asyncio.Task[Advanced | None]] = {}
@@ -100,7 +97,7 @@ class Flows:
         if not isinstance(flow, Flow):
             return False  # purged
         open_ = flow.state is FlowState.OPEN
-        if open_ and _are_few(first) and await self._all_at_once(partition, end, first, delivery, seen):
+        if open_ and are_few(first) and await self._all_at_once(partition, end, first, delivery, seen):
             if not first:
                 await self.tally(end.namespace, end.flow)
             return True
@@ -120,30 +117,27 @@ class Flows:
         namespace = end.namespace
         role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
         keys = [flow_key(namespace, end.flow), payload_key(namespace, end.id, end.generation, role)]
-        for one in page if _are_few(page) else ():
+        for one in page if are_few(page) else ():
             keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
             keys.append(payload_key(namespace, one.downstream, 1, Role.TEMPLATE))
         return dict(zip(keys, await self._engine.store.load(keys), strict=True))
 
-    async def behind(self, execution: Execution) -> tuple[Flow, list[MemberView], Seen] | None:
+    async def behind(self, execution: Execution) -> Behind | None:
         """What waits for the end of a member: its flow and the members behind it, if these are few and wait for nothing
         else. None if nothing does, or it is not that simple."""
         namespace, flow_id = execution.namespace, execution.flow
         assert flow_id is not None
         end = Ended(namespace, execution.id, Status.SUCCEEDED, execution.generation)
         page = await self._downstreams(end, None)
-        if not page or not _are_few(page):
+        if not page or not are_few(page):
             return None
-        keys = [flow_key(namespace, flow_id)]
-        for one in page:
-            keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
-            keys += (payload_key(namespace, one.downstream, 1, role) for role in (Role.TEMPLATE, Role.INPUT))
+        keys = wanted_of(namespace, flow_id, page)
         seen: Seen = dict(zip(keys, await self._engine.store.load(keys), strict=True))
         flow = seen[keys[0]]
         if not isinstance(flow, Flow) or flow.state is not FlowState.OPEN:
             return None
         views = await self.views(self._partition(namespace, flow_id), namespace, [one.downstream for one in page], seen)
-        return (flow, views, seen) if _are_simple(views, page) else None
+        return Behind(flow, views, seen) if are_simple(views, page) else None
 
     async def _downstreams(self, end: Ended, after: Key | None) -> list[Dependency]:
         found = await self._engine.store.scan(Dependency.KIND, (end.namespace, end.id), after=after, limit=PAGE)
@@ -162,7 +156,7 @@ class Flows:
         """The usual case of few downstreams that wait for nothing else: their answers, what these mean, and the debt
         that is struck off, in one commit. False if that can't be, or somebody else was faster."""
         views = await self.views(partition, end.namespace, [one.downstream for one in page], seen)
-        if not _are_simple(views, page):
+        if not are_simple(views, page):
             return False
         parts: list[Changes] = []
         for view in views:
@@ -420,14 +414,3 @@ class Flows:
 
     def _partition(self, namespace: str, execution_id: str) -> int:
         return partition_of(namespace, execution_id, self._engine.store.partitions)
-
-
-def _are_simple(views: list[MemberView], page: list[Dependency]) -> bool:
-    """All of them are there, and each waits for this one end."""
-    return len(views) == len(page) and all(view.member.upstreams == 1 and waits(view) for view in views)
-
-
-def _are_few(page: list[Dependency]) -> bool:
-    """Few enough for one commit, and each waits for nothing else. Of one that waits for thousands, nothing is read with
-    each of their ends."""
-    return len(page) <= TOGETHER_MAX and all(one.alone for one in page)

@@ -2,7 +2,8 @@
 
 Otherwise an end owes its answers (`flows.py`), which is two commits more until the next member runs: one that answers,
 and the claim. Here all three are one, if few wait for this end and for nothing else, and whoever ran the member has
-room. It is tried once. If anything changed meanwhile, nothing of it is written, and the end goes its ordinary way.
+room. If anything changed since it was looked at, nothing of it is written: what was known ahead (`ahead.py`) is read
+anew, and after that the end goes its ordinary way.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from outlast.machine.parts import payload
 from outlast.model.flow import Flow
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
-from outlast.runtime.flows import Seen
+from outlast.runtime.ahead import Behind, Seen
 
 if TYPE_CHECKING:
     from outlast.runtime.lease import Lease
@@ -39,20 +40,28 @@ async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
     e, flows = lease.execution, parts.engine.flows
     if not parts.engine.carries:
         return False
+    known = await flows.ahead.take(e)
+    if known is not None:
+        if known.behind is None:
+            return False
+        if await _hand_on(parts, lease, fact, known.behind):
+            return True
     try:
         behind = await flows.behind(e)
     except OutlastError:
         return False  # the end itself waits for the store, as ever
-    if behind is None:
-        return False
-    gate, views, seen = behind
+    return behind is not None and await _hand_on(parts, lease, fact, behind)
+
+
+async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Behind) -> bool:
+    e, gate, seen = lease.execution, behind.flow, behind.seen
     end = Ended(e.namespace, e.id, Status.SUCCEEDED, e.generation)
     output = payload(e, fact, Role.OUTPUT, fact.output).record
     seen[output.key] = output
     nexts: list[Next] = []
     applied = False
     try:
-        for view in views:
+        for view in behind.views:
             try:
                 found = await _next(parts, gate, view, end, seen, in_place=not nexts)
             except OutlastError:
@@ -60,6 +69,9 @@ async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
             if found is None:
                 return False
             nexts.append(found)
+        for one in nexts:
+            if one.input is not None:
+                parts.engine.flows.ahead.look(one.view.execution)
         advanced = [(one.view.execution.id, one.changes) for one in nexts]
         applied = await lease.tell_once(fact, lambda answer: handed_on(answer, end, gate, advanced))
     finally:

@@ -38,6 +38,9 @@ ANSWER_DISTANCE_S = 0.05
 
 PASSED_OVER_S = 0.005
 """Half of the first pause before a worker looks again at what it was not given; each one is twice as long."""
+UNKNOWN_FOR = 0.25
+"""For such a part of its lease a claim may be known to the store and not yet to its worker, whose loop may be busy.
+It is less than the distance of two renewals that nobody rang for."""
 CUT_SHORT_S = 0.5
 """So long a drain that was cut short takes for handing back."""
 
@@ -84,7 +87,7 @@ class Worker:
         """The last look took all that was ready."""
         self._passed_over = 0
         """So many looks in a row took nothing of what there was."""
-        self._unknown: set[tuple[Name, int]] = set()
+        self._unknown: dict[tuple[Name, int], float] = {}
         self._renewed_at = parts.engine.timing.time_s()
         self._unreached: dict[int, float] = {}
         """Partitions that could not be asked at the last renewal, and when the last good one was asked for."""
@@ -508,17 +511,18 @@ class Worker:
         return frozenset(p for p, since in self._unreached.items() if asked_at - since > ttl_s)
 
     def _notice_unknown(self, renewed: Renewed) -> None:
-        """What the store says is ours and we do not run, twice in a row: a claim that was never begun."""
-        unknown = {
-            ((one.namespace, one.id), one.epoch)
-            for one in renewed.held
-            if (one.namespace, one.id) not in self._attempts
-        }
-        lost = unknown & self._unknown if not self._claiming else set[tuple[Name, int]]()
-        self._unknown = unknown
-        for (namespace, execution_id), epoch in lost:
-            _log.warning("execution %s is held and does not run here: handed back", execution_id)
-            self.errand(self._hand_back(namespace, execution_id, epoch))
+        """What the store says is ours and we do not run, and that not only because its claim has just been answered:
+        a claim that was never begun."""
+        now_s = self._parts.engine.timing.time_s()
+        before, self._unknown = self._unknown, {}
+        for one in renewed.held:
+            name = (one.namespace, one.id)
+            if name in self._attempts:
+                continue
+            since_s = self._unknown[name, one.epoch] = before.get((name, one.epoch), now_s)
+            if not self._claiming and now_s - since_s >= self._options.lease_ttl_ms / 1_000 * UNKNOWN_FOR:
+                _log.warning("execution %s is held and does not run here: handed back", one.id)
+                self.errand(self._hand_back(one.namespace, one.id, one.epoch))
 
     async def _hand_back(self, namespace: str, execution_id: str, epoch: int) -> None:
         engine = self._parts.engine

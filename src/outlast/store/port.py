@@ -170,6 +170,8 @@ class Filter(Struct, frozen=True, kw_only=True):
 
 
 EVERYTHING = Filter()
+OWED = frozenset({DueKind.CANCEL})
+"""What is owed from the moment that it is written, though a reconciler leaves it to its writer for a while."""
 _OF_FLOWS = frozenset({DueKind.FLOW, DueKind.CANCEL, DueKind.SUMMARY, DueKind.DEPENDENCY})
 
 
@@ -191,12 +193,15 @@ class Due(Struct, frozen=True):
 
     `next_at` is when the next one will be due, as far as the store can tell at no cost: who looks in time repairs in
     time. None is always a right answer: then it is found at the next look.
+
+    `owed` counts beside what is due what will be: of cancels (`OWED`) only, where the store is asked for it.
     """
 
     now: int
     items: list[DueItem]
     depth: int
     next_at: int | None = None
+    owed: int | None = None
 
 
 # ---- find ---------------------------------------------------------------------------------------------------------
@@ -219,8 +224,15 @@ class Query(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True):
+    """`cursor` is that of the last execution, as `cursor_of` writes it; None if there are no more."""
+
     executions: list[Execution]
     cursor: str | None
+
+
+def cursor_of(created_at_ms: int, execution_id: str) -> str:
+    """The place behind an execution in what `find` gives: the same on every store, and true when it is purged."""
+    return f"{created_at_ms}:{execution_id}"
 
 
 class Feed(Struct, frozen=True):
@@ -442,6 +454,13 @@ class ReadyLane(Struct, frozen=True):
 class Health(Struct, frozen=True):
     checks: list[Check]
     ready: list[ReadyLane]
+
+
+@runtime_checkable
+class Reachable(Protocol):
+    """A store on several servers that can tell how each is, also when it cannot be opened."""
+
+    async def reach(self) -> list[Check]: ...
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -9,6 +10,7 @@ import sqlite3
 
 import pytest
 
+from outlast import App
 from tests.integration.cli.conftest import Outlast
 
 
@@ -52,11 +54,16 @@ def test_looking_leaves_a_stranger_s_database_as_it_is(outlast: Outlast):
         (("ls", "--status", "done"), "there is no such status; write one of blocked, ready"),
         (("ls", "--limit", "none"), "--limit"),
         (("ls", "--nope"), "Unknown option"),
+        (("ls", "--since", "yesterday"), "write how long ago (30m, 2h, 7d) or when (2026-11-15"),
+        (("ls", "--before", "2026-13-01"), "--before 2026-13-01: write how long ago"),
         (("shw", "x"), 'Did you mean "show"?'),
         (("show",), "requires an argument"),
         (("ls", "--url", "mysql://x"), "use sqlite:///file.db"),
         (("purge", "--older-than", "3 moons", "--yes"), 'write "200ms"'),
         (("worker", "shop"), "write shop:app"),
+        (("worker", "shop:app", "--lanes", ""), "--lanes names no lane"),
+        (("flows",), "`outlast flows --help` shows how it is written"),
+        (("shw", "x"), "`outlast --help` shows how it is written"),
         (("worker", "shop.py:app"), "write its module, shop:app"),
         (("worker", "shop:nothing"), "write shop:app"),
         (("worker", "missing:app"), "there is no module 'missing'"),
@@ -112,8 +119,53 @@ def test_a_narrow_list_folds_ids_and_keeps_statuses_whole(outlast: Outlast, monk
     assert outlast("cancel", "long-" * 10).code == 0
     monkeypatch.setenv("COLUMNS", "40")
     listed = outlast("ls").out
-    assert "cancelled" in listed
-    assert "ATTEMPTS" in listed
+    assert "".join(listed.splitlines()[:2]) == "long-" * 10
+    assert "  cancelled  twice  0 attempts" in listed
+
+
+@pytest.mark.parametrize("columns", [40, 59, 79])
+def test_what_is_shown_on_few_columns_breaks_no_word(outlast: Outlast, monkeypatch: pytest.MonkeyPatch, columns: int):
+    assert outlast("start", "shop:app", "broken", "--id", "order-42", "--arg", "7").code == 0
+    asyncio.run(ended("order-42"))
+    words = set(re.findall(r"[a-z]{4,}", outlast("show", "order-42").out.partition("Failure")[0]))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = outlast("show", "order-42").out
+    before = shown.partition("Failure")[0]
+    assert set(re.findall(r"[a-z]{4,}", before)) >= words, "every word as on a wide terminal"
+    assert max(len(line) for line in before.splitlines()) <= columns
+    assert re.search(
+        r"^  \d\d:\d\d:\d\d\.\d{3}  \+\w+  failed\n    attempt 1 ended\n    ValueError: 7 is not", shown, re.MULTILINE
+    )
+    assert "  failed  broken  1 attempt" in outlast("ls").out
+
+
+async def ended(execution_id: str) -> None:
+    app = App()
+
+    @app.workflow
+    async def broken(number: int) -> int:
+        raise ValueError(f"{number} is not a number that I like")
+
+    async with app:
+        with pytest.raises(ValueError, match="not a number"):
+            await app.execution(execution_id).result("20s")
+
+
+def test_to_retry_what_has_succeeded_says_how_it_runs_again(outlast: Outlast):
+    app = App()
+
+    @app.workflow
+    async def fine() -> None: ...
+
+    async def run() -> None:
+        async with app:
+            await fine.options(id="f-1").start()
+            await app.execution("f-1").result("20s")
+
+    asyncio.run(run())
+    told = outlast.json("retry", "f-1", code=1)["error"]
+    assert told["type"] == "ExecutionRefused"
+    assert "it is succeeded: `outlast fork f-1 --from-step NAME`" in told["message"]
 
 
 @pytest.mark.slow
@@ -173,6 +225,13 @@ def test_operating_without_a_worker(outlast: Outlast):
     assert (found["total"], found["store"]) == (1, "sqlite:///outlast.db")
     assert outlast.json("ls", "--lane", "gpu")["executions"][0]["requires"] == ["cuda"]
     assert outlast.json("ls", "--status", "ended")["executions"] == []
+    created_at = found["executions"][0]["created_at"]
+    assert outlast.json("ls", "--since", "1h")["total"] == 3
+    assert outlast.json("ls", "--before", "1h")["total"] == 0
+    assert outlast.json("ls", "--since", created_at)["total"] == 3
+    assert outlast.json("ls", "--before", created_at)["total"] == 0, "it was the first"
+    assert outlast.json("ls", "--before", "2026-01-01")["total"] == 0
+    assert outlast.json("ls", "--since", "2026-01-01T08:00")["total"] == 3
 
     shown = outlast.json("show", "r-1")
     assert "no worker that serves it is alive" in shown["waiting"]

@@ -1,4 +1,4 @@
-"""`outlast flows show`."""
+"""`outlast flows show`, `cancel` and `retry`."""
 
 from __future__ import annotations
 
@@ -91,3 +91,102 @@ def test_to_show_a_flow_as_an_execution_says_how_it_is_shown(outlast: Outlast):
     answer = outlast("show", "nightly-1")
     assert (answer.code, "`outlast flows show nightly-1`" in answer.err) == (1, True)
     assert outlast("show", "nightly-1/extract").code == 0
+
+
+def begin_one(url: str = "sqlite:///outlast.db") -> None:
+    """Accepted, and nobody runs it."""
+    app = App(url)
+
+    @app.workflow
+    async def number(x: int) -> int:
+        return x
+
+    async def begin() -> None:
+        async with app.client():
+            flow = app.flow("nightly", id="nightly-1")
+            flow.add("report", number, flow.add("extract", number, 1).output)
+            await flow.start()
+
+    asyncio.run(begin())
+
+
+def test_a_flow_is_cancelled_with_its_members(outlast: Outlast):
+    begin_one()
+    answer = outlast("flows", "cancel", "nightly-1", "--reason", "wrong day", "--wait")
+    assert (answer.code, answer.out) == (0, "nightly-1  cancelled  2 members cancelled\n")
+    drawn = outlast("flows", "show", "nightly-1").out
+    assert "cancelled because: wrong day" in drawn
+    assert "2 cancelled" in drawn
+
+
+def test_without_waiting_the_members_are_cancelled_before_the_command_has_ended(outlast: Outlast):
+    begin_one()
+    answer = outlast.json("flows", "cancel", "nightly-1", "--reason", "wrong day")
+    assert answer["cancelled"] + answer["scheduled"] == 2
+    assert (answer["reason"], answer["already"]) == ("wrong day", False)
+    assert outlast.json("flows", "show", "nightly-1")["counts"] == {"cancelled": 2}
+
+
+def test_to_cancel_a_flow_alone_leaves_its_members_as_they_are(outlast: Outlast):
+    begin_one()
+    answer = outlast("flows", "cancel", "nightly-1", "--policy", "flow_only")
+    assert (answer.code, "2 open members left to go on" in answer.out) == (0, True)
+    assert outlast.json("flows", "show", "nightly-1")["counts"] == {"ready": 1, "blocked": 1}
+
+
+def test_to_cancel_a_flow_twice_says_that_it_was_cancelled_before(outlast: Outlast):
+    begin_one()
+    outlast("flows", "cancel", "nightly-1", "--reason", "wrong day", "--wait")
+    answer = outlast("flows", "cancel", "nightly-1", "--reason", "another reason")
+    assert (answer.code, "it was cancelled before, because: wrong day" in answer.out) == (0, True)
+    assert outlast.json("flows", "cancel", "nightly-1")["already"] is True
+
+
+def test_a_flow_that_has_ended_is_not_cancelled(outlast: Outlast):
+    run_one("sqlite:///outlast.db")
+    answer = outlast("flows", "cancel", "nightly-1")
+    assert (answer.code, "has ended: it is failed" in answer.err) == (1, True)
+
+
+def test_a_flow_that_failed_is_retried(outlast: Outlast):
+    run_one("sqlite:///outlast.db")
+    answer = outlast("flows", "retry", "nightly-1")
+    assert answer.out == "nightly-1  failed → running  2 members opened again, 2 kept as succeeded\n"
+    again = outlast("flows", "retry", "nightly-1")
+    assert (again.code, "has not ended" in again.err) == (1, True)
+
+
+def test_a_retried_flow_as_a_document(outlast: Outlast):
+    run_one("sqlite:///outlast.db")
+    document = outlast.json("flows", "retry", "nightly-1")
+    assert (document["status_before"], document["status"]) == ("failed", None)
+    assert (document["reopened"], document["kept"]) == (2, 2)
+
+
+@pytest.mark.parametrize("what", ["cancel", "retry"])
+def test_what_is_not_there_is_neither_cancelled_nor_retried(outlast: Outlast, what: str):
+    run_one("sqlite:///outlast.db")
+    assert outlast.json("flows", what, "nowhere", code=1)["error"]["type"] == "FlowNotFound"
+
+
+@pytest.mark.parametrize("what", ["cancel", "retry"])
+def test_to_tell_a_flow_as_an_execution_says_which_command_does(outlast: Outlast, what: str):
+    run_one("sqlite:///outlast.db")
+    answer = outlast(what, "nightly-1")
+    assert (answer.code, f"`outlast flows {what} nightly-1`" in answer.err) == (1, True)
+
+
+def test_options_of_another_word_are_refused(outlast: Outlast):
+    begin_one()
+    assert outlast("flows", "cancel", "nightly-1", "--follow").code == 2
+    assert outlast("flows", "show", "nightly-1", "--reason", "x").code == 2
+    assert outlast("flows", "retry", "nightly-1", "--wait").code == 2
+    assert outlast("flows", "cancel", "nightly-1", "--policy", "everything").code == 2
+    assert outlast.json("flows", "show", "nightly-1")["counts"] == {"ready": 1, "blocked": 1}, "nothing was done"
+
+
+@pytest.mark.parametrize("what", ["show", "cancel", "retry"])
+def test_to_tell_an_execution_as_a_flow_says_which_command_does(outlast: Outlast, what: str):
+    assert outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "4").code == 0
+    answer = outlast("flows", what, "t-1")
+    assert (answer.code, f"t-1 is an execution, not a flow: `outlast {what} t-1`" in answer.err) == (1, True)

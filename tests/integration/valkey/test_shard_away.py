@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -174,3 +176,65 @@ async def test_commits_claims_and_renewals_are_answered_for_the_servers_that_are
     await until(all_reached, "it is heard again")
     assert [one.execution.id for one in (await store.claim(claim_request("w", limit=10))).executions] == [lost]
     await store.close()
+
+
+async def told(cluster: ValkeyCluster, *arguments: str) -> tuple[int | None, Any]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "outlast", *arguments, "--json", "--url", f"{cluster.url}?answer_timeout=4s"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    out, _ = await process.communicate()
+    return process.returncode, json.loads(out)
+
+
+def wrong(document: Any) -> list[str]:
+    return [check["found"] for check in document["checks"] if check["grade"] == "wrong"]
+
+
+async def test_the_doctor_says_who_is_away_and_how_the_others_are_and_no_list_is_shown_without_it(
+    cluster: ValkeyCluster,
+):
+    victim = cluster.primaries[1]
+    shop = Shop(cluster.url)
+    [there] = ids_on(cluster, victim, "there", 1, there=True)
+    [elsewhere] = ids_on(cluster, victim, "elsewhere", 1, there=False)
+    async with shop.app.client():
+        for name in (there, elsewhere):
+            await shop.ticks.options(id=name).start(name, 1)
+    async with away(victim, "dead"):
+        code, examined = await told(cluster, "doctor")
+        assert code == 1
+        lost = [found for found in wrong(examined) if found.startswith(f"127.0.0.1:{victim.port} cannot be reached")]
+        assert len(lost) == 1
+        assert "partitions 2, 6, 9, 12 are there" in lost[0]
+        others = [f"127.0.0.1:{server.port}: valkey" for server in cluster.primaries if server is not victim]
+        servers = [check["found"] for check in examined["checks"] if check["grade"] == "ok"]
+        assert all(any(found.startswith(other) for found in servers) for other in others)
+        assert any("12 of 16 answer, with 0 to 1 executions each" in found for found in servers)
+        assert any("1 execution is ready" in found for found in wrong(examined)), "what waits on the others"
+
+        code, listed = await told(cluster, "ls")
+        assert (code, listed["error"]["type"]) == (1, "StoreUnavailable")
+        assert f"127.0.0.1:{victim.port}" in listed["error"]["message"]
+        assert "outlast doctor" in listed["error"]["message"]
+
+        code, shown = await told(cluster, "show", elsewhere)
+        assert (code, shown["execution"]["id"]) == (0, elsewhere)
+        assert (await told(cluster, "show", there))[0] == 1
+
+
+async def test_the_doctor_tells_of_the_servers_also_when_the_store_cannot_be_opened(cluster: ValkeyCluster):
+    slot = slot_of(Names("outlast").store)
+    victim = cluster.primaries[next(n for n in range(3) if slot < 16_384 * (n + 1) // 3)]
+    store = ValkeyStore(cluster.url)
+    await store.migrate()
+    async with away(victim, "dead"):
+        code, examined = await told(cluster, "doctor")
+        assert code == 1
+        assert all(f"127.0.0.1:{victim.port}" in found for found in wrong(examined))
+        assert [check["grade"] for check in examined["checks"] if check["name"] == "server"].count("ok") == 2
+    for server in cluster.primaries:
+        server.kill()
+    code, examined = await told(cluster, "doctor")
+    assert (code, examined["error"]["type"]) == (1, "StoreUnavailable")

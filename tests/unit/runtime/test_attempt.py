@@ -13,6 +13,7 @@ from outlast import App, Handle
 from outlast.machine import facts
 from outlast.model.execution import Execution, execution_key
 from outlast.model.status import Status
+from outlast.runtime import worker
 from outlast.runtime.engine import Engine
 from outlast.runtime.worker import Worker
 from outlast.store.port import ClaimRequest
@@ -139,13 +140,15 @@ async def test_a_refused_write_stops_the_code_at_once(takeover: Takeover):
     assert await takeover.other.scan("journal", ("default", "it")) == []
 
 
-async def test_a_worker_hands_back_what_it_holds_and_does_not_run(takeover: Takeover):
-    """A claim whose reply never came. At the second look, so that a claim on its way is not taken for it."""
+async def test_a_worker_hands_back_what_it_holds_and_does_not_run(takeover: Takeover, monkeypatch: pytest.MonkeyPatch):
+    """A claim whose reply never came. After a while, so that a claim on its way is not taken for it."""
+    monkeypatch.setattr(worker, "UNKNOWN_FOR", 0.005)  # of its ten seconds
     await takeover.both.options(id="unknown", lane="elsewhere").start()
     await takeover.claim(takeover.worker.name, "elsewhere")
     await takeover.worker.renew()
     await asyncio.gather(*takeover.worker._errands)
     assert (await takeover.seen("unknown")).status is Status.ACTIVE
+    await asyncio.sleep(0.1)
     await takeover.worker.renew()
     await asyncio.gather(*takeover.worker._errands)
     execution = await takeover.seen("unknown")

@@ -16,16 +16,18 @@ from outlast.model.flow import Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.record import Key, Record
+from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session as WorkerSession
 from outlast.store.conditions import conditions_of, cursor_number
-from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
+from outlast.store.port import OWED, Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
 from outlast.store.postgres.connection import Session
 from outlast.store.postgres.statements import TABLES, Table, statement
 from outlast.store.postgres.time import StoreTime
 
 _EXECUTION = TABLES[Execution.KIND]
 DEPTH_MAX = 100_000
+FOREVER_MS = 2**62
+"""Later than every time, and more than any number of rows."""
 FEW = 5_000
 """So many executions with a tag are read and sorted in a few milliseconds; of more, the newest are near at hand."""
 FEED_LOOKS, FEED_PAUSE_S = 10, 0.002
@@ -135,7 +137,7 @@ async def find(session: Session, query: Query) -> Page:
     if len(executions) < query.limit:
         return Page(executions, None)
     last = executions[-1]
-    return Page(executions, f"{last.created_at}:{last.id}")
+    return Page(executions, cursor_of(settled(last.created_at) or 0, last.id))
 
 
 async def _found(session: Session, query: Query) -> list[Execution]:
@@ -202,15 +204,17 @@ async def due(session: Session, time: StoreTime, kind: DueKind, limit: int, filt
     part = statement(f"due:{kind}").format(columns=table.select, filter=text)
     rows = await session.rows(part, {"now": at, "limit": limit, **values})
     items = [DueItem(row[0], table.record(row[1:])) for row in rows]
-    depth = len(items)
+    depth, counted = len(items), statement("due:depth").format(part=part)
     if depth == limit:
-        counted = statement("due:depth").format(part=part)
         depth = (await session.rows(counted, {"now": at, "limit": DEPTH_MAX, **values}))[0]["n"]
+    owed = None
+    if kind in OWED:
+        owed = (await session.rows(counted, {"now": FOREVER_MS, "limit": FOREVER_MS, **values}))[0]["n"]
     next_at = None
     if kind is DueKind.TIMER:
         later = statement("due:next_timer").format(filter=text)
         next_at = (await session.rows(later, {"now": at, **values}))[0]["next_at"]
-    return Due(at, items, depth, next_at)
+    return Due(at, items, depth, next_at, owed)
 
 
 def filtered(filter: Filter, id_column: str, tag_part: str = "tag") -> tuple[str, dict[str, Any]]:

@@ -14,15 +14,17 @@ from outlast.model.execution import Execution
 from outlast.model.flow import Flow, Member, Summary
 from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
-from outlast.model.record import Key, Record
+from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session
 from outlast.store.conditions import conditions_of, cursor_number
-from outlast.store.port import Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
+from outlast.store.port import OWED, Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
 from outlast.store.sqlite.connection import Transaction
 from outlast.store.sqlite.statements import TABLES, Table, statement
 
 _EXECUTION = TABLES[Execution.KIND]
 DEPTH_MAX = 100_000
+FOREVER_MS = 2**62
+"""Later than every time, and more than any number of rows."""
 FEW = 5_000
 """So many executions with a tag are read and sorted in a few milliseconds; of more, the newest are near at hand."""
 
@@ -77,7 +79,7 @@ def find(tx: Transaction, query: Query) -> Page:
     if len(executions) < query.limit:
         return Page(executions, None)
     last = executions[-1]
-    return Page(executions, f"{last.created_at}:{last.id}")
+    return Page(executions, cursor_of(settled(last.created_at) or 0, last.id))
 
 
 def _found(tx: Transaction, query: Query) -> list[Execution]:
@@ -142,14 +144,16 @@ def due(tx: Transaction, kind: DueKind, limit: int, filter: Filter) -> Due:
     part = statement(f"due:{kind}").format(columns=table.columns_of_x, filter=text)
     rows = tx.rows(part, {"now": tx.now, "limit": limit, **values})
     items = [DueItem(row[0], table.record(row[1:])) for row in rows]
-    depth = len(items)
+    depth, counted = len(items), statement("due:depth").format(part=part)
     if depth == limit:
-        counted = statement("due:depth").format(part=part)
         depth = tx.rows(counted, {"now": tx.now, "limit": DEPTH_MAX, **values})[0][0]
+    owed = None
+    if kind in OWED:
+        owed = tx.rows(counted, {"now": FOREVER_MS, "limit": FOREVER_MS, **values})[0][0]
     next_at = None
     if kind is DueKind.TIMER:
         next_at = tx.rows(statement("due:next_timer").format(filter=text), {"now": tx.now, **values})[0][0]
-    return Due(tx.now, items, depth, next_at)
+    return Due(tx.now, items, depth, next_at, owed)
 
 
 def filtered(filter: Filter, id_column: str) -> tuple[str, dict[str, Any]]:

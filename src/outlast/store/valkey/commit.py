@@ -90,7 +90,7 @@ class Batch:
             case Matches(_, fields):
                 compared: list[Any] = [1, number]
                 for field, value in fields.items():
-                    compared += (layout.position(field), layout.compared(field, value, self._blobs))
+                    compared += layout.compared(field, value, self._blobs)
                 return compared
             case Absent():
                 return [2, number]
@@ -111,7 +111,7 @@ class Batch:
                 layout = layout_of(key.kind)
                 patch: list[Any] = [2, self._number(key)]
                 for field, value in fields.items():
-                    patch += (layout.position(field), layout.value(field, value, self._blobs))
+                    patch += layout.value(field, value, self._blobs)
                 return patch
             case Put(record):
                 return [3, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -14,6 +15,12 @@ from outlast.store.valkey.commit import packed
 from outlast.store.valkey.servers import Server, Servers
 
 _log = logging.getLogger(__name__)
+
+
+BRING_IT_BACK = (
+    "bring it back, or let a replica take its place; meanwhile what lives on the other servers goes on, if the cluster "
+    "has cluster-require-full-coverage no"
+)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -35,8 +42,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     writes_fail: bool
 
 
-async def settings(servers: Servers) -> list[Settings]:
-    return [await _settings(server) for server in await servers.primaries()]
+class Away(Struct, frozen=True):
+    """A server that cannot be asked."""
+
+    where: str
+    why: str
+
+
+async def settings(servers: Servers) -> list[Settings | Away]:
+    """Of every server: one that is away keeps nobody from hearing of the others."""
+    return list(await asyncio.gather(*(_settings_or_away(server) for server in await servers.primaries())))
+
+
+async def _settings_or_away(server: Server) -> Settings | Away:
+    try:
+        return await _settings(server)
+    except StoreUnavailable as error:
+        return Away(str(server.address), str(error))
 
 
 async def _settings(server: Server) -> Settings:
@@ -157,14 +179,32 @@ async def warn(servers: Servers, url: str) -> None:
         _log.warning("%s: what its servers are set to is not known: %s", url, error)
         return
     for server in found:
+        if isinstance(server, Away):
+            _log.warning("%s: a server is away: %s", url, server.why)
+            continue
         for check in (_durability(server), _eviction(server)):
             if check.grade is Grade.WRONG:
                 _log.warning("%s: %s; %s", url, check.found, check.advice)
 
 
+async def reached(servers: Servers, partitions: int) -> list[Check]:
+    """Every server as it is, or that it is away, and what is not reached without it. Fails if all are."""
+    everywhere, checks = await settings(servers), list[Check]()
+    gone = [found for found in everywhere if isinstance(found, Away)]
+    if len(gone) == len(everywhere):
+        raise StoreUnavailable(gone[0].why)
+    for found in everywhere:
+        if isinstance(found, Settings):
+            checks += checks_of(found, servers.replicas.number)
+            continue
+        lost = [str(partition) for partition in range(partitions) if servers.shard(partition) == found.where]
+        missing = f"; partitions {', '.join(lost)} are there, and not in what follows" if lost else ""
+        checks.append(Check(name="server", found=f"{found.why}{missing}", grade=Grade.WRONG, advice=BRING_IT_BACK))
+    return checks
+
+
 async def health(servers: Servers, call: Call, partitions: int) -> Health:
-    needed = servers.replicas.number
-    checks = [check for found in await settings(servers) for check in checks_of(found, needed)]
+    checks = await reached(servers, partitions)
     answers = await call("health", dict.fromkeys(range(partitions), packed(())))
     lanes: dict[tuple[str, str], tuple[int, int]] = {}
     sizes: list[int] = []
@@ -174,13 +214,14 @@ async def health(servers: Servers, call: Call, partitions: int) -> Health:
             key = (namespace.decode(), lane.decode())
             known = lanes.get(key, (0, int(oldest)))
             lanes[key] = (known[0] + depth, min(known[1], int(oldest)))
-    checks.append(_skew(sizes))
+    checks.append(_skew(sizes, partitions))
     return Health(checks, [ReadyLane(*key, *lanes[key]) for key in sorted(lanes)])
 
 
-def _skew(sizes: list[int]) -> Check:
+def _skew(sizes: list[int], partitions: int) -> Check:
     """How evenly executions are spread."""
-    found = f"{len(sizes)}, with {min(sizes):,} to {max(sizes):,} executions each"
+    number = str(partitions) if len(sizes) == partitions else f"{len(sizes)} of {partitions} answer"
+    found = f"{number}, with {min(sizes):,} to {max(sizes):,} executions each"
     mean = sum(sizes) / len(sizes)
     if mean < 1_000 or max(sizes) < 4 * mean:
         return Check(name="partitions", found=found)

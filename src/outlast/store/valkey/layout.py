@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from enum import Enum
+from enum import Enum, StrEnum
 from hashlib import sha256
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from outlast.errors import InvalidInput
+from outlast.errors import CorruptState, InvalidInput
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
 from outlast.model.flow import Flow, Member, Summary
@@ -49,7 +49,10 @@ class Layout:
         self._allowed = [_allowed(hints[name]) for name in self.fields]
         self._allowed_of = dict(zip(self.fields, self._allowed, strict=True))
         self.blobs = tuple(name for name in self.fields if bytes in self._allowed_of[name])
-        self._readers = [_reader(allowed) for allowed in self._allowed]
+        self._readers = [
+            _reader(allowed, name in kind.FLAGS, kind.WORDS.get(name))
+            for name, allowed in zip(self.fields, self._allowed, strict=True)
+        ]
 
     def position(self, field: str) -> int:
         position = self.positions.get(field)
@@ -65,24 +68,26 @@ class Layout:
                 values[number] = self._value(self.fields[number], value, allowed, blobs)
         return values
 
-    def value(self, field: str, value: Plain | Now, blobs: list[bytes]) -> Any:
-        """One value, to be written."""
-        self.position(field)
-        return self._value(field, value, self._allowed_of[field], blobs)
+    def value(self, field: str, value: Plain | Now, blobs: list[bytes]) -> tuple[int, Any]:
+        """One value, to be written, and where it stands."""
+        position = self.position(field)
+        return position, self._value(field, value, self._allowed_of[field], blobs)
 
-    def compared(self, field: str, value: Plain, blobs: list[bytes]) -> Any:
-        """One value, to be compared: of another type than the field, it is equal to nothing."""
-        self.position(field)
+    def compared(self, field: str, value: Plain, blobs: list[bytes]) -> tuple[int, Any]:
+        """One value, to be compared, and where it stands: of another type than the field, it is equal to nothing."""
+        position = self.position(field)
         try:
-            return self._value(field, value, self._allowed_of[field], blobs)
+            return position, self._value(field, value, self._allowed_of[field], blobs)
         except InvalidInput:
-            return False if value is None else DIFFERENT
+            return position, False if value is None else DIFFERENT
 
     def _value(self, field: str, value: Any, allowed: frozenset[type], blobs: list[bytes]) -> Any:
         if type(value) not in allowed and not (str in allowed and isinstance(value, str)):
             raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}")
         if value is None:
             return False
+        if isinstance(value, str):  # the commonest, with None: what follows asks one type after the other
+            return value
         match value:
             case bool():
                 return int(value)
@@ -104,7 +109,7 @@ class Layout:
             name: None if value is None else read(value)
             for name, read, value in zip(self.fields, self._readers, row, strict=True)
         }
-        return self.kind.decode(values)
+        return self.kind(**values)
 
 
 def _allowed(hint: Any) -> frozenset[type]:
@@ -117,7 +122,18 @@ def _allowed(hint: Any) -> frozenset[type]:
     return frozenset({hint})
 
 
-def _reader(allowed: frozenset[type]) -> Callable[[Any], Any]:
+class _Words(dict[bytes, Any]):
+    """What the few words of a field mean."""
+
+    def __missing__(self, word: object) -> Any:
+        raise CorruptState(f"a record says {word!r}, where only these may stand: {', '.join(map(repr, self))}")
+
+
+def _reader(allowed: frozenset[type], flag: bool, words: type[StrEnum] | None) -> Callable[[Any], Any]:
+    if flag:
+        return lambda value: bool(int(value))
+    if words is not None:
+        return _Words({word.value.encode(): word for word in words}).__getitem__
     if bytes in allowed:
         return bytes
     if str in allowed:

@@ -15,8 +15,8 @@ from outlast.model.completion import Completion
 from outlast.model.execution import Execution
 from outlast.model.frame import Frame
 from outlast.model.partition import partition_of
-from outlast.model.record import Key, Record
-from outlast.store.port import EVERYTHING, Due, DueItem, DueKind, Feed, Filter, Page, Query, filter_of
+from outlast.model.record import Key, Record, settled
+from outlast.store.port import EVERYTHING, OWED, Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
 from outlast.store.valkey.claim import Call
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import OWNED, encoded, home, owner, place, text, whole
@@ -199,7 +199,8 @@ async def find(call: Call, query: Query, partitions: int) -> Page:
     executions = [check(execution) for execution in executions[: query.limit]]
     if len(executions) < query.limit:
         return Page(executions, None)
-    return Page(executions, f"{executions[-1].created_at}:{executions[-1].id}")
+    last = executions[-1]
+    return Page(executions, cursor_of(settled(last.created_at) or 0, last.id))
 
 
 async def count(call: Call, query: Query, partitions: int) -> int:
@@ -291,6 +292,7 @@ async def due(call: Call, kind: DueKind, limit: int, filter: Filter, partitions:
                 namespace,
                 target,
                 layout.positions[time],
+                kind in OWED,
             )
         )
         for p in range(partitions)
@@ -304,6 +306,7 @@ async def due(call: Call, kind: DueKind, limit: int, filter: Filter, partitions:
         items[:limit],
         sum(answer[2] for answer in answers),
         min(ahead) if ahead else None,
+        sum(answer[4] for answer in answers) if kind in OWED else None,
     )
 
 

@@ -24,6 +24,7 @@ from outlast.store.port import (
     EVERYTHING,
     Appended,
     Capabilities,
+    Check,
     Claimed,
     ClaimRequest,
     Clock,
@@ -51,7 +52,7 @@ from outlast.store.valkey.url import Place, parse_url
 T = TypeVar("T")
 
 SCHEMA = 1
-SOME_WILL_DO = frozenset({"peek", "renew", "due", "clock"})
+SOME_WILL_DO = frozenset({"peek", "renew", "due", "clock", "health"})
 """Functions whose answers are of use without those of servers that are away."""
 
 
@@ -329,6 +330,13 @@ class ValkeyStore:
         parts = self._opened()
         with parts:
             return await health.health(parts.servers, self._calling(parts, None), self._partitions)
+
+    async def reach(self) -> list[Check]:
+        servers = self._new_servers()
+        try:
+            return await health.reached(servers, 0)  # how many partitions there are, the store itself would tell
+        finally:
+            await servers.close()
 
     def shard(self, partition: int) -> str:
         """What shares a server shares commits, and waits for no other."""

@@ -17,7 +17,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.record import Now, Record
 from outlast.model.session import Session, session_key
 from outlast.runtime.engine import Engine
-from outlast.store.port import EVERYTHING, DueKind, Filter, Store
+from outlast.store.port import EVERYTHING, OWED, DueKind, Filter, Store
 from outlast.testing.conformance.actors import (
     NAMESPACE,
     TTL_MS,
@@ -190,6 +190,18 @@ class DueConformance(Conformance):
         page = await store.due(kind, limit=2)
         assert page.items == whole.items[:2]
         assert page.depth == whole.depth
+
+    @pytest.mark.parametrize("kind", sorted(OWED))
+    async def test_what_is_owed_counts_before_it_is_due(self, world: World, store: Store, kind: DueKind) -> None:
+        for number in range(3):
+            await ARRANGE[kind](store, f"x{number}", {"namespace": "two" if number else "one"})
+        for applies, owed in ((EVERYTHING, 3), (Filter(namespace="two"), 2), (Filter(namespace="nowhere"), 0)):
+            early = await store.due(kind, limit=1, filter=applies)
+            assert (early.depth, early.owed) == (0, owed)
+        world.clock.advance(DUE_MS / 1_000)
+        for applies, owed in ((EVERYTHING, 3), (Filter(namespace="two"), 2)):
+            late = await store.due(kind, limit=1, filter=applies)
+            assert (late.depth, late.owed) == (owed, owed)
 
     @pytest.mark.parametrize("kind", OF_NAMESPACES)
     async def test_filtered_by_namespace(self, world: World, store: Store, kind: DueKind) -> None:

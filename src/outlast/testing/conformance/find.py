@@ -10,8 +10,9 @@ from outlast import limits
 from outlast.errors import InvalidInput
 from outlast.machine.changes import Insert
 from outlast.model.flow import Flow, FlowState
+from outlast.model.record import settled
 from outlast.model.status import Status
-from outlast.store.port import Query, Store
+from outlast.store.port import Query, Store, cursor_of
 from outlast.testing.conformance.actors import (
     LANE,
     NAMESPACE,
@@ -166,6 +167,12 @@ class FindPagingConformance(Conformance):
         whole = [e.id for e in (await store.find(Query(namespace=NAMESPACE))).executions]
         assert whole == sorted(whole, reverse=True)
         assert await self.pages(store, limit) == whole
+
+    async def test_the_cursor_of_a_page_is_that_of_its_last_execution(self, store: Store) -> None:
+        await start_many(store, [start_fact(f"x{n}") for n in range(3)])
+        page = await store.find(Query(namespace=NAMESPACE, limit=2))
+        last = page.executions[-1]
+        assert page.cursor == cursor_of(settled(last.created_at) or 0, last.id)
 
     async def test_a_cursor_stays_true_while_rows_are_added(self, world: World, store: Store) -> None:
         for number in range(10):

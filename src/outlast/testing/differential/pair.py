@@ -22,6 +22,7 @@ from outlast.model.record import Key, Record
 from outlast.model.session import session_key
 from outlast.store.port import (
     EVERYTHING,
+    OWED,
     Appended,
     Claimed,
     ClaimRequest,
@@ -39,6 +40,7 @@ from outlast.testing.clock import ManualClock
 from outlast.testing.oracle import Oracle
 
 STATE_MAX = 10_000
+FOREVER_MS = 2**62
 
 
 class Disagreement(AssertionError):
@@ -187,6 +189,8 @@ class Pair:
         wanted = self.oracle.due(kind, now, filter)
         _same("the time of due", due.now, now)
         _same(f"how much is due ({kind})", due.depth, len(wanted))
+        if kind in OWED:
+            _same(f"how much is owed ({kind})", due.owed, len(self.oracle.due(kind, FOREVER_MS, filter)))
         _same(f"when it is due ({kind})", [i.due_at for i in due.items], [i.due_at for i in wanted[:limit]])
         expected = {(i.due_at, i.record.key): i.record for i in wanted}
         for item in due.items:

@@ -1,19 +1,25 @@
 -- due: what time made true in this partition, oldest first, and how much there is in all.
--- argument: {now or false, what, limit, filter, kind, index, position of the namespace, of the execution's id}
--- answer: {now, {due at, record} ..., depth, when the next will be due, or false if that is not known}
+-- argument: {now or false, what, limit, filter, kind, index, position of the namespace, of the execution's id, of the
+--   time, whether to count what will be due too}
+-- answer: {now, {due at, record} ..., depth, when the next will be due, or false if that is not known, what is and will
+--   be due, or false if that was not asked for}
 
 local CHUNK_DUE = 500
 local LOOKED_MAX = 100000
 
--- Everything of an index of times that has come, one after the other.
-local function each_due(call, index, take)
+-- Everything of an index of times up to one, one after the other.
+local function each_until(call, index, last, take)
   local set, from = call.tag .. index .. ':', 0
   while from < LOOKED_MAX do
-    local page = redis.call('ZRANGEBYSCORE', set, '-inf', call.now, 'LIMIT', from, CHUNK_DUE)
+    local page = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'LIMIT', from, CHUNK_DUE)
     for _, member in ipairs(page) do take(member) end
     if #page < CHUNK_DUE then return end
     from = from + CHUNK_DUE
   end
+end
+
+local function each_due(call, index, take)
+  each_until(call, index, call.now, take)
 end
 
 -- The record that an index names: of a kind that executions own, the one that each has.
@@ -46,6 +52,18 @@ local function due_by_index(call, asked, due)
     local values = named(call, kind, member)
     if passes(call, filter, values[namespace], values[id]) then add(due, limit, values[score], values) end
   end)
+end
+
+-- What is in an index, whether its time has come or not.
+local function owed_in(call, asked)
+  local filter, kind, index, namespace, id = asked[4], asked[5], asked[6], asked[7], asked[8]
+  if not filter[1] and not filter[2] then return redis.call('ZCARD', call.tag .. index .. ':') end
+  local owed = 0
+  each_until(call, index, '+inf', function(member)
+    local values = named(call, kind, member)
+    if passes(call, filter, values[namespace], values[id]) then owed = owed + 1 end
+  end)
+  return owed
 end
 
 -- Leases whose session lapsed or is gone: look at each holder's session, not at each lease.
@@ -89,7 +107,7 @@ local function look_due(keys, args)
   else
     due_by_index(call, asked, due)
   end
-  return { call.now, due.items, due.depth, due.next_at or false }
+  return { call.now, due.items, due.depth, due.next_at or false, asked[10] and owed_in(call, asked) }
 end
 
 redis.register_function { function_name = NAME .. 'due', callback = look_due, flags = { 'no-writes' } }
