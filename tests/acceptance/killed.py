@@ -1,6 +1,6 @@
 """A process of its own that runs a waiting workflow, until a SIGKILL at the n-th crash point of its store.
 
-python -m tests.acceptance.killed STORE CLOCK SCENARIO NTH        # run as its own process by the tests
+`main` is called in a process of its own (`tests.forks`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,3 @@ def main(store: str, clock: str, scenario: str, nth: str) -> None:
     process = Process(store, SCENARIOS[scenario].build, SharedClock(Path(clock)), points)
     outcome = asyncio.run(process.start_and_finish(()))
     sys.stdout.write(repr(outcome))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
+import signal
 import sys
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from tests.acceptance.conftest import Place
 from tests.acceptance.crashing import Outside, Process, exists, fresh, received
 from tests.acceptance.killed import SharedClock
 from tests.acceptance.waiting_workflows import SCENARIOS
+from tests.forks import Forks
 
-ROOT = Path(__file__).parent.parent.parent
 KILLED = (
     "two sleeps",
     "receive after sleep",
@@ -29,13 +29,11 @@ WHERE = [*(("sqlite", name) for name in KILLED), ("postgres", "receive after sle
 """Each on SQLite; elsewhere one stands for all."""
 
 
-async def until_killed(url: str, clock: Path, scenario: str, nth: int) -> str | None:
+async def until_killed(forks: Forks, url: str, clock: Path, scenario: str, nth: int) -> str | None:
     """What the process came to; None if it was killed."""
-    command = [sys.executable, "-m", "tests.acceptance.killed", url, str(clock), scenario, str(nth)]
-    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
-    output, _ = await process.communicate()
-    assert process.returncode in (0, -9)
-    return output.decode() if process.returncode == 0 else None
+    returncode, said = await forks.call(url, str(clock), scenario, str(nth))
+    assert returncode in (0, -signal.SIGKILL)
+    return said if returncode == 0 else None
 
 
 @pytest.mark.slow
@@ -48,18 +46,19 @@ async def test_a_sigkill_at_any_point_of_what_waits_changes_nothing(store: str, 
     async with Outside(url, clock, scenario.script):
         expected = await Process(url, scenario.build, clock).start_and_finish(())
     kills = 0
-    for nth in range(1, 500):
-        url, time = await fresh(store, tmp_path, nth), tmp_path / f"{nth}.clock"
-        clock = SharedClock(time)
-        async with Outside(url, clock, scenario.script):
-            came = await until_killed(url, time, name, nth)
-            if came is not None:
-                assert came == repr(expected)
-                break
-            kills += 1
-            if await exists(url, clock):
-                assert await Process(url, scenario.build, clock).take_over(clock) == expected
-                assert await received(url, clock) == (scenario.events, 0)
+    async with Forks("tests.acceptance.killed") as forks:
+        for nth in range(1, 500):
+            url, time = await fresh(store, tmp_path, nth), tmp_path / f"{nth}.clock"
+            clock = SharedClock(time)
+            async with Outside(url, clock, scenario.script):
+                came = await until_killed(forks, url, time, name, nth)
+                if came is not None:
+                    assert came == repr(expected)
+                    break
+                kills += 1
+                if await exists(url, clock):
+                    assert await Process(url, scenario.build, clock).take_over(clock) == expected
+                    assert await received(url, clock) == (scenario.events, 0)
     assert kills >= 5
 
 

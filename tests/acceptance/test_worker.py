@@ -19,9 +19,12 @@ import pytest
 
 import outlast
 from outlast import App, Retry, Status
+from outlast.app import store_for
 from outlast.machine import facts
+from outlast.model.session import Session
 from outlast.runtime.lease import Lease
 from outlast.store.port import ClaimRequest, Verdict
+from outlast.testing import CrashPoints
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
@@ -339,6 +342,25 @@ async def test_closing_does_not_wait_for_what_only_waits(place: Place, waits_for
         assert await waiting.execution("it").result(timeout=20) == "woken"
         info = await waiting.execution("it").info()
     assert (info.attempts, info.crashes, info.failures) == (1, 0, 0)
+
+
+@pytest.mark.on_cluster
+async def test_a_worker_that_leaves_says_so_in_all_partitions_at_once(place: Place):
+    points, beside = CrashPoints(), store_for(place.url)
+    app = App(place.url, store=lambda: store_for(place.url, points=points))
+    echo = echo_on(app)
+
+    async def present() -> set[int]:
+        return {partition for partition in range(beside.partitions) if await beside.scan(Session.KIND, (partition,))}
+
+    async with app:
+        assert await echo("anything") == "anything"
+        await beside.open()
+        assert len(await present()) == beside.partitions
+        points.passed.clear()
+    assert await present() == set()
+    assert points.passed.count("commit:begin") <= 3, "one, or one for each server"
+    await beside.close()
 
 
 async def test_closing_that_is_cut_short_leaves_nothing_running(place: Place, gate: Gate):

@@ -256,15 +256,18 @@ class Waiters:
         found_any = False
         for begin in range(0, len(names), 500):
             some = names[begin : begin + 500]
+            # Not who comes while it looks: an end that was retried meanwhile is not what they wait for.
+            for_whom = {name: frozenset(self._waiting.get(name, ())) for name in some}
             records = await self._store.load([execution_key(*name) for name in some])
             found = [record for record in records if isinstance(record, Execution) and record.status.terminal]
             for execution, end in zip(
                 found, await self._ends_of(found, self._store.load) if found else (), strict=True
             ):
-                found_any = self._wake((execution.namespace, execution.id), end) or found_any
+                name = (execution.namespace, execution.id)
+                found_any = self._wake(name, end, for_whom[name]) or found_any
             for name, record in zip(some, records, strict=True):
                 if record is None:
-                    self._wake(name, None)
+                    self._wake(name, None, for_whom[name])
         return found_any
 
     async def _look_apart(self, store: Sharded, names: list[Name]) -> bool:
@@ -301,10 +304,10 @@ class Waiters:
                 future.set_exception(error)
                 future.exception()  # its waiter may be busy with a look, and fail by that
 
-    def _wake(self, name: Name, end: End | None) -> bool:
+    def _wake(self, name: Name, end: End | None, whom: Iterable[asyncio.Future[End | None]] | None = None) -> bool:
         """True if somebody waited who did not know yet."""
         woken = False
-        for future in self._waiting.get(name, ()):
+        for future in self._waiting.get(name, ()) if whom is None else whom:
             if not future.done():
                 future.set_result(end)
                 woken = True
