@@ -402,6 +402,7 @@ async def test_what_was_claimed_just_now_is_not_handed_back_however_often_somebo
         opened = app._opened
         assert opened is not None
         assert opened.worker is not None
+        assert opened.parts is not None
         request = ClaimRequest(
             namespace="default",
             lanes=("elsewhere",),

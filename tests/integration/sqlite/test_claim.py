@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from outlast.errors import CorruptState
 from outlast.machine import facts
+from outlast.machine.changes import Changes, Delete
+from outlast.model.execution import execution_key
+from outlast.model.payload import Role, payload_key
 from outlast.store.sqlite.claim import ALONG_BYTES, SHORT, SHORT_BYTES
 from tests.integration.sqlite.tools import NS, claim, opened, running, start, step
 
@@ -57,3 +61,13 @@ async def test_all_that_one_claim_takes_counts(tmp_path: Path):
         taken = await claim(store, "claim-2")
     assert [one.execution.id for one in taken] == names
     assert [one.journal is not None for one in taken] == [True] * (len(names) - 3) + [False] * 3
+
+
+async def test_what_is_ready_and_has_no_input_is_named(tmp_path: Path):
+    async with opened(tmp_path / "o.db") as store, running(store) as engine:
+        await engine.tell(NS, "a", start("a"))
+        key = payload_key(NS, "a", 1, Role.INPUT)
+        gone = Changes(id="gone", partition=0, anchors=(execution_key(NS, "a"),), writes=(Delete(key),))
+        await engine.commit(gone)
+        with pytest.raises(CorruptState, match="execution 'a' is ready, and has no input"):
+            await claim(store)

@@ -20,7 +20,7 @@ from outlast.model.journal import JournalEntry
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.port import RESCAN, DueKind, Grade, Query
 from outlast.store.valkey import ValkeyStore, doorbell, servers
-from outlast.store.valkey.health import settings
+from outlast.store.valkey.health import Settings, settings
 from outlast.testing.conformance.actors import (
     NAMESPACE,
     changing,
@@ -297,6 +297,7 @@ async def test_a_server_that_is_too_old_is_told_as_such():
 @pytest.mark.parametrize("share, grade", [(1.5, Grade.OK), (1.15, Grade.WARNING), (1.01, Grade.WRONG)])
 async def test_doctor_says_when_memory_runs_out(server: ValkeyServer, store: ValkeyStore, share: float, grade: Grade):
     [found] = await settings(store._opened().servers)
+    assert isinstance(found, Settings)
     server.ask("CONFIG", "SET", "maxmemory", round(found.used_memory * share))
     assert (await grades(store))["memory"] is grade
 

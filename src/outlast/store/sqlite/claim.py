@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from outlast import limits
+from outlast.errors import CorruptState
 from outlast.machine.changes import patched
 from outlast.machine.decide_holder import claim_fields
 from outlast.machine.facts import Claim
@@ -197,4 +198,7 @@ def _began_at(tx: Transaction, e: Execution) -> int | None:
 
 def _input(tx: Transaction, execution: Execution) -> bytes:
     key = (execution.namespace, execution.id, execution.journal_generation)
-    return tx.rows_beside(statement("claim_input"), key)[0][0]
+    rows = tx.rows_beside(statement("claim_input"), key)
+    if not rows:
+        raise CorruptState(f"execution {execution.id!r} is ready, and has no input")
+    return rows[0][0]

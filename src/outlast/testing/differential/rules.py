@@ -99,8 +99,8 @@ class StoreMachine(FlowPlay):
         e = view.execution
         if isinstance(fact, facts.TimeOut | facts.LeaseLost) and e is not None:
             fact = msgspec.structs.replace(fact, epoch=e.epoch)
-        if isinstance(fact, facts.Wake) and e is not None and e.wake_at is not None:
-            fact = msgspec.structs.replace(fact, cause=Reason.TIMER)
+        if isinstance(fact, facts.Wake) and e is not None and (e.wake_at is not None or e.flow is not None):
+            fact = msgspec.structs.replace(fact, cause=Reason.TIMER)  # a member is woken by its join, with its input
         self.tell(view, fact, later=later)
 
     @operation(
