@@ -265,14 +265,7 @@ async def test_what_is_said_behind_a_word_that_is_left_for_later_does_not_overta
     first, *others = [
         (await world.all_owed(held, FAR, word(change_id=f"{home}>{n}", value=b"%d" % n)))[-1] for n in range(3)
     ]
-
-    async def away(*args: Any, **options: Any) -> Any:
-        raise StoreUnavailable("its server is away")
-
-    with monkeypatch.context() as for_now:
-        for_now.setattr(world.engine, "tell", away)
-        with pytest.raises(StoreUnavailable, match="away"):
-            await world.engine.deliver(first)
+    await is_left_for_later(world, first, monkeypatch)
     for other in others:
         with pytest.raises(StoreUnavailable, match="what was said before"):
             await world.engine.deliver(other)
@@ -289,14 +282,7 @@ async def test_what_is_left_for_later_and_was_carried_by_another_process_keeps_n
     await world.start(FAR)
     home = partition_of(NS, NEAR, 16)
     [first] = await world.all_owed(held, FAR, word(change_id=f"{home}>1"))
-
-    async def away(*args: Any, **options: Any) -> Any:
-        raise StoreUnavailable("its server is away")
-
-    with monkeypatch.context() as for_now:
-        for_now.setattr(world.engine, "tell", away)
-        with pytest.raises(StoreUnavailable, match="away"):
-            await world.engine.deliver(first)
+    await is_left_for_later(world, first, monkeypatch)
     other = Engine(world.store)
     await other.deliver(first)
     await other.close()
@@ -304,6 +290,16 @@ async def test_what_is_left_for_later_and_was_carried_by_another_process_keeps_n
     await world.engine.deliver(second)
     assert [event.value for event in await world.events(FAR)] == [b"1", b"2"]
     assert world.engine.outbox._lines == {}
+
+
+async def is_left_for_later(world: World, debt: Delivery, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def away(*args: Any, **options: Any) -> Any:
+        raise StoreUnavailable("its server is away")
+
+    with monkeypatch.context() as for_now:
+        for_now.setattr(world.engine, "tell", away)
+        with pytest.raises(StoreUnavailable, match="away"):
+            await world.engine.deliver(debt)
 
 
 async def start_of_far(world: World, **options: Any) -> facts.Start:

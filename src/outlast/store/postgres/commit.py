@@ -203,11 +203,7 @@ def _written_by(write: Write) -> Sequence[str]:
 
 
 def _key_of(write: Write) -> Key:
-    if type(write) is Insert or type(write) is Put:
-        record = write.record
-        return Key(record.KIND, TABLES[record.KIND].key_values(record))
-    assert not isinstance(write, Insert | Put)
-    return write.key
+    return write.record.key if isinstance(write, Insert | Put) else write.key
 
 
 # ---- the call -----------------------------------------------------------------------------------------------------

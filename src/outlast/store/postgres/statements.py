@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -103,7 +102,6 @@ class Table:
         if not self.by_partition:
             self.written.insert(0, "partition")
         self.select = ", ".join(f"x.{name}" for name in names)
-        self.key_values: Callable[[Record], tuple[str | int, ...]] = attrgetter(*kind.KEY)
         self.has_change_id = "change_id" in names
         self.bits = {name: 1 << n for n, name in enumerate(names)}
         """A patch's mark for each field that it is about."""

@@ -7,10 +7,8 @@ Only identifiers are ever filled in, and only declared ones; values are always b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -61,7 +59,6 @@ class Table:
         self._reads: dict[tuple[str, ...], str] = {}
         self._patches: dict[tuple[str, ...], str] = {}
         self._adds: dict[str, str] = {}
-        self.key_values: Callable[[Record], tuple[str | int, ...]] = attrgetter(*kind.KEY)
         self.has_inbox = "inbox" in fields
         self.has_change_id = "change_id" in fields
         self.exists = self.guard(kind.KEY[:1])
