@@ -55,6 +55,10 @@ clean: ## remove the environment, caches and build output
 
 # --- tests ---------------------------------------------------------------------------------------
 
+# Files of tests are in memory where the system has such a place, with room: on a disk, half of a test's time is waiting
+# for it. Nothing here cuts the power; what a store waits for is seen by its calls (test_waiting_for_the_disk.py).
+export PYTEST_DEBUG_TEMPROOT ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "/dev/shm" }')
+
 .PHONY: test
 test: test-machine test-fast test-slow ## all tests: the machine at full coverage, then fast, then slow ones
 
@@ -68,9 +72,12 @@ test-machine: setup ## the machine's unit tests, which must cover every one of i
 test-fast: setup ## unit, property, conformance and tidy tests
 	$(BIN)/pytest -m "not slow and not system" --ignore=tests/unit/machine --numprocesses=auto $(ARGS)
 
+# One more than there are processors: many of them wait (for a lease to end, for a server to come back).
+SLOW_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 .PHONY: test-slow
 test-slow: setup ## tests marked slow (crashes, processes, races), in parallel
-	$(BIN)/pytest -m "slow and not system" --numprocesses=auto --dist=loadgroup $(ARGS)
+	$(BIN)/pytest -m "slow and not system" --numprocesses=$(SLOW_PROCESSES) --dist=loadgroup $(ARGS)
 
 .PHONY: test-system
 test-system: setup ## tests that need root and mounts (Linux); a missing part fails

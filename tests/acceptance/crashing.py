@@ -180,10 +180,25 @@ async def exists(url: str, clock: ManualClock) -> bool:
     return bool(found)
 
 
-async def until_crash(process: Process, args: tuple[Any, ...], points: CrashPoints) -> Any | None:
+class CrashHeard(CrashPoints):
+    """Crash points of a loop's store: the loop hears of the crash, also if it is in a thread of the store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def _do(self, name: str, what: str) -> None:
+        try:
+            super()._do(name, what)
+        finally:
+            self._loop.call_soon_threadsafe(self.heard.set)
+
+
+async def until_crash(process: Process, args: tuple[Any, ...], points: CrashHeard) -> Any | None:
     """The outcome, if it came before the crash; None if the process died."""
     running = asyncio.create_task(process.start_and_finish(args))
-    crashed = asyncio.create_task(_crashed(points))
+    crashed = asyncio.create_task(points.heard.wait())
     await asyncio.wait((running, crashed), return_when=asyncio.FIRST_COMPLETED)
     crashed.cancel()
     if running.done() and not points.crashed:
@@ -194,14 +209,10 @@ async def until_crash(process: Process, args: tuple[Any, ...], points: CrashPoin
     return None
 
 
-async def _crashed(points: CrashPoints) -> None:
-    while not points.crashed:  # noqa: ASYNC110 (set by the store's own thread)
-        await asyncio.sleep(0.001)
-
-
 __all__ = [
     "Build",
     "Crash",
+    "CrashHeard",
     "Outside",
     "Process",
     "exists",

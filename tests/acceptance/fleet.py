@@ -1,6 +1,6 @@
 """Real processes on one store: starters, workers and reconcilers, and a ledger of effects outside of it.
 
-python -m tests.acceptance.fleet worker URL LEDGER        # run as its own process by the tests
+`main` is called in processes of their own (`tests.forks`).
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 from outlast.app import App
 from outlast.runtime.current import attempt_var
+from tests.forks import Forked, forked
 
 STEPS = 10
 LEASE_TTL = "1s"
@@ -69,9 +68,8 @@ def write(ledger: str, line: str) -> None:
         file.write(line)
 
 
-def spawn(role: str, url: str, ledger: Path, **env: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.acceptance.fleet", role, url, str(ledger)]
-    return subprocess.Popen(command, env={**os.environ, **env}, cwd=Path(__file__).parent.parent.parent)
+def spawn(role: str, url: str, ledger: Path, **env: str) -> Forked:
+    return forked("tests.acceptance.fleet", role, url, str(ledger), env={**os.environ, **env})
 
 
 def effects(ledger: Path) -> Counter[tuple[str, int, int]]:
@@ -100,7 +98,3 @@ def main(role: str, url: str, ledger: str) -> None:
         app.run_worker(lanes=["nobody-starts-here"])
     else:
         raise SystemExit(f"unknown role {role}")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,7 +1,6 @@
 """Processes that run and cancel one large flow.
 
-python -m tests.acceptance.flow_fleet worker URL          # until it is killed
-python -m tests.acceptance.flow_fleet cancel URL MEMBERS  # starts it, lets it run a little, and cancels it
+`main` is called in processes of their own (`tests.forks`).
 """
 
 from __future__ import annotations
@@ -57,8 +56,8 @@ async def cancel(url: str, members: int) -> None:
         await asyncio.Event().wait()
 
 
-if __name__ == "__main__":
-    what, url, *rest = sys.argv[1:]
+def main(what: str, url: str, *rest: str) -> None:
+    """`worker`: until it is killed. `cancel MEMBERS`: starts it, lets it run a little, and cancels it."""
     if what == "worker":
         make_app(url).run_worker(concurrency=AT_ONCE)
     else:

@@ -1,12 +1,11 @@
 """A process of its own that runs a flow, until a SIGKILL at the n-th reply of its store to a commit.
 
-python -m tests.acceptance.flow_killed URL NTH        # run as its own process by the tests
+`main` is called in a process of its own (`tests.forks`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from typing import Any
 
 from outlast import App
@@ -40,14 +39,14 @@ def build(app: App, *, again: bool = False) -> Any:
     return flow
 
 
-async def main(url: str, nth: str) -> None:
+async def run(url: str, nth: int) -> None:
     points = CrashPoints()
-    points.kill_at("commit:reply", nth=int(nth))
+    points.kill_at("commit:reply", nth=nth)
     app = App(url, store=lambda: store_for(url, points=points), lease_ttl="1s")
     flow = build(app)
     async with app:
         await (await flow.start()).result("30s")
 
 
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+def main(url: str, nth: str) -> None:
+    asyncio.run(run(url, int(nth)))

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import subprocess
-import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +16,9 @@ from outlast.app import WorkerSettings, store_for
 from outlast.config import Config
 from outlast.testing import CrashPoints
 from tests.acceptance.conftest import Place
+from tests.forks import Forked, forked
 
 ACCOUNTS, TRANSFERS = 100, 100
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -82,10 +79,9 @@ async def die(app: App) -> None:
 @pytest.mark.timeout(300)
 async def test_workers_that_are_killed_neither_lose_nor_repeat_anything(place: Place, bank: App):
     env = {**os.environ, "OUTLAST_URL": place.url, "OUTLAST_LEASE_TTL": "1s"}
-    command = [sys.executable, "-m", "outlast", "worker", "examples.accounts:app", "--concurrency", "20"]
 
-    def spawn() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def spawn() -> Forked:
+        return forked("tests.outlast_command", "worker", "examples.accounts:app", "--concurrency", "20", env=env)
 
     chance = random.Random(7)
     workers = [spawn(), spawn()]

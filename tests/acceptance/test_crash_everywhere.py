@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.testing import CrashPoints, ManualClock
-from tests.acceptance.crashing import Outside, Process, exists, fresh, received, recorded, until_crash
+from outlast.testing import ManualClock
+from tests.acceptance.crashing import CrashHeard, Outside, Process, exists, fresh, received, recorded, until_crash
 from tests.acceptance.waiting_workflows import SCENARIOS
 from tests.acceptance.workflows import WORKFLOWS
 
@@ -35,7 +35,7 @@ async def test_a_crash_at_any_await_changes_nothing(store: str, name: str, point
     crashes = 0
     for nth in range(1, POINTS_MAX):
         url = await fresh(store, tmp_path, nth)
-        clock, points = ManualClock(), CrashPoints()
+        clock, points = ManualClock(), CrashHeard()
         points.crash_at(point, nth=nth)
         first = Process(url, build, clock, points)
         came = await until_crash(first, args, points)
@@ -77,7 +77,7 @@ async def test_a_crash_at_any_await_of_what_waits_changes_nothing(store: str, na
     crashes = 0
     for nth in range(1, POINTS_MAX):
         url = await fresh(store, tmp_path, nth)
-        clock, points = ManualClock(), CrashPoints()
+        clock, points = ManualClock(), CrashHeard()
         points.crash_at(point, nth=nth)
         first = Process(url, scenario.build, clock, points)
         async with Outside(url, clock, scenario.script):

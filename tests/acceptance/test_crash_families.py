@@ -13,8 +13,8 @@ from outlast.app import store_for
 from outlast.model.event import UNDELIVERED, Event
 from outlast.model.execution import Execution
 from outlast.store.port import DueKind
-from outlast.testing import CrashPoints, ManualClock
-from tests.acceptance.crashing import Process, exists, fresh, until_crash
+from outlast.testing import ManualClock
+from tests.acceptance.crashing import CrashHeard, Process, exists, fresh, until_crash
 from tests.acceptance.family_workflows import FAMILIES
 
 POINTS_MAX = 2_000
@@ -82,7 +82,7 @@ async def test_a_crash_at_any_await_of_a_family_changes_nothing(store: str, name
     crashes = 0
     for nth in range(1, POINTS_MAX):
         url = await fresh(store, tmp_path, nth)
-        clock, points = ManualClock(), CrashPoints()
+        clock, points = ManualClock(), CrashHeard()
         points.crash_at(point, nth=nth)
         came = await until_crash(Family(url, build, clock, points), (), points)
         if came is None:

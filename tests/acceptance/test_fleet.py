@@ -60,13 +60,18 @@ async def test_workers_killed_at_random_lose_nothing_and_redo_nothing_recorded(s
         fleet("reconcilers", **env)
         workers = [fleet("worker-without-reconcilers", **env) for _ in range(2)]
         ten = app.registry.newest("ten")
-        handles = await app.start_many(ten.options(id=f"e{n}").bind(n) for n in range(number))
-        for _ in range(seconds):
-            await asyncio.sleep(1)
+        handles = []
+        for second in range(seconds):
+            # Each second some more, so that there is work to be killed until the last one.
+            begun = range(number * second // seconds, number * (second + 1) // seconds)
+            handles += await app.start_many(ten.options(id=f"e{n}").bind(n) for n in begun)
+            kill_after_s = random.random() * 0.4
+            await asyncio.sleep(kill_after_s)
             index = random.randrange(2)
             workers[index].kill()
             workers[index].wait()
             workers[index] = fleet("worker-without-reconcilers", **env)
+            await asyncio.sleep(1 - kill_after_s)
         results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in handles)), 120)
     assert results == [sum(range(STEPS)) + n for n in range(number)]
     await assert_nothing_recorded_was_redone(url, tmp_path / "ledger", number)

@@ -10,7 +10,6 @@ import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import time
 
@@ -26,12 +25,12 @@ from outlast.runtime.stopping import GRACE_MS
 from tests.acceptance import flow_fleet
 from tests.acceptance.conftest import Place
 from tests.acceptance.flow_workflows import workflows
+from tests.forks import forked
 
 MANY = 10_000 if os.environ.get("OUTLAST_TEST_FLOWS") == "full" else 1_000
 [CYCLE_MS] = [int(row.interval_ms * (1 + JITTER)) for row in ROWS if row.name == "cancel_backlog"]
 WORK_MS = 4
 """What the cancel of a member may take by itself, on a machine that does other things too."""
-ROOT = flow_fleet.__file__.partition("/tests/")[0]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -105,19 +104,12 @@ async def test_a_very_long_chain_of_skips_ends(app: App, capsys: pytest.CaptureF
 
 def test_a_flow_of_very_many_is_cancelled_though_its_canceller_is_killed(place: Place):
     """Four workers run it. From the acceptance on nobody starts a member; all have ended within grace and a cycle."""
-    workers = [
-        subprocess.Popen([sys.executable, "-m", "tests.acceptance.flow_fleet", "worker", place.url], cwd=ROOT)
-        for _ in range(4)
-    ]
+    workers = [forked("tests.acceptance.flow_fleet", "worker", place.url) for _ in range(4)]
     try:
-        canceller = subprocess.Popen(
-            [sys.executable, "-m", "tests.acceptance.flow_fleet", "cancel", place.url, str(MANY // 2)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert canceller.stdout is not None
-        with canceller.stdout as said:
+        read, written = os.pipe()
+        with os.fdopen(read) as said, os.fdopen(written, "w") as stdout:
+            canceller = forked("tests.acceptance.flow_fleet", "cancel", place.url, str(MANY // 2), stdout=stdout)
+            stdout.close()
             word, _, accepted_at = said.readline().strip().partition(" ")
         assert word == "accepted"
         time.sleep(random.random() * 0.5)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -23,8 +21,7 @@ from outlast.testing import Crash, ManualClock
 from tests.acceptance import flow_killed
 from tests.acceptance.conftest import Place
 from tests.acceptance.flow_workflows import statuses
-
-ROOT = flow_killed.__file__.partition("/tests/")[0]
+from tests.forks import forked
 
 
 class Node(Struct, frozen=True):
@@ -198,9 +195,8 @@ async def test_random_flows_that_are_cancelled_end_completely(place: Place, seed
 @pytest.mark.parametrize("nth", [3, 6, 9, 13, 18])
 def test_a_worker_that_is_killed_between_an_end_and_its_edges_loses_nothing(place: Place, nth: int):
     """After any reply of the store in turn: also after the commit that ends a member, before its edges are answered."""
-    command = [sys.executable, "-m", "tests.acceptance.flow_killed", place.url, str(nth)]
-    died = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert died.returncode in (0, -signal.SIGKILL), died.stderr
+    died = forked("tests.acceptance.flow_killed", place.url, str(nth))
+    assert died.wait(60) in (0, -signal.SIGKILL)
 
     async def finish() -> None:
         app = place.app(lease_ttl="1s")

@@ -13,7 +13,7 @@ import pytest
 import outlast
 from outlast import App
 from outlast.testing import CrashPoints, ManualClock
-from tests.acceptance.crashing import Process, exists, fresh, recorded, until_crash
+from tests.acceptance.crashing import CrashHeard, Process, exists, fresh, recorded, until_crash
 
 DONE = ["open", "do 1", "do 2", "do 3", "undo 4", "undo 3", "undo 2", "undo 1"]
 
@@ -161,7 +161,7 @@ async def test_a_crash_at_any_await_undoes_each_once(store: str, point: str, tmp
     build, crashes = SAGAS[store], 0
     for nth in range(1, 500):
         url = await without_books(store, tmp_path, nth)
-        clock, points = ManualClock(), CrashPoints()
+        clock, points = ManualClock(), CrashHeard()
         points.crash_at(point, nth=nth)
         came = await until_crash(Process(url, build, clock, points), (), points)
         if came is not None:
@@ -186,7 +186,7 @@ async def test_two_crashes_in_a_row_undo_each_once(point: str, tmp_path: Path) -
     for nth in range(8, 30, 3):
         for again in (2, 4, 6):
             url = await fresh("sqlite", tmp_path, f"{nth}-{again}")
-            clock, points = ManualClock(), CrashPoints()
+            clock, points = ManualClock(), CrashHeard()
             points.crash_at(point, nth=nth)
             if await until_crash(Process(url, build_saga, clock, points), (), points) is not None:
                 continue
@@ -211,7 +211,7 @@ async def test_parallel_branches_are_undone_each_once(point: str, tmp_path: Path
     expected = ("RuntimeError", "the fourth fails")
     for nth in range(1, 500):
         url = await fresh("sqlite", tmp_path, nth)
-        clock, points = ManualClock(), CrashPoints()
+        clock, points = ManualClock(), CrashHeard()
         points.crash_at(point, nth=nth)
         came = await until_crash(Process(url, build_parallel_saga, clock, points), (), points)
         if came is None and not await exists(url, clock):
@@ -258,7 +258,7 @@ async def test_a_crash_at_any_await_repeats_no_undo_that_is_recorded(tmp_path: P
     crashes = 0
     for nth in range(1, 500):
         url = await fresh("valkey", tmp_path, nth)
-        clock, points = ManualClock(), CrashPoints()
+        clock, points = ManualClock(), CrashHeard()
         points.crash_at("*:reply", nth=nth)
         came = await until_crash(Process(url, build_plain_saga, clock, points), (), points)
         if came is None and not await exists(url, clock):

@@ -15,7 +15,7 @@ from tests.acceptance.conftest import Place
 from tests.acceptance.crashing import Outside, Process, exists, fresh, received
 from tests.acceptance.killed import SharedClock
 from tests.acceptance.waiting_workflows import SCENARIOS
-from tests.forks import Forks
+from tests.forks import called
 
 KILLED = (
     "two sleeps",
@@ -29,9 +29,9 @@ WHERE = [*(("sqlite", name) for name in KILLED), ("postgres", "receive after sle
 """Each on SQLite; elsewhere one stands for all."""
 
 
-async def until_killed(forks: Forks, url: str, clock: Path, scenario: str, nth: int) -> str | None:
+async def until_killed(url: str, clock: Path, scenario: str, nth: int) -> str | None:
     """What the process came to; None if it was killed."""
-    returncode, said = await forks.call(url, str(clock), scenario, str(nth))
+    returncode, said = await asyncio.to_thread(called, "tests.acceptance.killed", url, str(clock), scenario, str(nth))
     assert returncode in (0, -signal.SIGKILL)
     return said if returncode == 0 else None
 
@@ -46,19 +46,18 @@ async def test_a_sigkill_at_any_point_of_what_waits_changes_nothing(store: str, 
     async with Outside(url, clock, scenario.script):
         expected = await Process(url, scenario.build, clock).start_and_finish(())
     kills = 0
-    async with Forks("tests.acceptance.killed") as forks:
-        for nth in range(1, 500):
-            url, time = await fresh(store, tmp_path, nth), tmp_path / f"{nth}.clock"
-            clock = SharedClock(time)
-            async with Outside(url, clock, scenario.script):
-                came = await until_killed(forks, url, time, name, nth)
-                if came is not None:
-                    assert came == repr(expected)
-                    break
-                kills += 1
-                if await exists(url, clock):
-                    assert await Process(url, scenario.build, clock).take_over(clock) == expected
-                    assert await received(url, clock) == (scenario.events, 0)
+    for nth in range(1, 500):
+        url, time = await fresh(store, tmp_path, nth), tmp_path / f"{nth}.clock"
+        clock = SharedClock(time)
+        async with Outside(url, clock, scenario.script):
+            came = await until_killed(url, time, name, nth)
+            if came is not None:
+                assert came == repr(expected)
+                break
+            kills += 1
+            if await exists(url, clock):
+                assert await Process(url, scenario.build, clock).take_over(clock) == expected
+                assert await received(url, clock) == (scenario.events, 0)
     assert kills >= 5
 
 

@@ -9,12 +9,13 @@ is defined: `await charge(order)` counts under the name of the step, whatever it
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, cast
 
 import msgspec
@@ -105,6 +106,7 @@ def _without_prose(schema: Any) -> Any:
 
 
 PARSES_MAX = 5
+REMEMBERED = 1_024
 
 
 def _parsed(source: str) -> ast.Module:
@@ -118,17 +120,31 @@ def _parsed(source: str) -> ast.Module:
 
 def operations_in(fn: Callable[..., Any]) -> list[str]:
     """The steps, workflows and waits that the source calls: `step charge`, `wait receive plan`."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
     try:
-        tree = _parsed(textwrap.dedent(inspect.getsource(fn)))
+        calls = _calls_in(fn) if code is None else _calls_in_code(code)
     except (OSError, TypeError, SyntaxError):
         return ["<no source>"]
     names = _names_known_to(fn)
+    found = (_operation(call, names, is_awaited=is_awaited) for call, is_awaited in calls)
+    return [operation for operation in found if operation is not None]
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _calls_in_code(code: CodeType) -> tuple[tuple[ast.Call, bool], ...]:
+    """Remembered: to find and parse a source takes milliseconds, and each start of an app, each definition of the same
+    function asks anew. What is equal as code calls the same."""
+    return _calls_in(code)
+
+
+def _calls_in(source: Any) -> tuple[tuple[ast.Call, bool], ...]:
+    """In the order in which they are made, and whether each is awaited."""
+    tree = _parsed(textwrap.dedent(inspect.getsource(source)))
     awaited = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Await)}
     body = [node for statement in _body(tree) for node in ast.walk(statement)]
     calls = [node for node in body if isinstance(node, ast.Call)]
     calls.sort(key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0))
-    found = (_operation(call, names, is_awaited=id(call) in awaited) for call in calls)
-    return [operation for operation in found if operation is not None]
+    return tuple((call, id(call) in awaited) for call in calls)
 
 
 def _body(tree: ast.Module) -> list[ast.stmt]:

@@ -1,4 +1,4 @@
-"""What the other processes of a test do: `python -m tests.integration.sqlite.processes WHAT ARGUMENTS…`.
+"""What the other processes of a test do: `main` is called in them (`tests.forks`), or by `python -m` this module.
 
 They speak in lines on stdout, and wait for lines on stdin: signals instead of sleeps.
 """
@@ -204,6 +204,9 @@ async def fill_the_disk(folder: str) -> None:
     connection.close()
 
 
-if __name__ == "__main__":
-    what, *arguments = sys.argv[1:]
+def main(what: str, *arguments: str) -> None:
     asyncio.run(globals()[what](*[int(a) if a.isdecimal() else a for a in arguments]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from outlast.machine import facts
 from outlast.runtime.engine import Engine
 from outlast.store.port import ClaimedExecution, ClaimRequest, Store
 from outlast.store.sqlite import SqliteStore
+from tests.forks import forked
 
 ROOT = Path(__file__).parents[3]
 NS = "default"
@@ -105,14 +106,13 @@ class Other:
     """A real process that does one of the things in `processes.py`, and says so line by line."""
 
     def __init__(self, what: str, *arguments: object) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "tests.integration.sqlite.processes", what, *map(str, arguments)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        hears, tells = os.pipe()
+        listens, says = os.pipe()
+        self._tells, self._listens = os.fdopen(tells, "w"), os.fdopen(listens)
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (`close` closes it)
+        with os.fdopen(hears) as stdin, os.fdopen(says, "w") as stdout:
+            streams: dict[str, Any] = {"stdin": stdin, "stdout": stdout, "stderr": self._errors}
+            self.process = forked("tests.integration.sqlite.processes", what, *map(str, arguments), **streams)
 
     @property
     def pid(self) -> int:
@@ -120,24 +120,24 @@ class Other:
 
     def line(self) -> str:
         """The next line that it says."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline().rstrip("\n")
+        line = self._listens.readline().rstrip("\n")
         if not line:
             raise AssertionError(f"it ended without a word: {self.end()}")
         return line
 
     def tell(self, text: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{text}\n")
-        self.process.stdin.flush()
+        self._tells.write(f"{text}\n")
+        self._tells.flush()
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
     def end(self, timeout_s: float = 60) -> tuple[int, str, str]:
         """Its exit status, and what else it said on both streams."""
-        out, err = self.process.communicate(timeout=timeout_s)
-        return self.process.returncode, out, err
+        self._tells.close()
+        out, returncode = self._listens.read(), self.process.wait(timeout_s)
+        self._errors.seek(0)
+        return returncode, out, self._errors.read()
 
     def succeed(self) -> str:
         status, out, err = self.end()
@@ -148,9 +148,8 @@ class Other:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(10)
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream is not None and not stream.closed:
-                stream.close()
+        for stream in (self._tells, self._listens, self._errors):
+            stream.close()
 
 
 @contextmanager
