@@ -65,7 +65,7 @@ async def test_workers_killed_at_random_lose_nothing_and_redo_nothing_recorded(s
             # Each second some more, so that there is work to be killed until the last one.
             begun = range(number * second // seconds, number * (second + 1) // seconds)
             handles += await app.start_many(ten.options(id=f"e{n}").bind(n) for n in begun)
-            kill_after_s = random.random() * 0.4
+            kill_after_s = random.random() * 0.6
             await asyncio.sleep(kill_after_s)
             index = random.randrange(2)
             workers[index].kill()
