@@ -67,7 +67,7 @@ def claim_fields(execution: Execution, fact: facts.Claim) -> Fields:
     return {
         "status": Status.ACTIVE,
         "reason": None,
-        "epoch": execution.epoch + 1,
+        "epoch": execution.epoch + fact.leap,
         "worker": fact.worker,
         "claim_id": fact.change_id,
         "claimed_at": Now(),
@@ -80,7 +80,7 @@ def claim_fields(execution: Execution, fact: facts.Claim) -> Fields:
 
 def attempt_begun(execution: Execution, fact: facts.Claim) -> Write:
     """A new attempt's record; a resumed one goes on under its new holder."""
-    epoch = execution.epoch + 1
+    epoch = execution.epoch + fact.leap
     if execution.attempt_open:
         key = attempt_key(execution.namespace, execution.id, execution.generation, execution.attempt)
         return Patch(key, {"epoch": epoch, "worker": fact.worker, "change_id": fact.change_id})

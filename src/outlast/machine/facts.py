@@ -236,9 +236,12 @@ class ChildCompleted(Fact, frozen=True, kw_only=True):
 
 
 class Claim(Fact, frozen=True, kw_only=True):
-    """A worker takes it. `change_id` is the claim id: a claim whose reply was lost is found again by it."""
+    """A worker takes it. `change_id` is the claim id: a claim whose reply was lost is found again by it. `leap` is how
+    far the epoch moves on, another each time: a server that loses a claim, and gives the same to another worker, does
+    not give it the same number."""
 
     worker: str
+    leap: int = 1
 
 
 class Tell(Struct, frozen=True, gc=False):

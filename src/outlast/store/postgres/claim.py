@@ -37,6 +37,7 @@ async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequ
             "offers": sorted(request.capabilities),
             "worker": request.worker,
             "claim": request.claim_id,
+            "leap": request.leap,
             "most": request.limit,
             "ttl_ms": request.lease_ttl_ms,
             "suspects": request.suspects,

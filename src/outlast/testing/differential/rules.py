@@ -373,6 +373,7 @@ class StoreMachine(FlowPlay):
             lease_ttl_ms=ttl_ms,
             capabilities=frozenset(capabilities),
             suspects=suspects,
+            leap=1 + len(self.requests) % 3,
         )
         self.requests.append(request)
         self.take(request)

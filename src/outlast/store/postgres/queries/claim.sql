@@ -11,7 +11,7 @@
 
 -- part: function
 CREATE FUNCTION outlast.{name}(
-  _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _most int,
+  _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _leap bigint, _most int,
   _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
 ) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, began_at bigint, entries bigint, {entry_types}, events bigint, {event_types}, {types})
 LANGUAGE plpgsql
@@ -31,6 +31,9 @@ DECLARE
   v_left int;
   v_quota text;
 BEGIN
+  -- Who holds what need not be on the disk before its holder knows: whatever it writes waits for all that stands before.
+  -- A server that dies with a claim forgets it, and whoever claims the same has another epoch.
+  PERFORM set_config('synchronous_commit', 'off', true);
   -- A claim whose reply was lost: the same id finds what it took.
   SELECT array_agg(x.partition), array_agg(x.id) INTO t_partition, t_id
   FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim;
@@ -186,7 +189,7 @@ BEGIN
   -- What is found again was written before: these are not asked for, or find nothing that is ready.
   IF t_first THEN
     INSERT INTO outlast.attempt AS a (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
-    SELECT x.partition, x.namespace, x.id, x.generation, x.attempt, x.epoch + 1, _worker, v_now, _claim
+    SELECT x.partition, x.namespace, x.id, x.generation, x.attempt, x.epoch + _leap, _worker, v_now, _claim
     FROM unnest(t_partition, t_id) AS q(partition, id)
     CROSS JOIN LATERAL (
       SELECT * FROM outlast.execution AS x
@@ -194,7 +197,7 @@ BEGIN
     WHERE x.status = 'ready' AND NOT x.attempt_open;
   END IF;
   IF t_again THEN
-    UPDATE outlast.attempt AS a SET epoch = o.epoch + 1, worker = _worker, change_id = _claim
+    UPDATE outlast.attempt AS a SET epoch = o.epoch + _leap, worker = _worker, change_id = _claim
     FROM unnest(t_partition, t_id) AS q(partition, id)
     CROSS JOIN LATERAL (
       SELECT * FROM outlast.execution AS x
@@ -224,7 +227,7 @@ BEGIN
   FROM (SELECT DISTINCT q.partition FROM unnest(t_partition) AS q(partition) ORDER BY 1) AS q
   ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
   UPDATE outlast.execution AS t
-  SET status = 'active', reason = NULL, epoch = t.epoch + 1, worker = _worker, claim_id = _claim, claimed_at = v_now,
+  SET status = 'active', reason = NULL, epoch = t.epoch + _leap, worker = _worker, claim_id = _claim, claimed_at = v_now,
     attempt_deadline_at = CASE WHEN t.timeout_ms IS NULL THEN NULL ELSE v_now + greatest(0, t.timeout_ms - t.ran_ms) END,
     ready_at = NULL, attempt_open = true, change_id = _claim
   FROM unnest(t_partition, t_id) AS q(partition, id)
@@ -269,5 +272,5 @@ $function$
 
 -- part: call
 SELECT * FROM outlast.{name}(
-  :namespace, :lanes, :serves, :offers, :worker, :claim, :most, :ttl_ms, :suspects, :partitions, :renew, :clock_ms, :floor_ms
+  :namespace, :lanes, :serves, :offers, :worker, :claim, :leap, :most, :ttl_ms, :suspects, :partitions, :renew, :clock_ms, :floor_ms
 )
