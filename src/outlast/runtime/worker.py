@@ -260,6 +260,7 @@ class Worker:
             claim_id=self._parts.engine.entropy.new_id(),
             limit=limit,
             lease_ttl_ms=options.lease_ttl_ms,
+            leap=2 + int(self._parts.engine.entropy.random() * (limits.LEAP_MAX - 1)),
             suspects=0 if any(is_suspect(attempt) for attempt in self._attempts.values()) else 1,
         )
         self._claiming, self._lanes_empty = True, False

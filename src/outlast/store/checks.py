@@ -29,6 +29,8 @@ def check_claim(request: ClaimRequest) -> None:
     check_limit("claim", request.limit, limits.CLAIM_MAX)
     if not request.lanes or not request.claim_id:
         raise InvalidInput("a claim needs lanes and a claim id")
+    if not 1 <= request.leap <= limits.LEAP_MAX:
+        raise InvalidInput(f"a claim's leap must be between 1 and {limits.LEAP_MAX:,}, not {request.leap}")
     _at_most("lanes", len(request.lanes), limits.LANES_MAX, "lanes")
     for lane in request.lanes:
         check_word("lane", lane)

@@ -83,7 +83,8 @@ class Committed(Struct, frozen=True):
 class ClaimRequest(Struct, frozen=True, kw_only=True):
     """What a worker can take. `serves` are (workflow, version) pairs; `claim_id` finds a claim whose reply was lost.
 
-    `suspects` is how many executions on suspect routes it takes at most (None: as many as it may).
+    `suspects` is how many executions on suspect routes it takes at most (None: as many as it may). `leap` is how far
+    the epochs of what it takes move on.
     """
 
     namespace: str
@@ -95,6 +96,7 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     lease_ttl_ms: int
     capabilities: frozenset[str] = frozenset()
     suspects: int | None = None
+    leap: int = 1
 
 
 class ClaimedExecution(Struct, frozen=True, gc=False):

@@ -238,7 +238,7 @@ class Oracle:
 
     def adopt(self, e: Execution, request: ClaimRequest, now: int) -> Execution:
         """The execution as the machine says that a claim leaves it."""
-        fact = Claim(change_id=request.claim_id, worker=request.worker)
+        fact = Claim(change_id=request.claim_id, worker=request.worker, leap=request.leap)
         changes = decide(self.view(e.namespace, e.id), fact, now)
         assert isinstance(changes, Changes)
         self.write(changes, now)

@@ -126,15 +126,16 @@ def _of_route(tx: Transaction, request: ClaimRequest, lane: str, route: str) -> 
 def _take(tx: Transaction, request: ClaimRequest, execution: Execution, along: _Along) -> ClaimedExecution:
     e, now = execution, tx.now
     deadline_at = None if e.timeout_ms is None else now + max(0, e.timeout_ms - e.ran_ms)
-    tx.rows_beside(statement("claim_take"), (request.worker, request.claim_id, now, deadline_at, e.namespace, e.id))
+    taken_by = (request.worker, request.claim_id, now, deadline_at, request.leap)
+    tx.rows_beside(statement("claim_take"), (*taken_by, e.namespace, e.id))
     attempt, began_at = (e.namespace, e.id, e.generation, e.attempt), None
     if e.attempt_open:
-        resumed = (e.epoch + 1, request.worker, request.claim_id, *attempt)
+        resumed = (e.epoch + request.leap, request.worker, request.claim_id, *attempt)
         [(started_at,)] = tx.rows_beside(statement("claim_attempt_resumed"), resumed)
         if e.attempt == 1 and e.generation == e.journal_generation:
             began_at = started_at
     else:
-        begun = (*attempt, e.epoch + 1, request.worker, now, request.claim_id)
+        begun = (*attempt, e.epoch + request.leap, request.worker, now, request.claim_id)
         tx.rows_beside(statement("claim_attempt_new"), begun)
     if e.quota is not None:
         tx.rows_beside(statement("claim_permits"), (1, e.namespace, e.quota))
@@ -176,7 +177,7 @@ class _Along:
 
 
 def _execution_taken(e: Execution, request: ClaimRequest, now: int) -> Execution:
-    fields = claim_fields(e, Claim(change_id=request.claim_id, worker=request.worker))
+    fields = claim_fields(e, Claim(change_id=request.claim_id, worker=request.worker, leap=request.leap))
     execution = patched(e, fields, now)
     assert isinstance(execution, Execution)
     return execution

@@ -133,6 +133,7 @@ class _Asked:
                 request.lease_ttl_ms,
                 -1 if suspects is None else suspects,
                 int(goes_on),
+                request.leap,
             )
         )
 

@@ -231,8 +231,9 @@ class ClaimMatchConformance(Conformance):
             {"lanes": ("two words",)},
             {"claim_id": ""},
             {"worker": ""},
+            {"leap": 0},
         ],
-        ids=["limit 0", "limit", "short lease", "long lease", "no lane", "lanes", "lane", "claim id", "worker"],
+        ids=["limit 0", "limit", "short lease", "long lease", "no lane", "lanes", "lane", "claim id", "worker", "leap"],
     )
     async def test_a_claim_past_a_limit_is_refused_and_takes_nothing(
         self, store: Store, options: dict[str, Any]
@@ -386,7 +387,7 @@ class ClaimRecordConformance(Conformance):
         attempts = {attempt.number: attempt for attempt in await self.attempts(store, before)}
         request = claim_request("worker-ß", **options)
         [taken] = (claimed := await store.claim(request)).executions
-        fact = facts.Claim(change_id=request.claim_id, worker=request.worker)
+        fact = facts.Claim(change_id=request.claim_id, worker=request.worker, leap=request.leap)
         changes = decide(view_of(store, before), fact, claimed.now)
         assert isinstance(changes, Changes)
         assert taken.execution == execution_after(view_of(store, before), changes, claimed.now)
@@ -432,12 +433,13 @@ class ClaimRecordConformance(Conformance):
         taken = await self.same_as_decided(store)
         assert (taken.attempt, taken.failures, taken.epoch) == (2, 1, 2)
 
-    async def test_what_was_recorded_and_sent_is_told_wholly_or_not_at_all(self, world: World, store: Store) -> None:
+    @pytest.mark.parametrize("sent", [1, EARLY_EVENTS, EARLY_EVENTS + 1])
+    async def test_what_was_recorded_and_sent_is_told_wholly_or_not_at_all(self, store: Store, sent: int) -> None:
         held = await running(store)
         for number in (1, 2):
             await commit_one(store, decided(store, held, steps(held, occurrence=number, entries=number)))
         await commit_one(store, decided(store, held, suspends(held, waits=("event:plan",))))
-        for _ in range(EARLY_EVENTS + 1):
+        for _ in range(sent):
             await tell(store, "a", sends())
         [taken] = (await store.claim(claim_request())).executions
         if taken.journal is None:
@@ -456,6 +458,13 @@ class ClaimRecordConformance(Conformance):
         assert again.began_at in (None, began_at)
         [repeated] = (await store.claim(claim_request(claim_id="again"))).executions
         assert repeated.began_at in (None, began_at)
+
+    async def test_with_a_leap_of_the_epoch(self, store: Store) -> None:
+        await start(store, first_epoch=limits.FIRST_EPOCHS - 1)
+        taken = await self.same_as_decided(store, leap=limits.LEAP_MAX)
+        assert taken.epoch == limits.FIRST_EPOCHS - 1 + limits.LEAP_MAX
+        await commit_one(store, decided(store, taken, facts.HandBack(change_id="back", epoch=taken.epoch)))
+        assert (await self.same_as_decided(store, leap=5)).epoch == taken.epoch + 5
 
     async def test_of_one_whose_worker_died(self, world: World, store: Store) -> None:
         held = await running(store)

@@ -6,14 +6,14 @@
 -- the index of ready work instead of the key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
 -- themselves, passing over those that somebody else has locked. If too many were passed over it looks further.
 -- Without work it writes nothing, unless the worker's sessions are to be renewed.
--- result: a row per execution with its input, when its first attempt began if it was begun before, and whether there was more that it could have taken; or one row without any, which tells the time and whether work was passed
--- over because it was locked (a moment later it may be free).
+-- result: a row per execution with its input, when its first attempt began if it was begun before, its journal and its events as arrays (one for each field) if they are short, and whether there was more that it could have taken;
+-- or one row without any, which tells the time and whether work was passed over because it was locked (a moment later it may be free).
 
 -- part: function
 CREATE FUNCTION outlast.{name}(
-  _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _most int,
+  _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _leap bigint, _most int,
   _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
-) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, began_at bigint, {types})
+) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, began_at bigint, entries bigint, {entry_types}, events bigint, {event_types}, {types})
 LANGUAGE plpgsql
 SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off
@@ -31,6 +31,9 @@ DECLARE
   v_left int;
   v_quota text;
 BEGIN
+  -- Who holds what need not be on the disk before its holder knows: whatever it writes waits for all that stands before.
+  -- A server that dies with a claim forgets it, and whoever claims the same has another epoch.
+  PERFORM set_config('synchronous_commit', 'off', true);
   -- A claim whose reply was lost: the same id finds what it took.
   SELECT array_agg(x.partition), array_agg(x.id) INTO t_partition, t_id
   FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim;
@@ -186,7 +189,7 @@ BEGIN
   -- What is found again was written before: these are not asked for, or find nothing that is ready.
   IF t_first THEN
     INSERT INTO outlast.attempt AS a (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
-    SELECT x.partition, x.namespace, x.id, x.generation, x.attempt, x.epoch + 1, _worker, v_now, _claim
+    SELECT x.partition, x.namespace, x.id, x.generation, x.attempt, x.epoch + _leap, _worker, v_now, _claim
     FROM unnest(t_partition, t_id) AS q(partition, id)
     CROSS JOIN LATERAL (
       SELECT * FROM outlast.execution AS x
@@ -194,7 +197,7 @@ BEGIN
     WHERE x.status = 'ready' AND NOT x.attempt_open;
   END IF;
   IF t_again THEN
-    UPDATE outlast.attempt AS a SET epoch = o.epoch + 1, worker = _worker, change_id = _claim
+    UPDATE outlast.attempt AS a SET epoch = o.epoch + _leap, worker = _worker, change_id = _claim
     FROM unnest(t_partition, t_id) AS q(partition, id)
     CROSS JOIN LATERAL (
       SELECT * FROM outlast.execution AS x
@@ -224,7 +227,7 @@ BEGIN
   FROM (SELECT DISTINCT q.partition FROM unnest(t_partition) AS q(partition) ORDER BY 1) AS q
   ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
   UPDATE outlast.execution AS t
-  SET status = 'active', reason = NULL, epoch = t.epoch + 1, worker = _worker, claim_id = _claim, claimed_at = v_now,
+  SET status = 'active', reason = NULL, epoch = t.epoch + _leap, worker = _worker, claim_id = _claim, claimed_at = v_now,
     attempt_deadline_at = CASE WHEN t.timeout_ms IS NULL THEN NULL ELSE v_now + greatest(0, t.timeout_ms - t.ran_ms) END,
     ready_at = NULL, attempt_open = true, change_id = _claim
   FROM unnest(t_partition, t_id) AS q(partition, id)
@@ -241,7 +244,7 @@ BEGIN
       SELECT a.started_at FROM outlast.attempt AS a
       WHERE a.partition = x.partition AND a.namespace = x.namespace AND a.execution = x.id
         AND a.generation = x.journal_generation AND a.number = 1) END,
-    {columns}
+    j.*, e.*, {columns}
   FROM unnest(t_partition, t_id) WITH ORDINALITY AS q(partition, id, n)
   CROSS JOIN LATERAL (
     SELECT * FROM outlast.execution AS x
@@ -250,11 +253,24 @@ BEGIN
     SELECT p.value FROM outlast.payload AS p
     WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.execution = x.id
       AND p.generation = x.journal_generation AND p.role = 'input' OFFSET 0) AS p
+  LEFT JOIN LATERAL (
+    SELECT count(*), {entry_arrays} FROM (
+      SELECT * FROM outlast.journal AS j
+      WHERE j.partition = x.partition AND j.namespace = x.namespace AND j.execution = x.id
+        AND j.generation = x.journal_generation LIMIT {entries_max} + 1
+    ) AS r HAVING count(*) <= {entries_max} AND coalesce(sum(octet_length(r.value)), 0) <= {bytes_max}
+  ) AS j ON x.resumed OR x.generation > 1
+  LEFT JOIN LATERAL (
+    SELECT count(*), {event_arrays} FROM (
+      SELECT * FROM outlast.event AS r
+      WHERE r.partition = x.partition AND r.namespace = x.namespace AND r.execution = x.id LIMIT {events_max} + 1
+    ) AS r HAVING count(*) <= {events_max} AND coalesce(sum(octet_length(r.value)), 0) <= {bytes_max}
+  ) AS e ON x.inbox > 0 AND (x.resumed OR x.generation > 1)
   ORDER BY q.n;
 END
 $function$
 
 -- part: call
 SELECT * FROM outlast.{name}(
-  :namespace, :lanes, :serves, :offers, :worker, :claim, :most, :ttl_ms, :suspects, :partitions, :renew, :clock_ms, :floor_ms
+  :namespace, :lanes, :serves, :offers, :worker, :claim, :leap, :most, :ttl_ms, :suspects, :partitions, :renew, :clock_ms, :floor_ms
 )

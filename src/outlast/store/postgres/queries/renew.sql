@@ -14,6 +14,7 @@ AS $function$
 DECLARE
   v_now bigint;
 BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);  -- as with claims: it says who holds what, and until when
   PERFORM 1 FROM generate_series(0, _partitions - 1) AS q(partition) CROSS JOIN LATERAL (
     SELECT 1 FROM outlast.session AS s WHERE s.partition = q.partition AND s.worker = _worker FOR NO KEY UPDATE
   ) AS l;

@@ -1,7 +1,7 @@
 -- claim: take ready executions of one partition, writing exactly what `decide(view, Claim)` gives.
 --
 -- argument: {now or false, partition as in keys, namespace, lanes, serves {"workflow|version": true}, capabilities,
---            worker, claim id, limit, lease ttl, suspects or -1, 1 if this claim was here before and goes on}
+--            worker, claim id, limit, lease ttl, suspects or -1, 1 if this claim was here before and goes on, leap}
 -- claim answers {now, 1 if it took them before, {execution, input, when it first began, journal, events} ...}; peek {now, 1 if this claim took some before, how many are there, the
 -- first one's place in the order of claims}. A peek changes nothing and does not look into flows.
 
@@ -14,7 +14,7 @@ local FEW, SHORT = 16, 32
 local function unpacked(keys, args)
   local a = cmsgpack.unpack(args[1])
   local asked = { home = a[2], namespace = a[3], lanes = a[4], serves = a[5], offers = a[6], worker = a[7],
-                  claim_id = a[8], limit = a[9], ttl = a[10], suspects = a[11], goes_on = a[12] == 1 }
+                  claim_id = a[8], limit = a[9], ttl = a[10], suspects = a[11], goes_on = a[12] == 1, leap = a[13] }
   if asked.suspects < 0 then asked.suspects = asked.limit end
   return begin(keys, a[1]), asked
 end
@@ -171,7 +171,7 @@ local function begin_attempt(call, asked, execution)
     values[a.started_at] = call.now
     replace(call, found, values)
   end
-  values[a.epoch], values[a.worker], values[a.change_id] = e[EXECUTION.epoch] + 1, asked.worker, asked.claim_id
+  values[a.epoch], values[a.worker], values[a.change_id] = e[EXECUTION.epoch] + asked.leap, asked.worker, asked.claim_id
 end
 
 local function take(call, asked, execution)
@@ -179,7 +179,7 @@ local function take(call, asked, execution)
   local E, e = EXECUTION, editable(call, execution)
   local timeout = e[E.timeout_ms]
   e[E.status], e[E.reason], e[E.ready_at] = 'active', false, false
-  e[E.epoch], e[E.attempt_open] = e[E.epoch] + 1, 1
+  e[E.epoch], e[E.attempt_open] = e[E.epoch] + asked.leap, 1
   e[E.worker], e[E.claim_id], e[E.change_id] = asked.worker, asked.claim_id, asked.claim_id
   e[E.claimed_at] = call.now
   e[E.attempt_deadline_at] = timeout and call.now + math.max(0, timeout - e[E.ran_ms])
