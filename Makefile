@@ -72,12 +72,9 @@ test-machine: setup ## the machine's unit tests, which must cover every one of i
 test-fast: setup ## unit, property, conformance and tidy tests
 	$(BIN)/pytest -m "not slow and not system" --ignore=tests/unit/machine --numprocesses=auto $(ARGS)
 
-# One more than there are processors: many of them wait (for a lease to end, for a server to come back).
-SLOW_PROCESSES ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-
 .PHONY: test-slow
 test-slow: setup ## tests marked slow (crashes, processes, races), in parallel
-	$(BIN)/pytest -m "slow and not system" --numprocesses=$(SLOW_PROCESSES) --dist=loadgroup $(ARGS)
+	$(BIN)/pytest -m "slow and not system" --numprocesses=auto --dist=loadgroup $(ARGS)
 
 .PHONY: test-system
 test-system: setup ## tests that need root and mounts (Linux); a missing part fails

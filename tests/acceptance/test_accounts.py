@@ -60,8 +60,6 @@ async def test_processes_that_die_at_random_commits_neither_lose_nor_repeat_anyt
                     await asyncio.sleep(0.001)
         await die(bank)
     monkeypatch.setattr(bank, "_make_store", lambda: store_for(place.url))
-    # With leases that it keeps, however busy the machine is.
-    monkeypatch.setattr(bank, "config", Config.load({}, url=place.url))
     async with bank:
         assert await accounts.count_money(ACCOUNTS, TRANSFERS) == ACCOUNTS * 10_000
 
