@@ -215,6 +215,28 @@ async def test_a_restart_does_not_lengthen_a_sleep(clocked: Place):
 # ---- events -------------------------------------------------------------------------------------------------------
 
 
+async def test_being_woken_for_something_else_does_not_lengthen_a_sleep(clocked: Place):
+    app = clocked.app()
+
+    @app.workflow
+    async def naps() -> str:
+        nap = asyncio.create_task(outlast.sleep("1h"))
+        await outlast.receive("go")
+        await nap
+        return "awake"
+
+    async with app:
+        handle = await naps.start()
+        await suspended_on(handle, "event:go")
+        await clocked.pass_time(app, "30m")
+        await handle.send("go")
+        await suspended_on(handle, "timer")
+        await clocked.pass_time(app, "29m")
+        assert (await handle.info()).status == "suspended"
+        await clocked.pass_time(app, "1m")
+        assert await handle.result(timeout=20) == "awake"
+
+
 async def test_the_same_key_is_the_same_event(clocked: Place):
     app = clocked.app()
 

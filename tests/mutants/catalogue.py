@@ -70,6 +70,35 @@ class Mutant:
 
 _GUARDS = (
     Mutant(
+        name="wait-met-after-its-timeout",
+        breaks="rule 3",
+        what="an event ends a wait whose time is over, if only nobody has said so yet",
+        file="machine/decide_outside.py",
+        old='            guards.append(Ahead(execution.key, "wake_at"))\n',
+        new="            pass\n",
+        noticed_by=(
+            f"{MACHINE}ended_waits.py::test_an_event_meets_a_wait_with_a_timeout_only_before_that_by_the_stores_clock",
+        ),
+    ),
+    Mutant(
+        name="any-event-ends-a-wait",
+        breaks="rule 3",
+        what="an event of another name is taken for the one that the code waits for",
+        file="machine/parts.py",
+        old="    if awaited.op not in ops or name not in (None, awaited.name):\n",
+        new="    if awaited.op not in ops:\n",
+        noticed_by=(f"{MACHINE}ended_waits.py::test_an_event_of_another_name_stays",),
+    ),
+    Mutant(
+        name="epochs-go-up-by-one",
+        breaks="rule 1",
+        what="a claim that a server lost, and gives again, has the same epoch",
+        file="store/sqlite/queries/claim_take.sql",
+        old="epoch = epoch + ?5,",
+        new="epoch = epoch + 1 + 0 * ?5,",
+        noticed_by=(f"{CONFORMANCE}ClaimRecord::test_with_a_leap_of_the_epoch",),
+    ),
+    Mutant(
         name="epoch-unchecked",
         breaks="rule 1",
         what="a holder's writes are fenced by the status alone",
@@ -565,7 +594,7 @@ _STORE = (
         breaks="rule 1",
         what="a takeover leaves the fence where it was, so the zombie is the holder still",
         file="store/sqlite/queries/claim_take.sql",
-        old="epoch = epoch + 1",
+        old="epoch = epoch + ?5",
         new="epoch = max(epoch, 1)",
         noticed_by=(
             f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",
@@ -821,7 +850,7 @@ _RUNTIME = (
         file="runtime/waits.py",
         old="        return self._attempt.replay.wake_times.get(_place(operation, kind))\n",
         new="        return kind.timer and self._attempt.replay.wake_times.get(_place(operation, kind))\n",
-        noticed_by=(f"{WAITING}a_restart_does_not_lengthen_a_sleep",),
+        noticed_by=(f"{WAITING}being_woken_for_something_else_does_not_lengthen_a_sleep",),
     ),
     Mutant(
         name="second-named-timer-wins",
