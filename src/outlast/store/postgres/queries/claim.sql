@@ -35,7 +35,9 @@ BEGIN
   -- A server that dies with a claim forgets it, and whoever claims the same has another epoch.
   PERFORM set_config('synchronous_commit', 'off', true);
   -- A claim whose reply was lost: the same id finds what it took.
-  SELECT array_agg(x.partition), array_agg(x.id) INTO t_partition, t_id
+  SELECT array_agg(x.partition ORDER BY x.priority DESC, x.resumed DESC, x.id),
+      array_agg(x.id ORDER BY x.priority DESC, x.resumed DESC, x.id)
+    INTO t_partition, t_id
   FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim;
 
   IF t_id IS NULL THEN
