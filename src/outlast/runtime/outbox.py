@@ -30,10 +30,10 @@ from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.record import Now
 from outlast.model.status import Status
-from outlast.runtime.family import close_children
+from outlast.runtime.family import close_children, same_life
 from outlast.runtime.forgetting import forget
 from outlast.runtime.reopening import reopen_members
-from outlast.runtime.subflows import start_flow
+from outlast.runtime.subflows import is_over, start_flow
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine, Told
@@ -230,11 +230,11 @@ class Outbox:
         """A parent that ended before its child began has not found it. One that ends from here on will, and if this
         process dies, the debt stands, and all of this is done again."""
         assert start.parent is not None
-        parent = await self._engine.look(delivery.namespace, start.parent)
-        if parent is None or parent.status.terminal:
+        child = await self._engine.look(delivery.namespace, delivery.target)
+        if child is not None and await is_over(self._engine, delivery.namespace, start.parent):
             reason = f"its parent {start.parent!r} ended before it began"
             cancel = facts.CancelRequested(change_id=f"{start.change_id}/close", reason=reason)
-            await self._engine.tell(delivery.namespace, delivery.target, cancel)
+            await self._engine.tell(delivery.namespace, delivery.target, cancel, seen=child, while_=(same_life(child),))
 
     def _settled(self, delivery: Delivery, told: Told) -> bool:
         """Whether what was told struck the debt off by itself. What was told before, by somebody who then died, did not

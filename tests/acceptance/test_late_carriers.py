@@ -1,0 +1,250 @@
+"""Who cancels because of what it saw, and is then held up: what was opened again since goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast import App, ExecutionNotFound, FlowFailed, Status, any_of
+from outlast.machine import facts
+from outlast.machine.changes import Changes, Patch
+from outlast.model.flow import Flow, FlowState
+from outlast.runtime import reopening
+from outlast.runtime.engine import Engine
+from outlast.runtime.flows import Flows
+from tests.acceptance.conftest import Gate, Place, status_is, until
+from tests.acceptance.flow_workflows import FAILS, member_is, workflows
+from tests.acceptance.test_flow_cancels import engine_of
+from tests.acceptance.test_flow_nets import turn
+
+
+class Late:
+    """The first call of a method that is about this waits at the gate; the others pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, method: str, about: Callable[..., bool]) -> None:
+        self.gate, self._about = Gate(), about
+        self._task: asyncio.Task[Any] | None = None
+        whole = getattr(Engine, method)
+
+        async def held_up(engine: Engine, *args: Any, **options: Any) -> Any:
+            if self._task is None and about(*args):
+                self._task = asyncio.current_task()
+                await self.gate()
+            return await whole(engine, *args, **options)
+
+        monkeypatch.setattr(Engine, method, held_up)
+
+    async def goes_on(self) -> None:
+        """… and comes to its end."""
+        assert self._task is not None
+        self.gate.open()
+        async with asyncio.timeout(20):
+            await asyncio.wait([self._task])
+
+
+def cancel_of(execution_id: str) -> Callable[..., bool]:
+    def about(namespace: str, target: str, fact: facts.Fact) -> bool:
+        return target == execution_id and isinstance(fact, facts.CancelRequested)
+
+    return about
+
+
+def stop_of_a_flow(changes: Changes) -> bool:
+    return any(
+        isinstance(write, Patch) and write.key.kind == Flow.KIND and write.fields.get("state") is FlowState.STOPPED
+        for write in changes.writes
+    )
+
+
+def family(app: App, **options: Any) -> Any:
+    @app.workflow
+    async def child() -> str:
+        return await outlast.receive("go", str)
+
+    @app.step
+    async def ends() -> None:
+        if "parent" in FAILS:
+            raise ValueError("broken")
+
+    @app.workflow
+    async def parent() -> None:
+        await child.options(id="child", **options).start()
+        await outlast.receive("end")
+        await ends()
+        await outlast.receive("end")
+
+    FAILS.add("parent")
+    return parent
+
+
+@pytest.fixture(autouse=True)
+def nothing_fails():
+    yield
+    FAILS.clear()
+
+
+async def waits_for(handle: Any, reason: str) -> None:
+    async def does() -> bool:
+        try:
+            return (await handle.info()).reason == reason
+        except ExecutionNotFound:
+            return False  # not begun yet
+
+    await until(does, f"{handle} does not wait for {reason}")
+
+
+@pytest.mark.parametrize("detached", [False, True])
+async def test_who_closes_a_child_late_does_not_cancel_one_that_was_retried(
+    app: App, monkeypatch: pytest.MonkeyPatch, detached: bool
+):
+    child_id = "child" if detached else "it/child"
+    late = Late(monkeypatch, "tell", cancel_of(child_id))
+    parent = family(app, **({"detached": True, "parent_close": "cancel"} if detached else {}))
+    async with app:
+        handle, child = await parent.options(id="it").start(), app.execution(child_id)
+        await waits_for(child, "event:go")
+        await handle.send("end")
+        await late.gate.reached()
+        await status_is(child, "cancelled")  # the reconciler has carried it, too
+        await child.retry()
+        await waits_for(child, "event:go")
+        await late.goes_on()
+        assert (await child.info()).status is Status.SUSPENDED
+        await child.send("go", "on")
+        assert await child.result(timeout=20) == "on"
+
+
+async def test_who_closes_a_child_late_leaves_it_to_a_parent_that_was_retried(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    late = Late(monkeypatch, "tell", cancel_of("it/child"))
+    parent = family(app)
+    async with app:
+        handle, child = await parent.options(id="it").start(), app.execution("it/child")
+        await waits_for(child, "event:go")
+        await handle.send("end")
+        await late.gate.reached()
+        await status_is(handle, "failed")
+        FAILS.clear()
+        await handle.retry()
+        await waits_for(handle, "event:end")
+        await late.goes_on()
+        assert (await child.info()).status is Status.SUSPENDED
+        await handle.send("end")
+        await status_is(handle, "succeeded")
+        await status_is(child, "cancelled")
+
+
+async def test_who_closes_a_flow_late_does_not_cancel_one_that_was_retried(app: App, monkeypatch: pytest.MonkeyPatch):
+    kit = workflows(app)
+    late = Late(monkeypatch, "commit", stop_of_a_flow)
+
+    @app.workflow
+    async def host() -> None:
+        flow = app.flow("kept", id="kept")
+        flow.add("waits", kit.waits)
+        await flow.start()
+        await outlast.receive("end")
+
+    async with app:
+        handle, fh = await host.options(id="host").start(), app.flow_handle("kept")
+        await waits_for(app.execution("kept/waits"), "event:go")
+        await handle.send("end")
+        await late.gate.reached()
+
+        async def cancelled() -> bool:
+            return (await fh.status()).status is Status.CANCELLED
+
+        await until(cancelled, "the reconciler does not cancel it")
+        await fh.retry()
+        await member_is(fh, "waits", Status.SUSPENDED)
+        await late.goes_on()
+        assert not (await fh.status()).cancelling
+        await app.execution("kept/waits").send("go", 7)
+        assert await fh.result("20s") == {"waits": 7}
+
+
+def with_an_unneeded_sibling(app: App, kit: Any) -> Any:
+    """`slow` is not needed any more once `first` goes on and `other` cannot."""
+    FAILS.add("bad")
+    flow = app.flow("f", id="f")
+    fast, slow, bad = flow.add("fast", kit.waits), flow.add("slow", kit.waits), flow.add("bad", kit.fails, "bad")
+    flow.add("first", kit.number, 5).after(fast, slow, join=any_of(), on_satisfied="cancel_remaining")
+    flow.add("other", kit.add, bad.output, slow.output)
+    return flow
+
+
+@pytest.fixture
+def spares_later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Whoever settles a join dies before it cancels what is no longer needed; until this is called."""
+    whole = Flows.spare_siblings
+
+    async def died(self: Flows, namespace: str, execution_id: str) -> bool:
+        return False
+
+    monkeypatch.setattr(Flows, "spare_siblings", died)
+    return lambda: monkeypatch.setattr(Flows, "spare_siblings", whole)
+
+
+async def test_who_spares_a_sibling_late_does_not_cancel_one_that_is_needed_once_more(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, spares_later: Callable[[], None]
+):
+    app = clocked.app()
+    kit = workflows(app)
+    late = Late(monkeypatch, "tell", cancel_of("f/slow"))
+    async with app:
+        fh = await with_an_unneeded_sibling(app, kit).start()
+        await member_is(fh, "other", Status.SKIPPED)
+        await app.execution("f/fast").send("go", 1)
+        await member_is(fh, "first", Status.SUCCEEDED)
+        spares_later()
+        spares = asyncio.create_task(engine_of(app).flows.spare_siblings("default", "f/first"))
+        await late.gate.reached()
+        await turn(clocked, app, "sibling_cancel")
+        await member_is(fh, "slow", Status.CANCELLED)
+        with pytest.raises(FlowFailed, match="bad"):
+            await fh.result("20s")
+        FAILS.clear()
+        await fh.retry()
+        await member_is(fh, "slow", Status.SUSPENDED)
+        await late.goes_on()
+        await spares
+        await app.execution("f/slow").send("go", 2)
+        assert (await fh.result("20s"))["other"] == 3
+
+
+async def test_while_a_flow_is_retried_nobody_says_what_it_no_longer_needs(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, gate: Gate, spares_later: Callable[[], None]
+):
+    app = clocked.app()
+    kit = workflows(app)
+    reopen = reopening._reopen
+
+    async def slowly(engine: Engine, flow: Flow, view: Any, turn: str | None) -> None:
+        if view.execution.id == "f/other":
+            await gate()
+        await reopen(engine, flow, view, turn)
+
+    monkeypatch.setattr(reopening, "_reopen", slowly)
+    async with app:
+        fh = await with_an_unneeded_sibling(app, kit).start()
+        await app.execution("f/fast").send("go", 1)
+        await member_is(fh, "first", Status.SUCCEEDED)
+        await app.execution("f/slow").cancel()
+        with pytest.raises(FlowFailed, match="bad"):
+            await fh.result("20s")
+        spares_later()
+        FAILS.clear()
+        await fh.retry()
+        await gate.reached()
+        await member_is(fh, "slow", Status.READY)
+        await turn(clocked, app, "sibling_cancel")
+        assert (await app.execution("f/slow").info()).status is Status.READY
+        gate.open()
+        await app.execution("f/slow").send("go", 2)
+        assert (await fh.result("20s"))["other"] == 3
