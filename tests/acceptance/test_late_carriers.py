@@ -13,9 +13,11 @@ from outlast import App, ExecutionNotFound, FlowFailed, Status, any_of
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Patch
 from outlast.model.flow import Flow, FlowState
+from outlast.model.outbox import Delivery
 from outlast.runtime import reopening
 from outlast.runtime.engine import Engine
 from outlast.runtime.flows import Flows
+from outlast.store.port import DueKind
 from tests.acceptance.conftest import Gate, Place, status_is, until
 from tests.acceptance.flow_workflows import FAILS, member_is, workflows
 from tests.acceptance.test_flow_cancels import engine_of
@@ -248,3 +250,37 @@ async def test_while_a_flow_is_retried_nobody_says_what_it_no_longer_needs(
         gate.open()
         await app.execution("f/slow").send("go", 2)
         assert (await fh.result("20s"))["other"] == 3
+
+
+async def test_a_child_that_begins_after_its_parent_was_retried_ends_with_it(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    parent = family(app, detached=True, parent_close="cancel")
+    async with app:
+        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
+        handle, child = await parent.options(id="it").start(), app.execution("child")
+        await handle.send("end")
+        await status_is(handle, "failed")
+        await carried(app, facts.CloseChildren)
+        FAILS.clear()
+        await handle.retry()
+        await waits_for(handle, "event:end")
+        await carried(app, facts.Start)
+        await waits_for(child, "event:go")
+        await handle.send("end")
+        await status_is(handle, "succeeded")
+        await carried(app, facts.CloseChildren)
+        await status_is(child, "cancelled")
+
+
+async def carried(app: App, kind: type[facts.Fact]) -> list[Delivery]:
+    """What is owed of that kind."""
+    engine = engine_of(app)
+    due = await engine.store.due(DueKind.OUTBOX, limit=9)
+    debts = [item.record for item in due.items if isinstance(item.record, Delivery)]
+    some = [debt for debt in debts if isinstance(facts.decode_debt(debt.fact), kind)]
+    assert some, f"no {kind.__name__} is owed"
+    for debt in some:
+        await engine.outbox.deliver(debt)
+    return some
