@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast import App, ExecutionNotFound, FlowFailed, Status, any_of
+from outlast import App, ExecutionNotFound, FlowFailed, FlowNotFound, Status, any_of
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Patch
 from outlast.model.flow import Flow, FlowState
@@ -284,3 +284,86 @@ async def carried(app: App, kind: type[facts.Fact]) -> list[Delivery]:
     for debt in some:
         await engine.outbox.deliver(debt)
     return some
+
+
+@pytest.mark.parametrize("parent_close", ["abandon", "cancel"])
+async def test_who_carries_a_start_late_does_not_start_again_what_has_ended_and_was_purged(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, parent_close: str
+):
+    app = clocked.app()
+    kit = workflows(app)
+
+    @app.workflow
+    async def parent() -> None:
+        await kit.number.options(id="child", detached=True, parent_close=parent_close).start(1)
+        await outlast.receive("end")
+
+    async with app:
+        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
+        await parent.options(id="it").start()
+        await waits_for(app.execution("it"), "event:end")
+        [late] = await carried(app, facts.Start)
+        assert await app.execution("child").result(timeout=20) == 1
+        await clocked.pass_time(app, "1h")
+        assert await app.purge(older_than="1m") == 1
+        await engine_of(app).outbox.deliver(late)
+        with pytest.raises(ExecutionNotFound):
+            await app.execution("child").info()
+
+
+async def test_who_carries_the_start_of_a_flow_late_does_not_start_again_what_has_ended_and_was_purged(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    kit = workflows(app)
+
+    @app.workflow
+    async def parent() -> None:
+        flow = app.flow("f", id="f")
+        flow.add("one", kit.number, 1)
+        await flow.start()
+        await outlast.receive("end")
+
+    async with app:
+        outbox = engine_of(app).outbox
+        post = outbox.post
+        monkeypatch.setattr(outbox, "post", lambda changes: None)
+        await parent.options(id="it").start()
+        await waits_for(app.execution("it"), "event:end")
+        monkeypatch.setattr(outbox, "post", post)
+        [late] = await carried(app, facts.StartFlow)
+        assert await app.flow_handle("f").result("20s") == {"one": 1}
+        await clocked.pass_time(app, "1h")
+        assert await app.purge(older_than="1m") == 1
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("f").status()
+        await outbox.deliver(late)
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("f").status()
+
+
+async def test_who_carries_a_word_late_does_not_tell_it_to_another_of_that_name(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    kit = workflows(app)
+
+    @app.workflow
+    async def tells() -> None:
+        await kit.waits.execution("target").send("go", 1)
+        await outlast.receive("end")
+
+    async with app:
+        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
+        first = await kit.waits.options(id="target").start()
+        await tells.options(id="it").start()
+        await waits_for(app.execution("it"), "event:end")
+        [late] = await carried(app, facts.EventSent)
+        assert await first.result(timeout=20) == 1
+        await clocked.pass_time(app, "1h")
+        assert await app.purge(older_than="1m") == 1
+        second = await kit.waits.options(id="target").start()
+        await waits_for(second, "event:go")
+        await engine_of(app).outbox.deliver(late)
+        await second.send("go", 2)
+        assert await second.result(timeout=20) == 2

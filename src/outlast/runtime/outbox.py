@@ -119,7 +119,8 @@ class Outbox:
     # ---- one delivery ---------------------------------------------------------------------------------------------
 
     async def deliver(self, delivery: Delivery) -> Told | None:
-        """Carry it to its target, then strike it off; None if it was an errand. Repeating it is harmless."""
+        """Carry it to its target, then strike it off; None if it was an errand, or was carried before. Repeating it is
+        harmless."""
         fact, engine = facts.decode_debt(delivery.fact), self._engine
         match fact:
             case facts.CloseChildren():
@@ -182,14 +183,18 @@ class Outbox:
                 line.left.pop(one.id, None)
         return any(there is not None for there in found)
 
-    async def _tell(self, delivery: Delivery, fact: facts.AnyFact) -> Told:
-        engine, seen = self._engine, None
-        if isinstance(fact, facts.Start) and fact.parent is not None:
-            seen = await engine.look(delivery.namespace, delivery.target)
-            if seen is not None:
-                await self._answer(fact, fact.parent, seen)
+    async def _tell(self, delivery: Delivery, fact: facts.AnyFact) -> Told | None:
+        """None if somebody else carried it before."""
+        engine = self._engine
         closing = fact if isinstance(fact, facts.Start) and fact.closes else None
-        settles = delivery if closing is None else None
+        settles = delivery if closing is None and self._is_near(delivery) else None
+        target = execution_key(delivery.namespace, delivery.target)
+        seen, *owed = await engine.store.load([target] if settles is not None else [target, delivery.key])
+        assert seen is None or isinstance(seen, Execution)
+        if owed == [None]:
+            return None  # … perhaps so long ago that its target has ended since, and was purged
+        if isinstance(fact, facts.Start) and fact.parent is not None and seen is not None:
+            await self._answer(fact, fact.parent, seen)
         told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)
         for pause_s in NOT_YET_S if isinstance(fact, WORDS) else ():
             if told.refusal is None or told.refusal.code is not Code.UNKNOWN:
@@ -239,8 +244,12 @@ class Outbox:
     def _settled(self, delivery: Delivery, told: Told) -> bool:
         """Whether what was told struck the debt off by itself. What was told before, by somebody who then died, did not
         necessarily."""
+        return told.applied and told.verdict is not None and not told.verdict.again and self._is_near(delivery)
+
+    def _is_near(self, delivery: Delivery) -> bool:
+        """Whether its target lives where the debt does: then the word and the striking off are one commit."""
         home = partition_of(delivery.namespace, delivery.target, self._engine.store.partitions)
-        return told.applied and told.verdict is not None and not told.verdict.again and home == delivery.partition
+        return home == delivery.partition
 
     async def _answer(self, fact: facts.Start, parent: str, existing: Execution) -> None:
         """There is one with that id. A parent that would wait for it must not wait for a word that will not come."""
