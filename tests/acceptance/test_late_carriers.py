@@ -17,7 +17,7 @@ from outlast.model.outbox import Delivery
 from outlast.runtime import reopening
 from outlast.runtime.engine import Engine
 from outlast.runtime.flows import Flows
-from outlast.store.port import DueKind
+from outlast.store.port import DueKind, Filter
 from tests.acceptance.conftest import Gate, Place, status_is, until
 from tests.acceptance.flow_workflows import FAILS, member_is, workflows
 from tests.acceptance.test_flow_cancels import engine_of
@@ -367,3 +367,68 @@ async def test_who_carries_a_word_late_does_not_tell_it_to_another_of_that_name(
         await engine_of(app).outbox.deliver(late)
         await second.send("go", 2)
         assert await second.result(timeout=20) == 2
+
+
+async def test_a_retried_parent_does_not_wait_for_a_child_that_ended_meanwhile_and_was_purged(clocked: Place):
+    app = clocked.app()
+    kit = workflows(app)
+
+    @app.step
+    async def breaks() -> None:
+        if FAILS:
+            raise ValueError("broken")
+
+    @app.workflow
+    async def parent() -> int:
+        child = await kit.waits.options(id="child", parent_close="abandon").start()
+        await breaks()
+        return await child.result()
+
+    FAILS.add("parent")
+    async with app:
+        handle, child = await parent.options(id="it").start(), app.execution("it/child")
+        await status_is(handle, "failed")
+        await waits_for(child, "event:go")
+        await child.send("go", 1)
+        await status_is(child, "succeeded")
+        await clocked.pass_time(app, "1h")
+        await let_go(app, "it/child")
+        FAILS.clear()
+        await handle.retry()
+        with pytest.raises(ExecutionNotFound, match="it/child"):
+            await handle.result(timeout=20)
+
+
+async def let_go(app: App, execution_id: str) -> None:
+    """Purge it alone, as its retention does."""
+    engine = engine_of(app)
+    execution = await engine.look("default", execution_id)
+    assert execution is not None
+    change = Patch(execution.key, {"purge_at": 0})
+    partition = engine.partition_of(execution)
+    verdict = await engine.commit(Changes(id="let go", partition=partition, anchors=(execution.key,), writes=(change,)))
+    assert verdict.applied
+    assert await engine.store.purge(filter=Filter(namespace="default")) == 1
+
+
+async def test_a_retried_parent_does_not_wait_at_its_end_for_a_child_that_ended_meanwhile(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    parent = family(app, parent_close="wait")
+    async with app:
+        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
+        handle, child = await parent.options(id="it").start(), app.execution("it/child")
+        await waits_for(child, "event:go")
+        await waits_for(handle, "event:end")
+        await handle.cancel()
+        await status_is(handle, "cancelled")
+        await status_is(child, "cancelled")
+        await carried(app, facts.ChildCompleted)
+        FAILS.clear()
+        await handle.retry()
+        await handle.send("end")
+        await waits_for(handle, "event:end")
+        await carried(app, facts.CloseChildren)
+        await handle.send("end")
+        await handle.result(timeout=20)

@@ -18,7 +18,7 @@ from outlast.machine.changes import Absent, Changes, Delete, Guard, Matches, Ref
 from outlast.machine.decide import decide
 from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution, ParentClose, execution_key
-from outlast.model.flow import Flow, flow_key
+from outlast.model.flow import Flow, Summary, flow_key, summary_key
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record, settled
 from outlast.model.status import Reason
@@ -74,10 +74,35 @@ async def suspended_for_children(engine: Engine, lease: Lease) -> bool:
 
 
 async def _waited_for(engine: Engine, parent: Execution) -> tuple[str, ...]:
-    """The open children that the parent's code must wait for before it ends, as reasons."""
-    children = await open_children(engine, parent.namespace, parent.id, limit=limits.SCAN_MAX_RECORDS)
-    waits = (Reason.child(child.id) for child in children if child.parent_close is ParentClose.WAIT)
-    return tuple(islice(waits, limits.WAITS_MAX))
+    """The open children that the parent's code must wait for before it ends, as reasons. Not those that ended while it
+    had ended itself, and heard of nothing, before it was retried."""
+    namespace, waits = parent.namespace, list[str]()
+    children = await open_children(engine, namespace, parent.id, limit=limits.SCAN_MAX_RECORDS)
+    waited = (child for child in children if child.parent_close is ParentClose.WAIT)
+    while len(waits) < limits.WAITS_MAX and (some := list(islice(waited, limits.LOAD_MAX_KEYS))):
+        heads = await engine.store.load([_end_of(namespace, child) for child in some])
+        found = zip(some, heads, strict=True)
+        waits += [Reason.child(child.id) for child, head in found if not _has_ended(head, parent.id, child)]
+    return tuple(waits[: limits.WAITS_MAX])
+
+
+def _end_of(namespace: str, child: OpenChild) -> Key:
+    """Where it is written whether it has ended."""
+    if is_flow(child.id):
+        return summary_key(namespace, child.id.removesuffix("/"))
+    return execution_key(namespace, child.id)
+
+
+def _has_ended(head: Record | None, parent: str, child: OpenChild) -> bool:
+    if isinstance(head, Summary):
+        return head.outcome is not None
+    return head.status.terminal if isinstance(head, Execution) else not _begins_later(parent, child)
+
+
+def _begins_later(parent: str, child: OpenChild) -> bool:
+    """Whether one that is not there may only not have begun yet. A child that is named under its parent begins in the
+    commit that says so: if it is not there, it was purged."""
+    return not child.id.startswith(f"{parent}/")
 
 
 async def close_children(engine: Engine, namespace: str, parent: str, errand: facts.CloseChildren) -> None:
@@ -92,16 +117,18 @@ async def close_children(engine: Engine, namespace: str, parent: str, errand: fa
         if not children or (current is not None and not current.status.terminal):
             return  # if it was opened again, its children are its own once more
         stands = _stands(namespace, parent, current)
-        begun = [(child, record) for child, record in zip(children, seen, strict=True) if record is not None]
+        found = list(zip(children, seen, strict=True))
         reason = f"its parent {parent!r} ended: {errand.reason}"
+        begun = [(child, record) for child, record in found if record is not None]
         await asyncio.gather(*(_close(engine, stands, child, record, reason) for child, record in begun))
+        done = [child for child, record in found if record is not None or not _begins_later(parent, child)]
         verdict = await engine.group.commit(
             Changes(
                 id=engine.entropy.new_id(),
                 partition=children[0].partition,
                 anchors=(execution_key(namespace, parent),),
                 guards=(stands,),
-                writes=tuple(Delete(child.key) for child, _ in begun),
+                writes=tuple(Delete(child.key) for child in done),
             )
         )
         if len(children) < TOGETHER_MAX or not verdict.applied:
