@@ -11,7 +11,9 @@ import pytest
 import outlast
 from outlast import App, ExecutionNotFound, FlowFailed, FlowNotFound, Status, any_of
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Patch
+from outlast.machine.changes import Changes, Delete, Patch
+from outlast.machine.decide_flow import chunks, staged, staged_members
+from outlast.model.execution import Execution
 from outlast.model.flow import Flow, FlowState
 from outlast.model.outbox import Delivery
 from outlast.runtime import reopening
@@ -20,7 +22,7 @@ from outlast.runtime.flows import Flows
 from outlast.store.port import DueKind, Filter
 from tests.acceptance.conftest import Gate, Place, status_is, until
 from tests.acceptance.flow_workflows import FAILS, member_is, workflows
-from tests.acceptance.test_flow_cancels import engine_of
+from tests.acceptance.test_flow_cancels import cycle, engine_of
 from tests.acceptance.test_flow_nets import turn
 
 
@@ -432,3 +434,67 @@ async def test_a_retried_parent_does_not_wait_at_its_end_for_a_child_that_ended_
         await carried(app, facts.CloseChildren)
         await handle.send("end")
         await handle.result(timeout=20)
+
+
+def deletes_a(kind: str) -> Callable[[Changes], bool]:
+    return lambda changes: any(isinstance(write, Delete) and write.key.kind == kind for write in changes.writes)
+
+
+def lets_a_member_go(changes: Changes) -> bool:
+    [first, *_] = changes.writes
+    return isinstance(first, Patch) and first.key.kind == Execution.KIND and set(first.fields) == {"purge_at"}
+
+
+@pytest.mark.parametrize("kind", [Execution.KIND, Flow.KIND])
+async def test_who_purges_a_stage_late_does_not_purge_what_was_started_since(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, kind: str
+):
+    app = clocked.app()
+    kit = workflows(app)
+    late = Late(monkeypatch, "commit", deletes_a(kind))
+
+    def large() -> Any:
+        flow = app.flow("large", id="large")
+        members = [flow.add(f"m{n}", kit.number, n) for n in range(300)]
+        flow.add("sum", kit.total, [member.output for member in members])
+        return flow
+
+    async with app:
+        engine = engine_of(app)
+        new, members = large().built()
+        partition, [first, *_] = engine.view("default", "large", None).partition, chunks(members)
+        assert (await engine.commit(staged(partition, new))).applied
+        assert (await engine.commit(staged_members(partition, new, new.change_id, 0, first))).applied
+        await clocked.pass_time(app, "1h")
+        purging = asyncio.create_task(cycle(app, "flow_retention"))
+        await late.gate.reached()
+        fh = await large().start()
+        await late.goes_on()
+        await purging
+        assert (await fh.result("60s"))["sum"] == sum(range(300))
+
+
+async def test_who_purges_a_flow_late_does_nothing_to_the_next_one_of_that_id(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    kit = workflows(app)
+    late = Late(monkeypatch, "commit", lets_a_member_go)
+
+    def flow(workflow: Any) -> Any:
+        made = app.flow("f", id="f", retention="1h")
+        made.add("one", workflow, 1)
+        return made
+
+    async with app:
+        assert await (await flow(kit.number).start()).result("20s") == {"one": 1}
+        await clocked.pass_time(app, "2h")
+        purging = asyncio.create_task(cycle(app, "flow_retention"))
+        await late.gate.reached()
+        await turn(clocked, app, "flow_retention", "retention")
+        fh = await flow(kit.waits).start()
+        await member_is(fh, "one", Status.SUSPENDED)
+        await late.goes_on()
+        await purging
+        await app.execution("f/one").send("go", 2)
+        assert await fh.result("20s") == {"one": 2}
