@@ -498,3 +498,34 @@ async def test_who_purges_a_flow_late_does_nothing_to_the_next_one_of_that_id(
         await purging
         await app.execution("f/one").send("go", 2)
         assert await fh.result("20s") == {"one": 2}
+
+
+async def test_who_forgets_old_generations_late_does_not_forget_those_of_the_next_one_of_that_id(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app, marks = clocked.app(), list[str]()
+
+    @app.step
+    async def mark(word: str) -> None:
+        marks.append(word)
+
+    @app.workflow
+    async def turns(word: str, left: int) -> int:
+        await mark(word)
+        if left:
+            await outlast.continue_as_new(word, left - 1)
+        return await outlast.receive("go", int)
+
+    async with app:
+        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
+        first = await turns.options(id="it").start("first", 1)
+        await first.send("go", 1)
+        assert await first.result(timeout=20) == 1
+        await clocked.pass_time(app, "1h")
+        assert await app.purge(older_than="1m") == 1
+        second = await turns.options(id="it").start("second", 0)
+        await waits_for(second, "event:go")
+        await carried(app, facts.Forget)
+        await second.send("go", 2)
+        assert await second.result(timeout=20) == 2
+        assert marks == ["first", "first", "second"]

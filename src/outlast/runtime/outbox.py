@@ -28,7 +28,7 @@ from outlast.model.event import UNDELIVERED, Event, answer_id
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.record import Now
+from outlast.model.record import Key, Now
 from outlast.model.status import Status
 from outlast.runtime.family import close_children, same_life
 from outlast.runtime.forgetting import forget
@@ -68,12 +68,12 @@ class _Line:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.users = 0
-        self.left: dict[str, Delivery] = {}
-        """What could not be carried, and is owed until later."""
+        self.left: dict[str, Key] = {}
+        """What could not be carried, and is owed until later: where it is, because there may be much of it."""
 
     def leave(self, delivery: Delivery) -> None:
         if len(self.left) < LEFT_MAX:
-            self.left[delivery.id] = delivery
+            self.left[delivery.id] = delivery.key
 
 
 class Outbox:
@@ -174,13 +174,13 @@ class Outbox:
 
     async def _owes_more(self, line: _Line, delivery: Delivery) -> bool:
         """Whether something that was said before, and left for later, is still owed: others may have carried it."""
-        before = [one for one in line.left.values() if one.id < delivery.id]
+        before = {one: key for one, key in line.left.items() if one < delivery.id}
         if not before:
             return False
-        found = await self._engine.store.load([one.key for one in before])
+        found = await self._engine.store.load(list(before.values()))
         for one, there in zip(before, found, strict=True):
             if there is None:
-                line.left.pop(one.id, None)
+                line.left.pop(one, None)
         return any(there is not None for there in found)
 
     async def _tell(self, delivery: Delivery, fact: facts.AnyFact) -> Told | None:
