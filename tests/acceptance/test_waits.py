@@ -703,6 +703,7 @@ async def test_a_timer_beside_an_operation_that_goes_on_replays(how: str, place:
                 await asyncio.wait({going, nap}, return_when=asyncio.FIRST_COMPLETED)
             said = [await meanwhile(), await going]
             await outlast.sleep("50ms")
+            await meanwhile()
             return said
 
         return impatient

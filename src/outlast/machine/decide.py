@@ -1,7 +1,8 @@
 """`decide(view, fact, now)`: the one door into the machine. Every fact in every status has an answer.
 
-`now` is the store's time as last seen; it only measures (how long an attempt ran). What a change writes about time is
-relative to its commit, and what it decides about time is a guard that the store checks with its own clock.
+`now` is the store's time as last seen; it only measures (how long an attempt ran), and says which answer to try first
+(whether a wait may still be met). What a change writes about time is relative to its commit, and what it decides about
+time is a guard that the store checks with its own clock.
 """
 
 from __future__ import annotations
@@ -113,11 +114,11 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
         case facts.ChangePriority():
             return decide_outside.change_priority(view, execution, fact)
         case facts.EventSent():
-            return decide_outside.event_sent(view, execution, fact)
+            return decide_outside.event_sent(view, execution, fact, now)
         case facts.DeferredResolved():
-            return decide_outside.deferred_resolved(view, execution, fact)
+            return decide_outside.deferred_resolved(view, execution, fact, now)
         case facts.ChildCompleted():
-            return decide_outside.child_completed(view, execution, fact)
+            return decide_outside.child_completed(view, execution, fact, now)
         case facts.Start() | facts.Fork() | facts.StepRecorded():
             raise AssertionError("it is decided before")
         case _:

@@ -27,6 +27,7 @@ from outlast.machine.parts import (
     as_seen,
     changes,
     ended,
+    ends_wait,
     held_and_heard,
     inbox_record,
     rings_for,
@@ -35,6 +36,7 @@ from outlast.machine.parts import (
 from outlast.model import event
 from outlast.model.attempt import Outcome
 from outlast.model.execution import Execution
+from outlast.model.journal import NOTHING, SLEEP, TIMER
 from outlast.model.record import Key
 from outlast.model.session import session_key
 from outlast.model.status import TIMED_REASONS, Reason, Status
@@ -52,6 +54,8 @@ def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusa
         guards.append(Reached(execution.key, "wake_at"))
     fields: Fields = {**runnable(execution), "change_id": fact.change_id}
     writes: list[Write] = [Patch(execution.key, fields)]
+    if timed:
+        writes += ends_wait(execution, fact, None, SLEEP, TIMER, value=NOTHING)
     return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))
 
 

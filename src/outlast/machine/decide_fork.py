@@ -44,6 +44,7 @@ def _execution(fact: facts.Fork) -> Execution:
         "status": Status.READY,
         "reason": None,
         "waits": "",
+        "awaits": "",
         "held": False,
         # The journal goes on, and with it the undo that its steps registered.
         "unwinds": source.unwinds,

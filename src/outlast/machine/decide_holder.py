@@ -136,7 +136,7 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
 def _step_and_more(view: View, execution: Execution, fact: facts.StepRecorded, entry: JournalEntry) -> Changes:
     """… with the event that it received, the undo that it registers, or what it does to others."""
     guards: list[Guard] = [held_by(execution)]
-    writes: list[Write] = [Insert(entry)]
+    writes: list[Write] = [Put(entry) if fact.corrects else Insert(entry)]
     fields: Fields = {}
     if fact.consumes is not None:
         received = event_key(execution.namespace, execution.id, *fact.consumes)
@@ -259,6 +259,8 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
         "ran_ms": ran_so_far(execution, now),
         "change_id": fact.change_id,
     }
+    if fact.awaits is not None and fact.awaits.position < limits.JOURNAL_MAX_ENTRIES:
+        fields["awaits"] = fact.awaits.encode()
     writes: list[Write] = [Patch(execution.key, fields), *permit_back(view, execution)]
     return changes(view, execution, fact, [held_and_heard(execution, fact.inbox)], writes)
 

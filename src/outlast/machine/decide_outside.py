@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from outlast.machine import facts
 from outlast.machine.beginnings import REOPENED
-from outlast.machine.changes import HOME, Add, Changes, Code, Delete, Insert, Matches, Patch, Refusal, View, Write
+from outlast.machine.changes import (
+    HOME,
+    Add,
+    Ahead,
+    Changes,
+    Code,
+    Delete,
+    Guard,
+    Insert,
+    Matches,
+    Patch,
+    Refusal,
+    View,
+    Write,
+)
 from outlast.machine.parts import (
     Fields,
     as_seen,
     changes,
     ended,
+    ends_wait,
     inbox_record,
     rings_for,
     runnable,
@@ -20,6 +35,7 @@ from outlast.model.attempt import Outcome
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.execution import Execution, suspect_route
+from outlast.model.journal import CHILD, DEFERRED, FAILED, NOTHING, RECEIVE, SUCCEEDED
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
@@ -141,28 +157,47 @@ def change_priority(view: View, execution: Execution, fact: facts.ChangePriority
     return changes(view, execution, fact, [as_seen(execution)], writes)
 
 
-def event_sent(view: View, execution: Execution, fact: facts.EventSent) -> Changes | Refusal:
-    """An update that nobody would take is refused: code that sleeps without listening has no answer to it."""
+def event_sent(view: View, execution: Execution, fact: facts.EventSent, now: int) -> Changes | Refusal:
+    """An update that nobody would take is refused: code that sleeps without listening has no answer to it. An event
+    that suspended code waits for, and nothing else, is received in the commit that sends it."""
     listens = {Reason.event(event.UPDATE), Reason.VERSION}.intersection(execution.waits_for)
     if fact.name == event.UPDATE and execution.status is Status.SUSPENDED and not listens:
         return Refusal(Code.NOT_ALLOWED, "takes no updates where it waits now")
-    writes = inbox_record(execution, fact, fact.name, fact.value, fact.dedup)
-    return _message(view, execution, fact, Reason.event(fact.name), writes)
+    received = [] if _too_late(execution, now) else ends_wait(execution, fact, fact.name, RECEIVE, value=fact.value)
+    if received:
+        # Kept, marked: it goes on deduplicating.
+        writes = inbox_record(execution, fact, fact.name, None, fact.dedup, consumed=True)
+    else:
+        writes = inbox_record(execution, fact, fact.name, fact.value, fact.dedup)
+    return _message(view, execution, fact, Reason.event(fact.name), writes, received)
 
 
-def deferred_resolved(view: View, execution: Execution, fact: facts.DeferredResolved) -> Changes:
+def deferred_resolved(view: View, execution: Execution, fact: facts.DeferredResolved, now: int) -> Changes:
     """First resolution wins: the record is insert-only, and the store's verdict shows the one that stands."""
     writes = _resolved(execution, fact, fact.name, fact.resolution, fact.value)
-    return _message(view, execution, fact, Reason.deferred(fact.name), writes)
+    outcome = FAILED if fact.resolution is Resolution.REJECTED else SUCCEEDED
+    found: list[Write] = []
+    if not _too_late(execution, now):
+        found = ends_wait(execution, fact, fact.name, DEFERRED, outcome=outcome, value=fact.value)
+    return _message(view, execution, fact, Reason.deferred(fact.name), writes, found)
 
 
-def child_completed(view: View, execution: Execution, fact: facts.ChildCompleted) -> Changes:
-    """How it ended is an event, one for each of its generations that did: it outlives this execution's own."""
+def child_completed(view: View, execution: Execution, fact: facts.ChildCompleted, now: int) -> Changes:
+    """How it ended is an event, one for each of its generations that did: it outlives this execution's own. What is
+    not a success may be tried again before anybody looks: that is left to the holder."""
     end = ChildEnd(status=fact.status, cause=fact.cause, value=fact.value)
     dedup = str(fact.generation) if fact.generation else fact.change_id
     writes = inbox_record(execution, fact, event.ended_name(fact.child), end.encode(), dedup)
     writes.append(Delete(event.event_key(execution.namespace, execution.id, event.CHILD, fact.child)))
-    return _message(view, execution, fact, Reason.child(fact.child), writes)
+    found: list[Write] = []
+    if fact.status is Status.SUCCEEDED and not _too_late(execution, now):
+        found = ends_wait(execution, fact, fact.child, CHILD, value=fact.value or NOTHING)
+    return _message(view, execution, fact, Reason.child(fact.child), writes, found)
+
+
+def _too_late(execution: Execution, now: int) -> bool:
+    """The wait is over, and only nobody has said so yet: what comes now stays for the next one."""
+    return isinstance(execution.wake_at, int) and execution.wake_at <= now
 
 
 def _resolved(
@@ -181,11 +216,17 @@ def _resolved(
     return [Insert(deferred), Add(execution.key, "inbox", 1)]
 
 
-def _message(view: View, execution: Execution, fact: facts.Fact, wait: str, writes: list[Write]) -> Changes:
-    """The record, and the wake-up if this is what the code waits for: one commit, so neither is without the other."""
+def _message(
+    view: View, execution: Execution, fact: facts.Fact, wait: str, writes: list[Write], found: list[Write]
+) -> Changes:
+    """The record, and the wake-up if this is what the code waits for, with its outcome if that is plain: one commit, so
+    none is without the others."""
     status = execution.status
+    guards: list[Guard] = [as_seen(execution)]
     if status is Status.SUSPENDED and wait in execution.waits_for:
         fields = {**runnable(execution), "change_id": fact.change_id}
         status = fields["status"]
-        writes = [*writes, Patch(execution.key, fields)]
-    return changes(view, execution, fact, [as_seen(execution)], writes, *rings_for(execution, status))
+        writes = [*writes, Patch(execution.key, fields), *found]
+        if found and execution.wake_at is not None:
+            guards.append(Ahead(execution.key, "wake_at"))
+    return changes(view, execution, fact, guards, writes, *rings_for(execution, status))

@@ -16,7 +16,7 @@ from outlast.errors import InvalidInput, LimitExceeded
 from outlast.model.deferred import Resolution
 from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, ParentClose
-from outlast.model.journal import JournalEntry
+from outlast.model.journal import Awaited, JournalEntry
 from outlast.model.names import check_id, check_name, check_recurring_name, check_user_name, check_word
 from outlast.model.retry import NO_RETRY, RetryPolicy
 from outlast.model.status import TIMED_REASONS, Status, is_reason
@@ -253,7 +253,7 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     """A durable operation has its outcome. `entries` is how many the journal holds so far, which is its place in it.
 
     `consumes` names the event (name, dedup) that this entry received. `unwinds` says that the entry registers an undo,
-    so that a cancel must let the code unwind.
+    so that a cancel must let the code unwind. `corrects` says that it takes the place of one that nobody has read yet.
 
     What the operation does to others is in the same commit. `starts` is a child that lives in the same partition,
     `tells` is owed to executions anywhere. `adopts` names a child, and what becomes of it when this execution ends.
@@ -272,11 +272,13 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     starts: Start | None = None
     tells: tuple[Tell, ...] = ()
     adopts: tuple[str, ParentClose] | None = None
+    corrects: bool = False
 
     @property
     def plain(self) -> bool:
-        """Nothing but its own entry."""
-        return self.consumes is None and not self.unwinds and self.starts is None and not self.tells and not self.adopts
+        """Nothing but its own entry, and that a new one."""
+        alone = self.starts is None and not self.tells and not self.adopts
+        return alone and self.consumes is None and not self.unwinds and not self.corrects
 
     def __post_init__(self) -> None:
         check_recurring_name("step", self.name)
@@ -308,13 +310,15 @@ class Progressed(HolderFact, frozen=True, kw_only=True):
 class Suspend(HolderFact, frozen=True, kw_only=True):
     """All that the code awaits is durable: nothing is left to run until one of `waits` comes, or `wake_at`.
 
-    `inbox` is the newest that the code has seen: a write from outside since then refuses the suspension.
+    `inbox` is the newest that the code has seen: a write from outside since then refuses the suspension. `awaits` is
+    the one operation that all of it comes to, if it is one: whoever ends the wait records its outcome.
     """
 
     inbox: int
     reason: str
     waits: tuple[str, ...] = ()
     wake_at: int | None = None
+    awaits: Awaited | None = None
 
     def __post_init__(self) -> None:
         for wait in (self.reason, *self.waits):

@@ -38,6 +38,8 @@ def _always(e: Execution, broken: list[str]) -> None:
         broken.append("counters do not go below zero")
     if not 1 <= e.journal_generation <= e.generation:
         broken.append("a journal is of this generation or an earlier one")
+    if e.awaits and e.status is not Status.SUSPENDED:
+        broken.append("only the suspended have an operation that others may end")
     if e.reason is not None and not is_reason(e.reason):
         broken.append(f"a reason of the vocabulary, not {e.reason!r}")
 

@@ -25,6 +25,7 @@ from outlast.model.attempt import Outcome, attempt_key
 from outlast.model.completion import Completion
 from outlast.model.event import Event
 from outlast.model.execution import WAITS_SEPARATOR, Execution, execution_key
+from outlast.model.journal import SUCCEEDED, Awaited, JournalEntry
 from outlast.model.lane import lane_key, quota_key
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
@@ -143,10 +144,41 @@ def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: 
         "resumed": execution.attempt_open or execution.attempt > 1,
         "held": held,
     }
+    if execution.awaits:
+        fields["awaits"] = ""
     if held or blocked_on:
         reason = Reason.OPERATOR if held else blocked_on
         return {**fields, "status": Status.BLOCKED, "reason": reason, "ready_at": None}
     return {**fields, "status": Status.READY, "reason": None, "ready_at": Now()}
+
+
+def ends_wait(
+    execution: Execution, fact: facts.Fact, name: str | None, *ops: str, outcome: str = SUCCEEDED, value: bytes | None
+) -> list[Write]:
+    """The outcome of the one operation that suspended code awaits, recorded by what ends the wait: whoever claims it
+    finds it in the journal, and need not write it down before the code goes on. Nothing, if the code awaits something
+    else (any name, if None), or more than one thing: which one it takes then is for its holder to see."""
+    if not execution.awaits:
+        return []
+    awaited = Awaited.decode(execution.awaits)
+    if awaited.op not in ops or name not in (None, awaited.name):
+        return []
+    entry = JournalEntry(
+        namespace=execution.namespace,
+        execution=execution.id,
+        generation=execution.journal_generation,
+        scope=awaited.scope,
+        name=awaited.name,
+        occurrence=awaited.occurrence,
+        op=awaited.op,
+        outcome=outcome,
+        value=value,
+        epoch=execution.epoch,
+        position=awaited.position,
+        recorded_at=Now(),
+        change_id=fact.change_id,
+    )
+    return [Insert(entry)]
 
 
 def next_attempt(execution: Execution, *, failures: int = 0, crashes: int = 0) -> Fields:
@@ -180,7 +212,13 @@ def permit_back(view: View, execution: Execution) -> list[Write]:
 
 
 def inbox_record(
-    execution: Execution, fact: facts.Fact, name: str, value: bytes | None = None, dedup: str | None = None
+    execution: Execution,
+    fact: facts.Fact,
+    name: str,
+    value: bytes | None = None,
+    dedup: str | None = None,
+    *,
+    consumed: bool = False,
 ) -> list[Write]:
     """What every outside write leaves: a record that makes it idempotent, and the bell on the doorstep."""
     event = Event(
@@ -189,6 +227,7 @@ def inbox_record(
         name=name,
         dedup=fact.change_id if dedup is None else dedup,
         value=value,
+        consumed=consumed,
         sent_at=Now(),
         change_id=fact.change_id,
     )
@@ -239,6 +278,8 @@ def ended(
         "purge_at": None if execution.retention_ms is None else Now(execution.retention_ms),
         "change_id": fact.change_id,
     }
+    if execution.awaits:
+        fields["awaits"] = ""
     completion = Completion(
         namespace=execution.namespace,
         execution=execution.id,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
 import msgspec
@@ -76,6 +77,8 @@ class Execution(Record, frozen=True, kw_only=True):
     status: Status
     reason: str | None = None
     waits: str = ""
+    awaits: str = ""
+    """The one operation that suspended code awaits, if it is one (`Awaited`): whatever ends the wait records it."""
     cause: str | None = None
     generation: int = 1
     journal_generation: int = 1
@@ -176,7 +179,9 @@ class Route(NamedTuple):
 _SUSPECT = "suspect"
 
 
+@lru_cache(maxsize=10_000)
 def parse_route(route: str) -> Route:
+    """Remembered: there are few, and every claim asks of all that it sees."""
     workflow, version, requires, quota, *marks = route.split(ROUTE_SEPARATOR)
     words = frozenset(requires.split(",")) if requires else frozenset[str]()
     return Route(workflow, version, words, quota or None, _SUSPECT in marks)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import ClassVar, TypeAlias
 
+import msgspec
+from msgspec import Struct
+
 from outlast.model.record import Key, Record, Time
 
 SUCCEEDED, FAILED, CANCELLED, BEGAN = "succeeded", "failed", "cancelled", "began"
@@ -19,6 +22,10 @@ UPDATE = "update"
 """What an entry is about: an operation (each kind has its word, `step` is one), a failed try of a step, the cancel that
 the code observed, how long a wait may last, which patches (`patched(name)`) the execution has, that the code has
 ended and its undos run, or an update that was accepted."""
+SLEEP, TIMER, RECEIVE, DEFERRED, CHILD = "sleep", "timer", "receive", "deferred", "child"
+"""Operations whose outcome may be recorded by whoever ends the wait, when the code is suspended."""
+NOTHING = b"null"
+"""The value of what has none."""
 
 UPDATE_SCOPE = "update."
 """Where accepted updates stand: no branch of the code calls them."""
@@ -48,6 +55,23 @@ class JournalEntry(Record, frozen=True, kw_only=True):
     position: int = 0
     recorded_at: Time
     change_id: str
+
+
+class Awaited(Struct, frozen=True, array_like=True):
+    """An operation that code waits for, and the place that its outcome will have in the journal."""
+
+    op: str
+    scope: str
+    name: str
+    occurrence: int
+    position: int
+
+    def encode(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decode(text: str) -> Awaited:
+        return msgspec.json.decode(text, type=Awaited)
 
 
 def journal_key(namespace: str, execution: str, generation: int, scope: str, name: str, occurrence: int) -> Key:

@@ -317,11 +317,8 @@ class LiveAttempt:
         if not self._code.can_move:
             # What was called last may be recorded as well, but further down: the code does things in another order.
             actual = self._held[0] if self._held else next(reversed(self._outstanding.values()), None)
-            self._diverge(
-                entry,
-                str(actual) if actual else "nothing",
-                actual.line if actual else ", ".join(self._code.lines()) or "at its end",
-            )
+            line = actual.line if actual else ", ".join(self._code.lines()) or "at its end"
+            self._diverge(entry, str(actual) if actual else "nothing", line)
         return False
 
     def _deliver_unbidden(self, entry: JournalEntry) -> bool:
@@ -344,8 +341,10 @@ class LiveAttempt:
             self.errand(self.hand_back())
             return False
         except CodecError as error:
-            # Its type was changed under it. That is the deploy's fault, not the work's.
-            self._diverge(entry, f"something else: {error}", operation.line)
+            if isinstance(operation.kind, Wait) and self.lease.ends_with(entry):
+                self.errand(self.waits.fails_unread(operation, entry))
+            else:  # its type was changed under it: that is the deploy's fault, not the work's
+                self._diverge(entry, f"something else: {error}", operation.line)
             return False
         self._deliver(operation, outcome)
         return True

@@ -27,7 +27,7 @@ from outlast.machine.changes import (
     outline_after,
 )
 from outlast.machine.decide import decide
-from outlast.machine.facts import AnyFact, CancelRequested, Start
+from outlast.machine.facts import AnyFact, CancelRequested, ChildCompleted, DeferredResolved, EventSent, Start
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
@@ -46,6 +46,10 @@ LOOKS_TOGETHER = 5
 """So often a cancel is tried together with the children's; if they do not hold still, they follow."""
 LOOKS_MAX = 1_000
 """Looking again so often in vain is no contention any more; it is reported instead of going on for ever."""
+
+
+ANY_TIME = (EventSent, DeferredResolved, ChildCompleted)
+"""Said at any time: what it comes to may depend on the time, and is decided anew by the store's."""
 
 
 class Told(Struct, frozen=True):
@@ -164,7 +168,7 @@ class Engine:
                 return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
             if _taken(verdict):
                 return Told(execution, instead=verdict.current, verdict=verdict)
-            if isinstance(verdict.refused_by, Reached | Ahead | Lapsed):
+            if isinstance(verdict.refused_by, Reached | Ahead | Lapsed) and not isinstance(fact, ANY_TIME):
                 return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
             execution = await self.look(namespace, execution_id)
         raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")

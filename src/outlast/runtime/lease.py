@@ -153,6 +153,22 @@ class Lease:
             self._take()
         return fact
 
+    @property
+    def entries(self) -> int:
+        """How many the journal holds: the place of the next one."""
+        return self._entries
+
+    def ends_with(self, entry: JournalEntry) -> bool:
+        """Whether nothing was recorded behind it: the code has done nothing that depends on it."""
+        return entry.position == self._entries - 1
+
+    async def correct(self, entry: JournalEntry, outcome: Outcome) -> JournalEntry:
+        """The same call came to something else, and the code has not seen it yet."""
+        fact = self._fact((entry.scope, entry.name, entry.occurrence), entry.op, FAILED, outcome.data, entry.tries)
+        fact = structs.replace(fact, entries=entry.position, corrects=True)
+        _, committed_at = await self._tell(fact)
+        return self._recorded(fact, committed_at)
+
     async def note_given_up(self, key: OperationKey, op: str, effects: Effects) -> None:
         """For whoever reads the journal, and for a replay whose code goes round in circles."""
         scope, name, occurrence = key

@@ -46,7 +46,8 @@ class Suspending:
         if times or pending.waits or also:
             self.under_way = True
             reason = named[0] if named else self._reason(pending.wake_at, next_try_at) or also[0]
-            attempt.errand(self.suspend(reason, (*named, *also), min(times, default=None)))
+            alone = next_try_at is None and not also
+            attempt.errand(self.suspend(reason, (*named, *also), min(times, default=None), alone=alone))
         elif not outstanding and not self._warned:
             self._warned = True
             _log.warning(
@@ -60,7 +61,8 @@ class Suspending:
             return Reason.TIMER
         return None if next_try_at is None else Reason.RETRY
 
-    async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None) -> None:
+    async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None, *, alone: bool = False) -> None:
+        """`alone`: nothing can wake it but the operations that it waits for."""
         attempt = self._attempt
         try:
             await attempt.waits.write_down()
@@ -76,6 +78,7 @@ class Suspending:
                     reason=reason,
                     waits=waits,
                     wake_at=wake_at,
+                    awaits=attempt.waits.awaited() if alone else None,
                 )
             )
         except LeaseLost as lost:

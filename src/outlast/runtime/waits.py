@@ -15,11 +15,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast.errors import CodecHookFailed, LimitExceeded
 from outlast.machine.replay import BESIDE, beside
-from outlast.model.journal import BEGAN, WAIT, OperationKey
+from outlast.model.journal import BEGAN, NOTHING, WAIT, Awaited, JournalEntry, OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.mail import Mail
 from outlast.runtime.operation import Operation, Outcome
@@ -164,6 +164,14 @@ class Waits:
             outcome = waiting.kind.over(attempt.parts, operation, attempt.execution.id)
             await self._settle(operation, outcome)
 
+    async def fails_unread(self, operation: Operation, entry: JournalEntry) -> None:
+        """What was recorded with the wake-up, before the code could see it, is not of the type that it asked for."""
+        attempt, kind = self._attempt, operation.kind
+        assert isinstance(kind, Wait)
+        outcome = kind.read(attempt.parts.values, operation, attempt.execution.id, entry.value or NOTHING)
+        failed = await attempt.lease.correct(entry, outcome)
+        await attempt.settle(operation, structs.replace(outcome, entry=failed))
+
     async def look(self) -> None:
         """Something came from outside: is it for one of these?"""
         async with self._one_look:
@@ -228,6 +236,13 @@ class Waits:
         times = [waiting.wake_at for waiting in self._waiting.values() if waiting.wake_at is not None]
         reasons = tuple(reason for reason in waits if reason is not None)
         return Pending((*reasons, Reason.TIMER) if times else reasons, min(times, default=None))
+
+    def awaited(self) -> Awaited | None:
+        """The one operation that is waited for, and the place that its outcome will have; None if there are more."""
+        if len(self._waiting) != 1:
+            return None
+        [operation] = self._waiting
+        return Awaited(operation.kind.OP, *operation.key, self._attempt.lease.entries)
 
     async def write_down(self) -> None:
         """Before a suspension: the wake times that only this process knows."""

@@ -14,8 +14,6 @@ from msgspec import Struct, structs
 from outlast import limits
 from outlast.codec.failures import decode_failure, raised_again, settle_failure
 from outlast.errors import (
-    CodecError,
-    CodecHookFailed,
     ExecutionCancelled,
     ExecutionConflict,
     ExecutionExpired,
@@ -26,6 +24,7 @@ from outlast.machine import facts
 from outlast.machine.changes import Code, Refusal
 from outlast.machine.decide import decide
 from outlast.model.execution import ParentClose
+from outlast.model.journal import CHILD, NOTHING
 from outlast.model.names import check_name
 from outlast.model.status import Reason, Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
@@ -129,7 +128,7 @@ class AwaitChild(Wait):
 
     __slots__ = ("annotation", "cancels", "child", "limit", "start")
 
-    OP: ClassVar = "child"
+    OP: ClassVar = CHILD
 
     def __init__(
         self, child: str, annotation: Any, *, start: str | None, limit: Limit | None = None, cancels: bool = False
@@ -147,6 +146,10 @@ class AwaitChild(Wait):
     @property
     def reason(self) -> str:
         return Reason.child(self.child)
+
+    @property
+    def what(self) -> str:
+        return f"result of {self.child!r}"
 
     @property
     def looks_first(self) -> bool:
@@ -178,18 +181,12 @@ class AwaitChild(Wait):
     def _outcome(self, mail: Mail, operation: Operation, end: ChildEnd) -> Outcome:
         data = end.value
         if end.status is Status.SUCCEEDED:
-            try:
-                data = data or b"null"
-                return Outcome(data, value=self.decode(mail.values, data, f"result of {self.child!r}"))
-            except CodecHookFailed:
-                raise
-            except CodecError as error:
-                failed: Exception = error
-        elif data is not None:
+            return self.read(mail.values, operation, mail.execution_id, data or NOTHING)
+        if data is not None:
             failure = decode_failure(mail.values.unseal(data))
             return Outcome(data, error=raised_again(failure, execution_id=mail.execution_id, what=str(operation)))
-        elif end.status is Status.CANCELLED:
-            failed = ExecutionCancelled(f"execution {self.child!r} was cancelled")
+        if end.status is Status.CANCELLED:
+            failed: Exception = ExecutionCancelled(f"execution {self.child!r} was cancelled")
         elif end.status is Status.FAILED:
             failed = ExecutionConflict(self.child, existing=f"one that {end.cause}", given="a child")
         else:

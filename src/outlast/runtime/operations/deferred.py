@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from outlast.codec.failures import decode_failure, raised_again, settle_failure
-from outlast.errors import CodecError, CodecHookFailed
+from outlast.codec.failures import decode_failure, raised_again
 from outlast.model.deferred import Resolution
+from outlast.model.journal import DEFERRED, NOTHING
 from outlast.model.status import Reason
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Limit, Wait, timed_out
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class AwaitDeferred(Wait):
     __slots__ = ("annotation", "deferred", "limit")
 
-    OP: ClassVar = "deferred"
+    OP: ClassVar = DEFERRED
 
     def __init__(self, deferred: str, annotation: Any, limit: Limit | None) -> None:
         self.deferred = deferred
@@ -35,21 +35,19 @@ class AwaitDeferred(Wait):
     def reason(self) -> str:
         return Reason.deferred(self.deferred)
 
+    @property
+    def what(self) -> str:
+        return f"deferred {self.deferred!r}"
+
     async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
         record = await mail.deferred(self.deferred, until)
         if record is None:
             return None
-        data = record.value or b"null"
+        data = record.value or NOTHING
         if record.resolution is Resolution.REJECTED:
             failure = decode_failure(mail.values.unseal(data))
             return Outcome(data, error=raised_again(failure, execution_id=mail.execution_id, what=str(operation)))
-        try:
-            return Outcome(data, value=self.decode(mail.values, data, f"deferred {self.deferred!r}"))
-        except CodecHookFailed:
-            raise
-        except CodecError as error:
-            failed, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
-            return Outcome(mail.values.seal(failed), error=settled)
+        return self.read(mail.values, operation, mail.execution_id, data)
 
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return timed_out(parts, operation, execution_id, f"deferred {self.deferred!r} was not resolved in time")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from outlast.codec.failures import settle_failure
-from outlast.errors import CodecError, CodecHookFailed
+from msgspec import structs
+
+from outlast.errors import CodecHookFailed
+from outlast.model.journal import NOTHING, RECEIVE
 from outlast.model.status import Reason
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Limit, Wait, timed_out
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 class Receive(Wait):
     __slots__ = ("annotation", "event", "limit")
 
-    OP: ClassVar = "receive"
+    OP: ClassVar = RECEIVE
 
     def __init__(self, event: str, annotation: Any, limit: Limit | None) -> None:
         self.event = event
@@ -39,6 +41,10 @@ class Receive(Wait):
     def reason(self) -> str:
         return Reason.event(self.event)
 
+    @property
+    def what(self) -> str:
+        return f"event {self.event!r}"
+
     def early(self, mail: Mail, operation: Operation) -> Outcome | None:
         event = mail.early(self.event, None)
         return None if event is None else self._outcome(mail, operation, event)
@@ -48,23 +54,14 @@ class Receive(Wait):
         return None if event is None else self._outcome(mail, operation, event)
 
     def _outcome(self, mail: Mail, operation: Operation, event: Event) -> Outcome:
+        """It is received whatever it is: it would stand in the way of all that come after it."""
         consumes = (event.name, event.dedup)
         try:
-            return self._read(mail, operation, event.value or b"null", consumes)
+            read = self.read(mail.values, operation, mail.execution_id, event.value or NOTHING)
         except CodecHookFailed:
             mail.put_back(*consumes)
             raise
-
-    def _read(self, mail: Mail, operation: Operation, data: bytes, consumes: tuple[str, str]) -> Outcome:
-        try:
-            value = self.decode(mail.values, data, f"event {self.event!r}")
-            return Outcome(data, value=value, consumes=consumes)
-        except CodecHookFailed:
-            raise
-        except CodecError as error:
-            # It is received all the same: it would stand in the way of all that come after it.
-            failure, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
-            return Outcome(mail.values.seal(failure), error=settled, consumes=consumes)
+        return structs.replace(read, consumes=consumes)
 
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return timed_out(parts, operation, execution_id, f"no event {self.event!r} came in time")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from outlast.model.journal import NOTHING, SLEEP
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Limit, Wait
 
@@ -17,7 +18,7 @@ UNNAMED = "sleep"
 class Sleep(Wait):
     __slots__ = ("limit", "timer_name")
 
-    OP: ClassVar = "sleep"
+    OP: ClassVar = SLEEP
 
     def __init__(self, limit: Limit, timer: str | None) -> None:
         self.limit = limit
@@ -32,7 +33,7 @@ class Sleep(Wait):
         return self.timer_name
 
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
-        return Outcome(b"null")
+        return Outcome(NOTHING)
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from outlast.model.journal import TIMER
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Wait
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class Timer(Wait):
     __slots__ = ("delay_ms", "wake_at")
 
-    OP: ClassVar = "timer"
+    OP: ClassVar = TIMER
     NOTED: ClassVar = False
 
     def __init__(self, wake_at: int, delay_ms: int) -> None:

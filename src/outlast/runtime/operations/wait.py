@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from outlast.codec.failures import settle_failure
+from outlast.errors import CodecError, CodecHookFailed
 from outlast.runtime.operation import Kind, Operation, Outcome
 
 if TYPE_CHECKING:
+    from outlast.codec.values import Values
     from outlast.runtime.mail import Mail
     from outlast.runtime.parts import Parts
 
@@ -39,6 +41,21 @@ class Wait(Kind):
     def reason(self) -> str | None:
         """What from outside ends it, as the execution's `waits` say it; None if only time does."""
         return None
+
+    @property
+    def what(self) -> str:
+        """What comes from outside, for people."""
+        return str(self.reason)
+
+    def read(self, values: Values, operation: Operation, execution_id: str, data: bytes) -> Outcome:
+        """What came, as the code will see it: if it is not of the type that the code asked for, that is a failure."""
+        try:
+            return Outcome(data, value=self.decode(values, data, self.what))
+        except CodecHookFailed:
+            raise
+        except CodecError as error:
+            failed, settled = settle_failure(error, execution_id=execution_id, what=str(operation))
+            return Outcome(values.seal(failed), error=settled)
 
     @property
     def looks_first(self) -> bool:

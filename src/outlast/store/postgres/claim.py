@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+from msgspec import structs
+
+from outlast.model.event import Event
 from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry
+from outlast.model.record import Record
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.functions import CALLS
-from outlast.store.postgres.statements import TABLES
+from outlast.store.postgres.statements import TABLES, Table
 from outlast.store.postgres.time import StoreTime
 
-_TABLE = TABLES[Execution.KIND]
+_TABLE, _JOURNAL, _EVENT = TABLES[Execution.KIND], TABLES[JournalEntry.KIND], TABLES[Event.KIND]
+_ENTRIES_AT = 5
+_EVENTS_AT = _ENTRIES_AT + 1 + len(_JOURNAL.fields)
+_EXECUTION_AT = _EVENTS_AT + 1 + len(_EVENT.fields)
+"""Where in a row each of them begins, behind time, marks, input and beginning."""
 LOOKS, PAUSE_S = 5, 0.002
 """Work that was passed over because somebody had it locked is looked at again a moment later, so often."""
 
@@ -41,9 +51,7 @@ async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequ
         taken: list[ClaimedExecution] = []
         for row in rows:
             if row["input"] is not None:
-                execution = _TABLE.record(row[5:])
-                assert isinstance(execution, Execution)
-                taken.append(ClaimedExecution(execution, row["input"], row["began_at"]))
+                taken.append(_taken(row))
         return Claimed(now, taken, rows[0]["more"]), bool(rows[0]["passed_over"])
 
     looks = 0
@@ -53,6 +61,27 @@ async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequ
         if claimed.executions or not passed_over or looks == LOOKS:
             return claimed
         await asyncio.sleep(PAUSE_S)
+
+
+def _taken(row: Any) -> ClaimedExecution:
+    execution = _TABLE.record(row[_EXECUTION_AT:])
+    assert isinstance(execution, Execution)
+    taken = ClaimedExecution(execution, row["input"], row["began_at"])
+    entries = _along(row, _ENTRIES_AT, _JOURNAL)
+    events = _along(row, _EVENTS_AT, _EVENT) if execution.inbox else []
+    if entries is None or events is None:
+        return taken
+    journal = [entry for entry in entries if isinstance(entry, JournalEntry)]
+    came = sorted((event for event in events if isinstance(event, Event)), key=lambda event: event.seq)
+    return structs.replace(taken, journal=journal, events=came)
+
+
+def _along(row: Any, at: int, table: Table) -> list[Record] | None:
+    """Records that came as their number and an array for each of their fields; None if they did not."""
+    count = row[at]
+    if not count:
+        return None if count is None else []
+    return [table.record(values) for values in zip(*row[at + 1 : at + 1 + len(table.fields)], strict=True)]
 
 
 async def renew(pool: Pool, time: StoreTime, partitions: int, worker: str, lease_ttl_ms: int) -> Renewed:

@@ -14,11 +14,14 @@ import msgspec
 from outlast import limits
 from outlast.machine import Changes, View, decide, facts
 from outlast.machine.changes import Insert
+from outlast.model.event import Event
 from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry
 from outlast.model.kinds import OF_EXECUTION
 from outlast.model.payload import Payload
 from outlast.model.retry import RetryPolicy
 from outlast.model.tag import Tag
+from outlast.store.port import EARLY_EVENTS
 from outlast.store.postgres.statements import RELATIVE, TABLES, Table, statement
 
 LOOSE = ("flow", "lane", "outbox", "quota", "session", "summary")
@@ -109,9 +112,32 @@ def _chosen(leaves: list[tuple[int, str]]) -> str:
     return f"IF slot < {leaves[middle][0]} THEN\n{first}\nELSE\n{second}\nEND IF;"
 
 
+SHORT, SHORT_BYTES = 100, 64 * 1024
+"""So many entries of a journal, and bytes of it, come with a claim; what is longer is left to its reader."""
+
+
 def _claim() -> str:
-    table = TABLES[Execution.KIND]
-    return statement("claim:function").format(name="{name}", types=table.typed(table.fields), columns=table.select)
+    table, entry, event = TABLES[Execution.KIND], TABLES[JournalEntry.KIND], TABLES[Event.KIND]
+    return statement("claim:function").format(
+        name="{name}",
+        types=table.typed(table.fields),
+        columns=table.select,
+        entry_types=_array_types("entry", entry),
+        event_types=_array_types("event", event),
+        entry_arrays=_arrays(entry),
+        event_arrays=_arrays(event),
+        entries_max=SHORT,
+        events_max=EARLY_EVENTS,
+        bytes_max=SHORT_BYTES,
+    )
+
+
+def _array_types(prefix: str, table: Table) -> str:
+    return ", ".join(f"{prefix}_{name} {table.type_of(name)}[]" for name in table.fields)
+
+
+def _arrays(table: Table) -> str:
+    return ", ".join(f"array_agg(r.{name})" for name in table.fields)
 
 
 def _purge() -> str:

@@ -432,12 +432,13 @@ class ClaimRecordConformance(Conformance):
         taken = await self.same_as_decided(store)
         assert (taken.attempt, taken.failures, taken.epoch) == (2, 1, 2)
 
-    async def test_what_was_recorded_and_sent_is_told_wholly_or_not_at_all(self, world: World, store: Store) -> None:
+    @pytest.mark.parametrize("sent", [1, EARLY_EVENTS, EARLY_EVENTS + 1])
+    async def test_what_was_recorded_and_sent_is_told_wholly_or_not_at_all(self, store: Store, sent: int) -> None:
         held = await running(store)
         for number in (1, 2):
             await commit_one(store, decided(store, held, steps(held, occurrence=number, entries=number)))
         await commit_one(store, decided(store, held, suspends(held, waits=("event:plan",))))
-        for _ in range(EARLY_EVENTS + 1):
+        for _ in range(sent):
             await tell(store, "a", sends())
         [taken] = (await store.claim(claim_request())).executions
         if taken.journal is None:

@@ -25,6 +25,7 @@ from outlast.machine.changes import Delete, Put, View
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import CancelPolicy, Flow
+from outlast.model.journal import Awaited, JournalEntry
 from outlast.model.kinds import KINDS
 from outlast.model.lane import Lane, Quota, quota_key
 from outlast.model.status import Reason, Status
@@ -195,8 +196,17 @@ class StoreMachine(FlowPlay):
         waits = tuple(wait for wait in fact.waits if wait not in hand.arrived)
         wake_at = None if waits and not fact.wake_at else self.pair.time + (fact.wake_at or 0)
         reason = waits[0] if waits else "timer"
-        fact = msgspec.structs.replace(fact, inbox=hand.seen.inbox, waits=waits, reason=reason, wake_at=wake_at)
+        awaits = None if fact.awaits is None or len(waits) > 1 else self._awaited(hand, reason)
+        fact = msgspec.structs.replace(
+            fact, inbox=hand.seen.inbox, waits=waits, reason=reason, wake_at=wake_at, awaits=awaits
+        )
         self.tell_by(hand, fact, later)
+
+    def _awaited(self, hand: Hand, reason: str) -> Awaited:
+        """An operation of a name of its own for each holder: nobody has recorded it before."""
+        word, _, name = reason.partition(":")
+        op = {"timer": "sleep", "event": "receive"}.get(word, word)
+        return Awaited(op, f"{hand.seen.epoch}.", name or "sleep", 1, len(self.oracle.all(JournalEntry)))
 
     # ---- batches and lost replies ---------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from outlast.machine import facts
 from outlast.model.deferred import Resolution
 from outlast.model.flow import Flow, FlowState
+from outlast.model.journal import Awaited
 from outlast.model.lane import Lane, Quota
 from outlast.model.record import Now
 from outlast.model.retry import NO_RETRY, RetryPolicy
@@ -236,6 +237,7 @@ suspensions = st.builds(
     reason=st.sampled_from(["timer", *WAITS]),
     waits=st.lists(st.sampled_from(WAITS), max_size=2, unique=True).map(tuple),
     wake_at=st.sampled_from([0, 0, 1, 5_000]),  # from now; 0 is none, if there is something else to wait for
+    awaits=st.sampled_from([None, Awaited("", "", "", 0, 0)]),  # what, the rules say
 )
 endings = (
     st.builds(facts.Complete, change_id=st.just(LATER), epoch=st.just(0), output=values)

@@ -21,7 +21,7 @@ CREATE TABLE outlast_execution (
   workflow TEXT NOT NULL, version TEXT NOT NULL, signature TEXT NOT NULL,
   lane TEXT NOT NULL, route TEXT NOT NULL,
   parent TEXT, flow TEXT, quota TEXT, tags TEXT NOT NULL, input_digest TEXT NOT NULL,
-  status TEXT NOT NULL, reason TEXT, waits TEXT NOT NULL, cause TEXT,
+  status TEXT NOT NULL, reason TEXT, waits TEXT NOT NULL, awaits TEXT NOT NULL, cause TEXT,
   generation INTEGER NOT NULL, journal_generation INTEGER NOT NULL,
   epoch INTEGER NOT NULL, inbox INTEGER NOT NULL,
   priority INTEGER NOT NULL, resumed INTEGER NOT NULL, ready_at INTEGER,
