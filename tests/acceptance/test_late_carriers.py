@@ -18,7 +18,9 @@ from outlast.model.flow import Flow, FlowState
 from outlast.model.outbox import Delivery
 from outlast.runtime import reopening
 from outlast.runtime.engine import Engine
+from outlast.runtime.family import TOGETHER_MAX, open_children
 from outlast.runtime.flows import Flows
+from outlast.runtime.outbox import Outbox
 from outlast.store.port import DueKind, Filter
 from tests.acceptance.conftest import Gate, Place, status_is, until
 from tests.acceptance.flow_workflows import FAILS, member_is, workflows
@@ -91,6 +93,20 @@ def nothing_fails():
     FAILS.clear()
 
 
+@pytest.fixture
+def one_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is owed is carried in process, or not at all."""
+    monkeypatch.setenv("OUTLAST_RECONCILER_OUTBOX_ENABLED", "no")
+
+
+@pytest.fixture
+def by_hand(one_carrier: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """What is owed is carried by the test alone; until this is called."""
+    post = Outbox.post
+    monkeypatch.setattr(Outbox, "post", lambda self, changes: None)
+    return lambda: monkeypatch.setattr(Outbox, "post", post)
+
+
 async def waits_for(handle: Any, reason: str) -> None:
     async def does() -> bool:
         try:
@@ -122,6 +138,7 @@ async def test_who_closes_a_child_late_does_not_cancel_one_that_was_retried(
         assert await child.result(timeout=20) == "on"
 
 
+@pytest.mark.usefixtures("one_carrier")
 async def test_who_closes_a_child_late_leaves_it_to_a_parent_that_was_retried(
     clocked: Place, monkeypatch: pytest.MonkeyPatch
 ):
@@ -254,13 +271,11 @@ async def test_while_a_flow_is_retried_nobody_says_what_it_no_longer_needs(
         assert (await fh.result("20s"))["other"] == 3
 
 
-async def test_a_child_that_begins_after_its_parent_was_retried_ends_with_it(
-    clocked: Place, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("by_hand")
+async def test_a_child_that_begins_after_its_parent_was_retried_ends_with_it(clocked: Place):
     app = clocked.app()
     parent = family(app, detached=True, parent_close="cancel")
     async with app:
-        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
         handle, child = await parent.options(id="it").start(), app.execution("child")
         await handle.send("end")
         await status_is(handle, "failed")
@@ -276,10 +291,30 @@ async def test_a_child_that_begins_after_its_parent_was_retried_ends_with_it(
         await status_is(child, "cancelled")
 
 
+@pytest.mark.usefixtures("by_hand")
+async def test_many_children_that_have_not_begun_keep_nobody_from_closing_the_others(clocked: Place):
+    app = clocked.app()
+    kit, many = workflows(app), TOGETHER_MAX + 10
+
+    @app.workflow
+    async def parent() -> None:
+        for n in range(many):
+            await kit.waits.options(id=f"far-{n}", detached=True, parent_close="cancel").start()
+            await kit.waits.options(id=f"near-{n}").start()
+
+    async with app:
+        await parent.options(id="it").start()
+        await status_is(app.execution("it"), "succeeded")
+        await carried(app, facts.CloseChildren)
+        assert await app.count(status="cancelled") == many
+        left = await open_children(engine_of(app), "default", "it")
+        assert [child.id for child in left] == [f"far-{n}" for n in range(many)]
+
+
 async def carried(app: App, kind: type[facts.Fact]) -> list[Delivery]:
     """What is owed of that kind."""
     engine = engine_of(app)
-    due = await engine.store.due(DueKind.OUTBOX, limit=9)
+    due = await engine.store.due(DueKind.OUTBOX, limit=1_000)
     debts = [item.record for item in due.items if isinstance(item.record, Delivery)]
     some = [debt for debt in debts if isinstance(facts.decode_debt(debt.fact), kind)]
     assert some, f"no {kind.__name__} is owed"
@@ -288,9 +323,10 @@ async def carried(app: App, kind: type[facts.Fact]) -> list[Delivery]:
     return some
 
 
+@pytest.mark.usefixtures("by_hand")
 @pytest.mark.parametrize("parent_close", ["abandon", "cancel"])
 async def test_who_carries_a_start_late_does_not_start_again_what_has_ended_and_was_purged(
-    clocked: Place, monkeypatch: pytest.MonkeyPatch, parent_close: str
+    clocked: Place, parent_close: str
 ):
     app = clocked.app()
     kit = workflows(app)
@@ -301,7 +337,6 @@ async def test_who_carries_a_start_late_does_not_start_again_what_has_ended_and_
         await outlast.receive("end")
 
     async with app:
-        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
         await parent.options(id="it").start()
         await waits_for(app.execution("it"), "event:end")
         [late] = await carried(app, facts.Start)
@@ -314,7 +349,7 @@ async def test_who_carries_a_start_late_does_not_start_again_what_has_ended_and_
 
 
 async def test_who_carries_the_start_of_a_flow_late_does_not_start_again_what_has_ended_and_was_purged(
-    clocked: Place, monkeypatch: pytest.MonkeyPatch
+    clocked: Place, by_hand: Callable[[], None]
 ):
     app = clocked.app()
     kit = workflows(app)
@@ -327,26 +362,22 @@ async def test_who_carries_the_start_of_a_flow_late_does_not_start_again_what_ha
         await outlast.receive("end")
 
     async with app:
-        outbox = engine_of(app).outbox
-        post = outbox.post
-        monkeypatch.setattr(outbox, "post", lambda changes: None)
         await parent.options(id="it").start()
         await waits_for(app.execution("it"), "event:end")
-        monkeypatch.setattr(outbox, "post", post)
+        by_hand()
         [late] = await carried(app, facts.StartFlow)
         assert await app.flow_handle("f").result("20s") == {"one": 1}
         await clocked.pass_time(app, "1h")
         assert await app.purge(older_than="1m") == 1
         with pytest.raises(FlowNotFound):
             await app.flow_handle("f").status()
-        await outbox.deliver(late)
+        await engine_of(app).outbox.deliver(late)
         with pytest.raises(FlowNotFound):
             await app.flow_handle("f").status()
 
 
-async def test_who_carries_a_word_late_does_not_tell_it_to_another_of_that_name(
-    clocked: Place, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("by_hand")
+async def test_who_carries_a_word_late_does_not_tell_it_to_another_of_that_name(clocked: Place):
     app = clocked.app()
     kit = workflows(app)
 
@@ -356,7 +387,6 @@ async def test_who_carries_a_word_late_does_not_tell_it_to_another_of_that_name(
         await outlast.receive("end")
 
     async with app:
-        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
         first = await kit.waits.options(id="target").start()
         await tells.options(id="it").start()
         await waits_for(app.execution("it"), "event:end")
@@ -413,13 +443,11 @@ async def let_go(app: App, execution_id: str) -> None:
     assert await engine.store.purge(filter=Filter(namespace="default")) == 1
 
 
-async def test_a_retried_parent_does_not_wait_at_its_end_for_a_child_that_ended_meanwhile(
-    clocked: Place, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("by_hand")
+async def test_a_retried_parent_does_not_wait_at_its_end_for_a_child_that_ended_meanwhile(clocked: Place):
     app = clocked.app()
     parent = family(app, parent_close="wait")
     async with app:
-        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
         handle, child = await parent.options(id="it").start(), app.execution("it/child")
         await waits_for(child, "event:go")
         await waits_for(handle, "event:end")
@@ -500,9 +528,8 @@ async def test_who_purges_a_flow_late_does_nothing_to_the_next_one_of_that_id(
         assert await fh.result("20s") == {"one": 2}
 
 
-async def test_who_forgets_old_generations_late_does_not_forget_those_of_the_next_one_of_that_id(
-    clocked: Place, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("by_hand")
+async def test_who_forgets_old_generations_late_does_not_forget_those_of_the_next_one_of_that_id(clocked: Place):
     app, marks = clocked.app(), list[str]()
 
     @app.step
@@ -517,7 +544,6 @@ async def test_who_forgets_old_generations_late_does_not_forget_those_of_the_nex
         return await outlast.receive("go", int)
 
     async with app:
-        monkeypatch.setattr(engine_of(app).outbox, "post", lambda changes: None)
         first = await turns.options(id="it").start("first", 1)
         await first.send("go", 1)
         assert await first.result(timeout=20) == 1

@@ -121,19 +121,19 @@ async def close_children(engine: Engine, namespace: str, parent: str, errand: fa
         reason = f"its parent {parent!r} ended: {errand.reason}"
         begun = [(child, record) for child, record in found if record is not None]
         await asyncio.gather(*(_close(engine, stands, child, record, reason) for child, record in begun))
-        done = [child for child, record in found if record is not None or not _begins_later(parent, child)]
+        later = [child for child, record in found if record is None and _begins_later(parent, child)]
         verdict = await engine.group.commit(
             Changes(
                 id=engine.entropy.new_id(),
                 partition=children[0].partition,
                 anchors=(execution_key(namespace, parent),),
                 guards=(stands,),
-                writes=tuple(Delete(child.key) for child in done),
+                writes=tuple(Delete(child.key) for child in children if child not in later),
             )
         )
         if len(children) < TOGETHER_MAX or not verdict.applied:
             return
-        after = children[-1].key
+        after = later[-1].key if later else after
 
 
 def _head(namespace: str, child: OpenChild) -> Key:
