@@ -431,6 +431,37 @@ async def test_a_retried_parent_does_not_wait_for_a_child_that_ended_meanwhile_a
             await handle.result(timeout=20)
 
 
+async def test_a_retried_parent_does_not_wait_for_a_flow_that_ended_meanwhile_and_was_purged(clocked: Place):
+    app = clocked.app()
+    kit = workflows(app)
+
+    @app.step
+    async def breaks() -> None:
+        if FAILS:
+            raise ValueError("broken")
+
+    @app.workflow
+    async def parent() -> int:
+        flow = app.flow("f", id="f", parent_close="abandon", retention="1m")
+        flow.add("waits", kit.waits)
+        fh = await flow.start()
+        await breaks()
+        return (await fh.result())["waits"]
+
+    FAILS.add("parent")
+    async with app:
+        handle, member = await parent.options(id="it").start(), app.execution("f/waits")
+        await status_is(handle, "failed")
+        await waits_for(member, "event:go")
+        await member.send("go", 1)
+        assert await app.flow_handle("f").result("20s") == {"waits": 1}
+        await turn(clocked, app, "flow_retention", "retention")
+        FAILS.clear()
+        await handle.retry()
+        with pytest.raises(FlowNotFound, match="'f'"):
+            await handle.result(timeout=20)
+
+
 async def let_go(app: App, execution_id: str) -> None:
     """Purge it alone, as its retention does."""
     engine = engine_of(app)
@@ -540,7 +571,7 @@ async def test_who_forgets_old_generations_late_does_not_forget_those_of_the_nex
     async def turns(word: str, left: int) -> int:
         await mark(word)
         if left:
-            await outlast.continue_as_new(word, left - 1)
+            outlast.continue_as_new(word, left - 1)
         return await outlast.receive("go", int)
 
     async with app:

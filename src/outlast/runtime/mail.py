@@ -165,7 +165,7 @@ class Mail:
             told = await self._store.scan(Event.KIND, (*own, child))
             if start is None or told:
                 return FlowEnd()
-            gone = await self._not_owed(start) and (await self._flows.heads(self.namespace, flow_id))[0] is None
+            gone = await self._not_owed(start) and (await self._flows.heads(self.namespace, flow_id))[1] is None
             return FlowEnd() if gone else None
         if flow.parent != self.execution_id:
             return None if start is not None else FlowEnd(ours=False)

@@ -203,8 +203,8 @@ class Outbox:
             await engine.timing.sleep(pause_s)
             told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
         unknown = told.refusal is not None and told.refusal.code is Code.UNKNOWN
-        if unknown and isinstance(fact, WORDS) and (owed := await self._start_owed(delivery)) is not None:
-            await self._tell(*owed)
+        if unknown and isinstance(fact, WORDS) and (start := await self._start_owed(delivery)) is not None:
+            await self._tell(*start)
             told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
         if closing is not None:
             await self._close_late(delivery, closing)
