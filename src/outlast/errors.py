@@ -230,14 +230,20 @@ class ExecutionNotFound(OutlastError, LookupError):
 
 
 class ExecutionConflict(OutlastError):
-    """The id is taken by an execution with other arguments."""
+    """The id is taken by an execution with other arguments, or the key of an update by another one. `instead` says what
+    to do, as whoever reads it would write it."""
 
-    def __init__(self, execution_id: str, *, existing: str, given: str) -> None:
+    def __init__(
+        self,
+        execution_id: str,
+        *,
+        existing: str,
+        given: str,
+        said: str = "exists as {existing} and was started again as {given}",
+        instead: str = 'use another id, or if_exists="restart" once it has ended',
+    ) -> None:
         self.execution_id, self.existing, self.given = execution_id, existing, given
-        super().__init__(
-            f"execution {execution_id!r} exists as {existing} and was started again as {given}; "
-            'use another id, or if_exists="restart" once it has ended'
-        )
+        super().__init__(f"execution {execution_id!r} {said.format(existing=existing, given=given)}; {instead}")
 
 
 class ExecutionRefused(OutlastError):

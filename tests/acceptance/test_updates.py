@@ -122,7 +122,7 @@ async def test_the_same_key_is_the_same_update_and_has_the_same_answer_also_afte
             await handle.update("add", Line("pear", 0), key="click-2", timeout=20)
         with pytest.raises(UpdateRefused, match="0 pieces"):
             await handle.update("add", Line("pear", 5), key="click-2", timeout=20)
-        with pytest.raises(ExecutionConflict, match="update 'add'"):
+        with pytest.raises(ExecutionConflict, match=r"has update 'add' under the key .* use another key"):
             await handle.update("remove", Line("pear"), key="click-1", timeout=20)
         assert await handle.update("add", Line("fig"), key="click-3", timeout=20) == 4
         assert await handle.result(timeout=20) == ["pear", "fig"]

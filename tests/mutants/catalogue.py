@@ -785,8 +785,8 @@ _RUNTIME = (
         breaks="rule 3",
         what="a debt whose word was told by somebody who died is owed for ever",
         file="runtime/outbox.py",
-        old="and not told.verdict.again and home",
-        new="and home",
+        old="and not told.verdict.again and self",
+        new="and self",
         noticed_by=(f"{CONFORMANCE}Reconciler::test_a_delivery_that_is_repeated_tells_the_parent_once",),
     ),
     Mutant(

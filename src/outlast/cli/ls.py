@@ -14,11 +14,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from outlast import limits
 from outlast.cli.context import ContextArgument
 from outlast.cli.documents import execution_document
 from outlast.cli.waiting import sessions_of
 from outlast.cli.words import age, plural, relative
+from outlast.client.finding import found_by
 from outlast.client.info import info_of, to_epoch_ms
 from outlast.client.offers import Offers, offers_in
 from outlast.errors import InvalidDuration, InvalidInput, StoreUnavailable
@@ -63,7 +63,7 @@ async def ls(
         query = structs.replace(
             query, created_from=moment("--since", since, now), created_before=moment("--before", before, now)
         )
-        found, total = await _find(store, query), await store.count(query)
+        found, total = await found_by(store.find, query), await store.count(query)
         served = any(expires_at > now for expires_at in (await sessions_of(store)).values())
         offers = await offers_in(store)
     if context.out.json:
@@ -137,19 +137,6 @@ def moment(option: str, text: str | None, now: int) -> int | None:
             f"{option} {text}: write how long ago (30m, 2h, 7d) or when (2026-11-15, 2026-11-15T09:30, "
             "2026-11-15T09:30:00Z)"
         ) from error
-
-
-async def _find(store: Store, query: Query) -> list[Execution]:
-    found: list[Execution] = []
-    after = None
-    while len(found) < query.limit:
-        size = min(query.limit - len(found), limits.FIND_MAX)
-        page = await store.find(structs.replace(query, limit=size, after=after))
-        found += page.executions
-        after = page.cursor
-        if after is None:
-            break
-    return found
 
 
 def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) -> Table:

@@ -22,7 +22,7 @@ from outlast.cli.waiting import situation_of, why
 from outlast.cli.words import failure_line, plain, shown
 from outlast.client.handle import Handle
 from outlast.config import Config
-from outlast.errors import InvalidInput, OutlastError
+from outlast.errors import ExecutionConflict, InvalidInput, OutlastError
 from outlast.model.status import Status
 
 PATIENCE_S = 2.0
@@ -80,7 +80,13 @@ async def start(
     chosen = app.registry.newest(workflow).options(**given)
     chosen.fact(tuple(args), kwargs, namespace=app.config.namespace)  # complain before a store is made
     async with app.client():
-        handle: Handle[Any] = await chosen.start(*args, **kwargs)
+        try:
+            handle: Handle[Any] = await chosen.start(*args, **kwargs)
+        except ExecutionConflict as error:
+            instead = "use another --id, or --if-exists restart once it has ended"
+            raise ExecutionConflict(
+                error.execution_id, existing=error.existing, given=error.given, instead=instead
+            ) from error
         context.out.note(f"{workflow} {handle.id}: `outlast show {handle.id}{_elsewhere(context, app)}`")
         if wait and not await _ended(context, app, handle, timeout):
             context.out.note(f"{handle.id} did not end within {timeout}; it goes on")

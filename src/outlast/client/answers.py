@@ -37,7 +37,13 @@ class Answers(Struct, frozen=True):
         """What the update's function returned; raises what it raised."""
         answer = await self.waiters.found(self.namespace, self.execution_id, lambda: self._look(key))
         if answer.name not in (name, ""):
-            raise ExecutionConflict(self.execution_id, existing=f"update {answer.name!r}", given=f"update {name!r}")
+            raise ExecutionConflict(
+                self.execution_id,
+                existing=f"update {answer.name!r}",
+                given=f"update {name!r}",
+                said="has {existing} under the key that was given for {given}",
+                instead="use another key",
+            )
         what = f"update {name!r}"
         if answer.outcome not in (FAILED, REFUSED):
             return self.values.decode(answer.value, annotation, f"answer to {what}")

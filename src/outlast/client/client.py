@@ -12,6 +12,7 @@ from msgspec import structs
 from outlast import limits
 from outlast.client.answers import Answers
 from outlast.client.cutting import cut
+from outlast.client.finding import found_by
 from outlast.client.flows import FlowClient
 from outlast.client.handle import Handle
 from outlast.client.info import (
@@ -314,15 +315,8 @@ class Client:
         ]
 
     async def find(self, query: Query) -> list[Info]:
-        """As many as were asked for, page by page."""
-        found, after = list[Execution](), query.after
-        while True:
-            some = structs.replace(query, after=after, limit=min(query.limit - len(found), limits.FIND_MAX))
-            page = await self.waiters.patiently(partial(self._engine.store.find, some))
-            found += page.executions
-            after = page.cursor
-            if after is None or len(found) >= query.limit:
-                return await self._infos(found)
+        find, patiently = self._engine.store.find, self.waiters.patiently
+        return await self._infos(await found_by(lambda some: patiently(partial(find, some)), query))
 
     async def _infos(self, executions: Sequence[Execution]) -> list[Info]:
         """With the reasons that are not stored: why no live worker can take what is ready."""

@@ -49,6 +49,7 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.engine import Engine
+from outlast.runtime.purging import purge_flow
 from outlast.runtime.stopping import GRACE_MS, cancel_members
 from outlast.store.port import Sharded
 
@@ -151,7 +152,11 @@ class FlowClient:
         if flow is None:
             raise FlowConflict(new.id, "has the id of an execution")
         refusal = known(FlowView(partition, flow, summary), new)
-        if refusal is None:
+        if flow.staged_at is not None and flow.revision:
+            # It is being purged. Whoever does that is overtaken, and the stage begins anew.
+            await purge_flow(self._engine, flow)
+            await self._stage(new, partition, parts)
+        elif refusal is None:
             await self._fill(new, partition, flow.change_id, parts)
         elif refusal.code is not Code.ALREADY:
             raise FlowConflict(new.id, refusal.message)

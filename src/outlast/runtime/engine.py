@@ -6,6 +6,8 @@ refused by the machine, or refused by the record that was there first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct, structs
 
 from outlast.errors import StoreUnavailable
@@ -14,6 +16,7 @@ from outlast.machine.changes import (
     Ahead,
     Changes,
     Code,
+    Guard,
     Lapsed,
     Matches,
     Patch,
@@ -35,7 +38,7 @@ from outlast.runtime.flows import Flows
 from outlast.runtime.group_commit import GroupCommit
 from outlast.runtime.outbox import Outbox
 from outlast.runtime.patience import Pause
-from outlast.runtime.settling import settling
+from outlast.runtime.settling import Debt, settling
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
@@ -138,10 +141,12 @@ class Engine:
         fact: AnyFact,
         *,
         seen: Execution | None = None,
-        settles: Delivery | None = None,
+        settles: Debt | None = None,
+        while_: Sequence[Guard] = (),
     ) -> Told:
         """Tell the machine a fact about an execution, until it is settled. `seen` saves the first look. `settles` is
-        the debt that the fact was: struck off with it, where both live in one partition."""
+        the debt that the fact was: struck off with it, where both live in one partition. `while_` is what made somebody
+        say it, of the same partition: refused if that holds no more, however late it is said."""
         execution = seen if seen is not None else await self.look(namespace, execution_id)
         for looks in range(LOOKS_MAX):
             view, now = self.view(namespace, execution_id, execution), await self._now()
@@ -152,11 +157,15 @@ class Engine:
                 answer = await self.cascade(view, execution, fact, answer, now)
             if settles is not None:
                 answer = settling(answer, settles)
+            if while_:
+                answer = structs.replace(answer, guards=(*while_, *answer.guards))
             verdict = await self.commit(answer)
             if verdict.applied:
                 return Told(execution, verdict=verdict)
             if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
                 return Told(execution, verdict=verdict)  # somebody else carried it
+            if verdict.refused_by in while_:
+                return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
             if _taken(verdict):
                 return Told(execution, instead=verdict.current, verdict=verdict)
             if isinstance(verdict.refused_by, Reached | Ahead | Lapsed) and not isinstance(fact, ANY_TIME):

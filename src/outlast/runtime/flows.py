@@ -21,7 +21,7 @@ from outlast.codec.templates import Given, compose, decode_template, needed_by
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
 from outlast.machine import facts
-from outlast.machine.changes import Changes
+from outlast.machine.changes import Changes, Matches
 from outlast.machine.decide_member import (
     Advanced,
     Ended,
@@ -57,6 +57,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
+from outlast.model.record import settled as time_of
 from outlast.model.status import Status
 from outlast.runtime.ahead import Ahead, Behind, Seen, are_few, are_simple, wanted_of
 from outlast.runtime.settling import settling
@@ -287,26 +288,41 @@ class Flows:
     # ---- siblings -------------------------------------------------------------------------------------------------
 
     async def spare_siblings(self, namespace: str, execution_id: str) -> bool:
-        """Cancel the upstreams of a member that it no longer needs, if nobody else does. True if there was a need."""
+        """Cancel the upstreams of a member that it no longer needs, if nobody else does. True if there was a need.
+
+        Not if the flow is retried meanwhile: then others may need them once more. What is left is looked at later."""
         partition = self._partition(namespace, execution_id)
         [member] = await self._engine.store.load([member_key(namespace, execution_id)])
         if not isinstance(member, Member) or member.siblings_at is None:
             return False
-        upstreams = decode_ids(member.after)
+        upstreams, done = decode_ids(member.after), list[bool]()
         for begin in range(0, len(upstreams), SIBLINGS_TOGETHER):
             some = upstreams[begin : begin + SIBLINGS_TOGETHER]
-            await asyncio.gather(*(self._spare(namespace, upstream, member) for upstream in some))
+            done += await asyncio.gather(*(self._spare(namespace, upstream, member) for upstream in some))
+        if not all(done):
+            return False
         await self._engine.commit(siblings_settled(partition, member, self._engine.entropy.new_id()))
         return True
 
-    async def _spare(self, namespace: str, upstream: str, member: Member) -> None:
-        execution = await self._engine.look(namespace, upstream)
-        if execution is None or execution.status.terminal or await self._needed(namespace, upstream):
-            return
-        fact = facts.CancelRequested(
-            change_id=self._engine.entropy.new_id(), reason=f"{member.name!r} no longer needs it"
-        )
-        await self._engine.tell(namespace, upstream, fact, seen=execution)
+    async def _spare(self, namespace: str, upstream: str, member: Member) -> bool:
+        """False if that cannot be told now."""
+        keys = [flow_key(namespace, member.flow), execution_key(namespace, upstream)]
+        owed = Matches(member.key, {"change_id": member.change_id, "siblings_at": time_of(member.siblings_at)})
+        for _ in range(LOOKS_MAX):
+            flow, execution = await self._engine.store.load(keys)
+            if not isinstance(flow, Flow) or not isinstance(execution, Execution) or execution.status.terminal:
+                return True
+            if flow.state is FlowState.REOPENING:
+                return False
+            if await self._needed(namespace, upstream):
+                return True
+            reason = f"{member.name!r} no longer needs it"
+            fact = facts.CancelRequested(change_id=self._engine.entropy.new_id(), reason=reason)
+            as_it_was = Matches(flow.key, {"state": flow.state, "revision": flow.revision})
+            told = await self._engine.tell(namespace, upstream, fact, seen=execution, while_=(owed, as_it_was))
+            if told.verdict is None or told.verdict.refused_by != as_it_was:
+                return True
+        return False
 
     async def _needed(self, namespace: str, upstream: str) -> bool:
         """Whether another member still waits for it."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Delete
+from outlast.machine.changes import Changes, Delete, Matches
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred
 from outlast.model.event import UPDATE, Event, ended_name
-from outlast.model.execution import execution_key
+from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry
 from outlast.model.outbox import delivery_key
 from outlast.model.partition import partition_of
@@ -35,18 +35,20 @@ SENT_BY_OUTBOX = ">"
 
 
 async def forget(engine: Engine, namespace: str, execution_id: str, errand: facts.Forget) -> None:
+    execution = await engine.look(namespace, execution_id)
+    if execution is None or execution.generation < errand.before:
+        return  # purged since, and perhaps started anew: it begins to count its generations again
     for kind in (JournalEntry.KIND, Deferred.KIND, Attempt.KIND, Payload.KIND):
-        await _drop_old(engine, kind, namespace, execution_id, errand.before)
-    await _drop_received(engine, namespace, execution_id)
+        await _drop_old(engine, kind, execution, errand.before)
+    await _drop_received(engine, execution)
 
 
-async def _drop_old(engine: Engine, kind: str, namespace: str, execution_id: str, before: int) -> None:
+async def _drop_old(engine: Engine, kind: str, execution: Execution, before: int) -> None:
     """Key order is by generation: the old ones come first."""
     while True:
-        page = await engine.store.scan(kind, (namespace, execution_id), limit=PART)
+        page = await engine.store.scan(kind, (execution.namespace, execution.id), limit=PART)
         old = [record for record in page if _generation(record) < before]
-        await _delete(engine, namespace, execution_id, [record.key for record in old])
-        if len(old) < PART:
+        if not await _delete(engine, execution, [record.key for record in old]) or len(old) < PART:
             return
 
 
@@ -56,7 +58,8 @@ def _generation(record: Record) -> int:
     return generation
 
 
-async def _drop_received(engine: Engine, namespace: str, execution_id: str) -> None:
+async def _drop_received(engine: Engine, execution: Execution) -> None:
+    namespace, execution_id = execution.namespace, execution.id
     now = await engine.store.now()
     home = partition_of(namespace, execution_id, engine.store.partitions)
     after: Key | None = None
@@ -64,8 +67,7 @@ async def _drop_received(engine: Engine, namespace: str, execution_id: str) -> N
         page = await engine.store.scan(Event.KIND, (namespace, execution_id), after=after, limit=PART)
         events = [record for record in page if isinstance(record, Event)]
         gone = [event.key for event in events if await _may_go(engine, event, now, home)]
-        await _delete(engine, namespace, execution_id, gone)
-        if len(page) < PART:
+        if not await _delete(engine, execution, gone) or len(page) < PART:
             return
         after = page[-1].key
 
@@ -89,13 +91,17 @@ async def _may_go(engine: Engine, event: Event, now: int, home: int) -> bool:
     return age_ms > REPEATED_WITHIN_MS
 
 
-async def _delete(engine: Engine, namespace: str, execution_id: str, keys: list[Key]) -> None:
-    if keys:
-        await engine.group.commit(
-            Changes(
-                id=engine.entropy.new_id(),
-                partition=partition_of(namespace, execution_id, engine.store.partitions),
-                anchors=(execution_key(namespace, execution_id),),
-                writes=tuple(Delete(key) for key in keys),
-            )
+async def _delete(engine: Engine, execution: Execution, keys: list[Key]) -> bool:
+    """False if it was purged meanwhile: then all of that is gone, and what is there belongs to another of that id."""
+    if not keys:
+        return True
+    verdict = await engine.group.commit(
+        Changes(
+            id=engine.entropy.new_id(),
+            partition=partition_of(execution.namespace, execution.id, engine.store.partitions),
+            anchors=(execution.key,),
+            guards=(Matches(execution.key, {"created_at": settled(execution.created_at)}),),
+            writes=tuple(Delete(key) for key in keys),
         )
+    )
+    return verdict.applied

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 
+from outlast.errors import ExecutionNotFound
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, deferred_key
 from outlast.model.event import Event, answer_id, ended_name, event_key
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import whole_of
+from outlast.model.outbox import delivery_key
+from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, settled
 from outlast.model.status import Status
@@ -113,7 +116,7 @@ class Mail:
         """How a child ended, if it has, and not after `until`.
 
         The child itself knows best: it may have been opened again. If it is purged, what it said when it ended stands.
-        An answer to its start says that there is no such child.
+        An answer to its start says that there is no such child. `ExecutionNotFound` if nobody will ever say more.
         """
         name = ended_name(child)
         if start is not None:
@@ -132,9 +135,21 @@ class Mail:
             return ChildEnd(status=execution.status, cause=execution.cause, value=value)
         told = await self._store.scan(Event.KIND, (self.namespace, self.execution_id, name))
         last = told[-1] if told else None
+        if last is None and start is not None and await self._not_owed(start) and await self.other(child) is None:
+            raise ExecutionNotFound(self.namespace, child)
         if not isinstance(last, Event) or (until is not None and (settled(last.sent_at) or 0) > until):
             return None
         return ChildEnd.decode(last.value or b"")
+
+    async def _not_owed(self, start: str) -> bool:
+        """Whether what this execution started has begun, though it was never heard of since. That is so if it ended,
+        and was purged, before this execution was retried: what has ended itself hears of no ends."""
+        execution = self._lease.execution
+        if execution.generation == execution.journal_generation:
+            return False  # not retried
+        home = partition_of(execution.namespace, execution.id, self._store.partitions)
+        [owed] = await self._store.load([delivery_key(home, start)])
+        return owed is None
 
     async def flow_end(self, flow_id: str, start: str | None, until: int | None) -> FlowEnd | None:
         """How a flow that this execution started ended, if it has, and not after `until`. Its records know best: it may
@@ -148,7 +163,10 @@ class Mail:
         if flow is None or summary is None:
             # It has not begun; or it has ended, and was purged.
             told = await self._store.scan(Event.KIND, (*own, child))
-            return None if start is not None and not told else FlowEnd()
+            if start is None or told:
+                return FlowEnd()
+            gone = await self._not_owed(start) and (await self._flows.heads(self.namespace, flow_id))[1] is None
+            return FlowEnd() if gone else None
         if flow.parent != self.execution_id:
             return None if start is not None else FlowEnd(ours=False)
         if summary.outcome is None or (until is not None and (settled(summary.finished_at) or 0) > until):

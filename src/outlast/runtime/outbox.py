@@ -28,12 +28,12 @@ from outlast.model.event import UNDELIVERED, Event, answer_id
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.record import Now
+from outlast.model.record import Key, Now
 from outlast.model.status import Status
-from outlast.runtime.family import close_children
+from outlast.runtime.family import close_children, same_life
 from outlast.runtime.forgetting import forget
 from outlast.runtime.reopening import reopen_members
-from outlast.runtime.subflows import start_flow
+from outlast.runtime.subflows import is_over, start_flow
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine, Told
@@ -68,12 +68,12 @@ class _Line:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.users = 0
-        self.left: dict[str, Delivery] = {}
-        """What could not be carried, and is owed until later."""
+        self.left: dict[str, Key] = {}
+        """What could not be carried, and is owed until later: where it is, because there may be much of it."""
 
     def leave(self, delivery: Delivery) -> None:
         if len(self.left) < LEFT_MAX:
-            self.left[delivery.id] = delivery
+            self.left[delivery.id] = delivery.key
 
 
 class Outbox:
@@ -119,7 +119,8 @@ class Outbox:
     # ---- one delivery ---------------------------------------------------------------------------------------------
 
     async def deliver(self, delivery: Delivery) -> Told | None:
-        """Carry it to its target, then strike it off; None if it was an errand. Repeating it is harmless."""
+        """Carry it to its target, then strike it off; None if it was an errand, or was carried before. Repeating it is
+        harmless."""
         fact, engine = facts.decode_debt(delivery.fact), self._engine
         match fact:
             case facts.CloseChildren():
@@ -173,23 +174,27 @@ class Outbox:
 
     async def _owes_more(self, line: _Line, delivery: Delivery) -> bool:
         """Whether something that was said before, and left for later, is still owed: others may have carried it."""
-        before = [one for one in line.left.values() if one.id < delivery.id]
+        before = {one: key for one, key in line.left.items() if one < delivery.id}
         if not before:
             return False
-        found = await self._engine.store.load([one.key for one in before])
+        found = await self._engine.store.load(list(before.values()))
         for one, there in zip(before, found, strict=True):
             if there is None:
-                line.left.pop(one.id, None)
+                line.left.pop(one, None)
         return any(there is not None for there in found)
 
-    async def _tell(self, delivery: Delivery, fact: facts.AnyFact) -> Told:
-        engine, seen = self._engine, None
-        if isinstance(fact, facts.Start) and fact.parent is not None:
-            seen = await engine.look(delivery.namespace, delivery.target)
-            if seen is not None:
-                await self._answer(fact, fact.parent, seen)
+    async def _tell(self, delivery: Delivery, fact: facts.AnyFact) -> Told | None:
+        """None if somebody else carried it before."""
+        engine = self._engine
         closing = fact if isinstance(fact, facts.Start) and fact.closes else None
-        settles = delivery if closing is None else None
+        settles = delivery if closing is None and self._is_near(delivery) else None
+        target = execution_key(delivery.namespace, delivery.target)
+        seen, *owed = await engine.store.load([target] if settles is not None else [target, delivery.key])
+        assert seen is None or isinstance(seen, Execution)
+        if owed == [None]:
+            return None  # … perhaps so long ago that its target has ended since, and was purged
+        if isinstance(fact, facts.Start) and fact.parent is not None and seen is not None:
+            await self._answer(fact, fact.parent, seen)
         told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)
         for pause_s in NOT_YET_S if isinstance(fact, WORDS) else ():
             if told.refusal is None or told.refusal.code is not Code.UNKNOWN:
@@ -198,8 +203,8 @@ class Outbox:
             await engine.timing.sleep(pause_s)
             told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
         unknown = told.refusal is not None and told.refusal.code is Code.UNKNOWN
-        if unknown and isinstance(fact, WORDS) and (owed := await self._start_owed(delivery)) is not None:
-            await self._tell(*owed)
+        if unknown and isinstance(fact, WORDS) and (start := await self._start_owed(delivery)) is not None:
+            await self._tell(*start)
             told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
         if closing is not None:
             await self._close_late(delivery, closing)
@@ -230,17 +235,21 @@ class Outbox:
         """A parent that ended before its child began has not found it. One that ends from here on will, and if this
         process dies, the debt stands, and all of this is done again."""
         assert start.parent is not None
-        parent = await self._engine.look(delivery.namespace, start.parent)
-        if parent is None or parent.status.terminal:
+        child = await self._engine.look(delivery.namespace, delivery.target)
+        if child is not None and await is_over(self._engine, delivery.namespace, start.parent):
             reason = f"its parent {start.parent!r} ended before it began"
             cancel = facts.CancelRequested(change_id=f"{start.change_id}/close", reason=reason)
-            await self._engine.tell(delivery.namespace, delivery.target, cancel)
+            await self._engine.tell(delivery.namespace, delivery.target, cancel, seen=child, while_=(same_life(child),))
 
     def _settled(self, delivery: Delivery, told: Told) -> bool:
         """Whether what was told struck the debt off by itself. What was told before, by somebody who then died, did not
         necessarily."""
+        return told.applied and told.verdict is not None and not told.verdict.again and self._is_near(delivery)
+
+    def _is_near(self, delivery: Delivery) -> bool:
+        """Whether its target lives where the debt does: then the word and the striking off are one commit."""
         home = partition_of(delivery.namespace, delivery.target, self._engine.store.partitions)
-        return told.applied and told.verdict is not None and not told.verdict.again and home == delivery.partition
+        return home == delivery.partition
 
     async def _answer(self, fact: facts.Start, parent: str, existing: Execution) -> None:
         """There is one with that id. A parent that would wait for it must not wait for a word that will not come."""

@@ -60,42 +60,47 @@ async def purge_ended_flows(engine: Engine, namespace: str, *, finished_before: 
 
 
 async def purge_flow(engine: Engine, flow: Flow) -> bool:
-    """True if all of it is gone, or will be with its members."""
+    """True if all of it is gone, or will be with its members. Who is held up in it does nothing any more to a flow of
+    the same id that was started since somebody else came to the end of it."""
     partition = partition_of(flow.namespace, flow.id, engine.store.partitions)
-    if not await _closed(engine, flow, partition):
+    gate = await _closed(engine, flow, partition)
+    if gate is None:
         return False
     open_members = False
     async for page in engine.flows.roster(flow.namespace, flow.id):
         views = await engine.flows.views(partition, flow.namespace, page)
         if flow.staged_at is not None:
-            await asyncio.gather(*(_unstage(engine, view) for view in views))
+            await asyncio.gather(*(_unstage(engine, gate, view) for view in views))
         else:
-            open_members = any(await asyncio.gather(*(_let_go(engine, view) for view in views))) or open_members
+            let_go = await asyncio.gather(*(_let_go(engine, gate, view) for view in views))
+            open_members = open_members or not all(let_go)
         if not open_members:
             gone = [dependency_key(flow.namespace, whole_of(flow.id), one) for one in page]
-            await _delete(engine, partition, gone)
+            await _delete(engine, gate, partition, gone)
     if open_members:
         return False  # what still runs was told to end: later
     owner = (flow.namespace, whole_of(flow.id))
     while edges := await engine.store.scan(Edge.KIND, owner, limit=PAGE):
-        await _delete(engine, partition, [edge.key for edge in edges])
-    await _delete(engine, partition, [flow.key, summary_key(flow.namespace, flow.id)])
-    return True
+        if not await _delete(engine, gate, partition, [edge.key for edge in edges]):
+            return False
+    return await _delete(engine, gate, partition, [flow.key, summary_key(flow.namespace, flow.id)])
 
 
-async def _closed(engine: Engine, flow: Flow, partition: int) -> bool:
-    """Nobody may open it now, or retry it; and if this process dies, somebody looks again."""
+async def _closed(engine: Engine, flow: Flow, partition: int) -> Guard | None:
+    """Nobody may open it now, or retry it; and if this process dies, somebody looks again. What holds from then on as
+    long as nobody else purges it; None if it is not to be purged, or by somebody else."""
     fields: Fields = {"purge_at": Now(LATER_MS), "revision": flow.revision + 1}
     guards: list[Guard] = [
         Matches(flow.key, {"state": flow.state, "revision": flow.revision, "change_id": flow.change_id})
     ]
     writes: list[Write] = [Patch(flow.key, fields)]
     [summary] = await engine.store.load([summary_key(flow.namespace, flow.id)])
+    change_id = flow.change_id
     if flow.staged_at is not None:
-        fields["change_id"] = engine.entropy.new_id()
+        change_id = fields["change_id"] = engine.entropy.new_id()
     elif isinstance(summary, Summary):
         if summary.outcome is None:
-            return False
+            return None
         guards.append(Matches(summary.key, {"outcome": summary.outcome}))
         writes.append(Delete(summary.key))
     verdict = await engine.commit(
@@ -107,10 +112,11 @@ async def _closed(engine: Engine, flow: Flow, partition: int) -> bool:
             writes=tuple(writes),
         )
     )
-    return verdict.applied
+    by_us = Matches(flow.key, {"state": flow.state, "revision": flow.revision + 1, "change_id": change_id})
+    return by_us if verdict.applied else None
 
 
-async def _unstage(engine: Engine, view: MemberView) -> None:
+async def _unstage(engine: Engine, gate: Guard, view: MemberView) -> None:
     """It was never there: nobody has run it, and all that it has was written with it."""
     e = view.execution
     events = await engine.store.scan(Event.KIND, (e.namespace, e.id))
@@ -123,32 +129,42 @@ async def _unstage(engine: Engine, view: MemberView) -> None:
         *(event.key for event in events),
         *(dependency_key(e.namespace, upstream, e.id) for upstream in decode_ids(view.member.after)),
     ]
-    await _delete(engine, view.partition, keys)
+    await _delete(engine, gate, view.partition, keys)
 
 
-async def _let_go(engine: Engine, view: MemberView) -> bool:
-    """Purged by its own retention, from now on; True if it must be ended first."""
+async def _let_go(engine: Engine, gate: Guard, view: MemberView) -> bool:
+    """Purged by its own retention, from now on; False if it must be ended first."""
     e = view.execution
     if not e.status.terminal:
         fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason="its flow is purged")
-        await engine.tell(e.namespace, e.id, fact, seen=e)
-        return True
+        await engine.tell(e.namespace, e.id, fact, seen=e, while_=(gate,))
+        return False
     await engine.commit(
         Changes(
             id=engine.entropy.new_id(),
             partition=view.partition,
             anchors=(e.key,),
-            guards=(Matches(e.key, {"status": e.status, "generation": e.generation}),),
+            guards=(Matches(e.key, {"status": e.status, "generation": e.generation}), gate),
             writes=(Patch(e.key, {"purge_at": Now()}),),
         )
     )
-    return False
+    return True
 
 
-async def _delete(engine: Engine, partition: int, keys: list[Key]) -> None:
+async def _delete(engine: Engine, gate: Guard, partition: int, keys: list[Key]) -> bool:
+    """False if that is not ours to do any more."""
     for begin in range(0, len(keys), PAGE):
         some = keys[begin : begin + PAGE]
         writes: list[Write] = [Delete(key) for key in some]
-        await engine.commit(
-            Changes(id=engine.entropy.new_id(), partition=partition, anchors=(some[0],), writes=tuple(writes))
+        verdict = await engine.commit(
+            Changes(
+                id=engine.entropy.new_id(),
+                partition=partition,
+                anchors=(some[0],),
+                guards=(gate,),
+                writes=tuple(writes),
+            )
         )
+        if not verdict.applied:
+            return False
+    return True

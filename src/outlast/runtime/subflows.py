@@ -7,6 +7,7 @@ stands for it as a whole (`FLOW_ID/`), which no execution can have.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from outlast.errors import StoreUnavailable
@@ -14,10 +15,11 @@ from outlast.machine import facts
 from outlast.machine.changes import Code, Refusal
 from outlast.machine.decide_flow import FlowView, accepted, decode_acceptance, known, stopped
 from outlast.model.event import answer_id
-from outlast.model.flow import CancelPolicy, whole_of
+from outlast.model.flow import CancelPolicy, Flow, whole_of
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.status import Status
+from outlast.runtime.settling import is_owed
 from outlast.runtime.stopping import GRACE_MS, cancel_members
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ def is_flow(child: str) -> bool:
 
 async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) -> Refusal | None:
     """Accept it, once however often this is carried; the refusal, if there can be no such flow."""
+    if not await is_owed(engine.store, delivery):
+        return None  # somebody else carried it, perhaps so long ago that it has ended and was purged
     new, members = decode_acceptance(fact.acceptance)
     partition = partition_of(delivery.namespace, new.id, engine.store.partitions)
     verdict = await engine.commit(accepted(partition, new, members))
@@ -47,11 +51,22 @@ async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) 
         if refusal.code is not Code.ALREADY:
             await _answer(engine, delivery, fact, whole_of(new.id), refusal)
             return refusal
+
+    async def owed() -> bool:
+        over = await is_over(engine, delivery.namespace, delivery.source)
+        return over and await is_owed(engine.store, delivery)
+
     # A parent that ended before has not found it; one that ends from here on will.
-    parent = await engine.look(delivery.namespace, delivery.source)
-    if fact.closes and (parent is None or parent.status.terminal):
-        await stop_flow(engine, delivery.namespace, new.id, delivery.source, "its parent ended before it began")
+    flow, _ = await engine.flows.heads(delivery.namespace, new.id)
+    if fact.closes and await is_over(engine, delivery.namespace, delivery.source):
+        await stop_flow(engine, flow, delivery.source, "its parent ended before it began", owed)
     return None
+
+
+async def is_over(engine: Engine, namespace: str, parent: str) -> bool:
+    """Whether a parent has ended, or is gone."""
+    execution = await engine.look(namespace, parent)
+    return execution is None or execution.status.terminal
 
 
 async def _answer(engine: Engine, delivery: Delivery, fact: facts.StartFlow, child: str, refusal: Refusal) -> None:
@@ -67,13 +82,19 @@ async def _answer(engine: Engine, delivery: Delivery, fact: facts.StartFlow, chi
     await engine.tell(delivery.namespace, delivery.source, answer)
 
 
-async def stop_flow(engine: Engine, namespace: str, flow_id: str, parent: str, reason: str) -> None:
-    """The parent's end cancels what it started, and nothing else of that name. What it owes is a durable backlog."""
-    partition = partition_of(namespace, flow_id, engine.store.partitions)
+async def stop_flow(
+    engine: Engine, seen: Flow | None, parent: str, reason: str, owed: Callable[[], Awaitable[bool]]
+) -> None:
+    """The parent's end cancels what it started, and nothing else of that name. What it owes is a durable backlog.
+
+    `owed` is asked again whenever the flow is not what it was: somebody else may have cancelled it meanwhile, and then
+    it may have been retried since, which is not to be undone."""
+    flow = seen
     for _ in range(LOOKS_MAX):
-        flow, summary = await engine.flows.heads(namespace, flow_id)
         if flow is None or flow.parent != parent:
             return
+        _, summary = await engine.flows.heads(flow.namespace, flow.id)
+        partition = partition_of(flow.namespace, flow.id, engine.store.partitions)
         answer = stopped(
             FlowView(partition, flow, summary),
             policy=CancelPolicy.CANCEL_ALL,
@@ -84,7 +105,10 @@ async def stop_flow(engine: Engine, namespace: str, flow_id: str, parent: str, r
         if isinstance(answer, Refusal) and answer.code is not Code.NOT_ALLOWED:
             return  # it has ended, or was cancelled before
         if not isinstance(answer, Refusal) and (await engine.commit(answer)).applied:
-            await cancel_members(engine, namespace, flow_id)
+            await cancel_members(engine, flow.namespace, flow.id)
             return
         await engine.timing.sleep(LOOK_AGAIN_S)  # it is being retried
-    raise StoreUnavailable(f"flow {flow_id!r} does not hold still: its cancel is owed until later")
+        flow, _ = await engine.flows.heads(flow.namespace, flow.id)
+        if not await owed():
+            return
+    raise StoreUnavailable(f"the flow of {parent!r} does not hold still: its cancel is owed until later")

@@ -214,7 +214,9 @@ def test_operating_without_a_worker(outlast: Outlast):
     assert outlast("start", "shop:app", "twice", "--id", "t-2", "--arg", "-4", "--delay", "1h").code == 0
     conflict = outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "5")
     assert conflict.code == 1
-    assert "exists" in conflict.err
+    assert "exists as twice" in conflict.err
+    assert "use another --id, or --if-exists restart once it has ended" in " ".join(conflict.err.split())
+    assert "if_exists" not in conflict.err
 
     listed = outlast("ls")
     assert listed.out.split()[:6] == ["ID", "WORKFLOW", "STATUS", "WHY", "ATTEMPTS", "AGE"]

@@ -266,6 +266,8 @@ async def test_what_is_said_behind_a_word_that_is_left_for_later_does_not_overta
         (await world.all_owed(held, FAR, word(change_id=f"{home}>{n}", value=b"%d" % n)))[-1] for n in range(3)
     ]
     await is_left_for_later(world, first, monkeypatch)
+    [line] = world.engine.outbox._lines.values()
+    assert line.left == {first.id: first.key}, "where it is; what it says may be large"
     for other in others:
         with pytest.raises(StoreUnavailable, match="what was said before"):
             await world.engine.deliver(other)

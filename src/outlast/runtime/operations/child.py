@@ -156,12 +156,16 @@ class AwaitChild(Wait):
         return self.start is None
 
     async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
-        if self.start is None:
-            error = await self._not_ours(mail)
-            if error is not None:
-                data, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
-                return Outcome(mail.values.seal(data), error=settled)
-        end = await mail.end(self.child, self.start, until)
+        error = await self._not_ours(mail) if self.start is None else None
+        end = None
+        if error is None:
+            try:
+                end = await mail.end(self.child, self.start, until)
+            except ExecutionNotFound as gone:
+                error = gone
+        if error is not None:
+            data, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
+            return Outcome(mail.values.seal(data), error=settled)
         return None if end is None else self._outcome(mail, operation, end)
 
     async def _not_ours(self, mail: Mail) -> Exception | None:
