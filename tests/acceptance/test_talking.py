@@ -10,7 +10,10 @@ import pytest
 
 import outlast
 from outlast import App, CodecError, ExecutionConflict, ExecutionRefused, InvalidName, Status, WrongPlace
+from outlast.machine import facts
 from outlast.model.event import UNDELIVERED, Event
+from outlast.model.outbox import Delivery
+from outlast.runtime.outbox import Outbox
 from outlast.store.port import DueKind
 from tests.acceptance.conftest import Place, status_is, until
 
@@ -280,3 +283,46 @@ async def test_what_was_not_carried_at_once_is_carried_by_the_reconciler(clocked
 
 async def _waits_for(handle: Any, reason: str) -> bool:
     return (await handle.info()).reason == reason
+
+
+@pytest.mark.parametrize("says", ["send", "resolve"])
+async def test_a_word_that_was_heard_is_not_said_to_be_refused_if_its_target_has_ended_since(
+    says: str, place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """Whoever carried it died before it struck the word off."""
+    monkeypatch.setattr(Outbox, "post", lambda self, changes: None)
+    monkeypatch.setenv("OUTLAST_RECONCILER_OUTBOX_ENABLED", "no")
+    app = place.app()
+
+    @app.workflow
+    async def hears() -> int:
+        if says == "send":
+            return await outlast.receive("number", int)
+        return await outlast.deferred("number", int)
+
+    @app.workflow
+    async def tells() -> None:
+        other = hears.execution("other")
+        await (other.send("number", 7) if says == "send" else other.resolve("number", 7))
+        await outlast.receive("end")
+
+    async with app:
+        other = await hears.options(id="other").start()
+        teller = await tells.options(id="teller").start()
+        assert app._opened is not None
+        engine = app._opened._engine
+
+        async def debts() -> list[Delivery]:
+            due = await engine.store.due(DueKind.OUTBOX, limit=10)
+            return [item.record for item in due.items if isinstance(item.record, Delivery)]
+
+        await until(debts, "nothing is owed")
+        [debt] = await debts()
+        fact = facts.decode_debt(debt.fact)
+        assert isinstance(fact, facts.EventSent | facts.DeferredResolved)
+        assert (await engine.tell("default", "other", fact)).applied
+        assert await other.result(timeout=20) == 7
+        await engine.deliver(debt)
+        assert await undelivered(app, "teller") == []
+        assert await debts() == []
+        await teller.cancel()

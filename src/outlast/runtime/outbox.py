@@ -23,8 +23,8 @@ from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Code, Delete, Insert, Matches, Refusal
 from outlast.machine.decide import decide
-from outlast.model.deferred import Deferred
-from outlast.model.event import UNDELIVERED, Event, answer_id
+from outlast.model.deferred import Deferred, deferred_key
+from outlast.model.event import CANCEL, UNDELIVERED, Event, answer_id, event_key
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
@@ -209,11 +209,30 @@ class Outbox:
         if closing is not None:
             await self._close_late(delivery, closing)
         refusal = told.refusal or _conflict(fact, told)
-        if refusal is not None and refusal.code is not Code.ALREADY and not isinstance(fact, facts.ChildCompleted):
+        said = refusal is not None and refusal.code is not Code.ALREADY and not isinstance(fact, facts.ChildCompleted)
+        if refusal is not None and said and not await self._was_heard(fact, told):
             await self._refused(delivery, fact, refusal)
         elif closing is not None or not self._settled(delivery, told):
             await self.strike(delivery)
         return told
+
+    async def _was_heard(self, fact: facts.Fact, told: Told) -> bool:
+        """Whether somebody carried it before, and had not struck it off when its target ended."""
+        target = told.before
+        if target is None or not target.status.terminal:
+            return False
+        name = (target.namespace, target.id)
+        match fact:
+            case facts.EventSent():
+                key = event_key(*name, fact.name, fact.dedup or fact.change_id)
+            case facts.CancelRequested():
+                key = event_key(*name, CANCEL, fact.change_id)
+            case facts.DeferredResolved():
+                key = deferred_key(*name, target.journal_generation, fact.name)
+            case _:
+                return False
+        [heard] = await self._engine.store.load([key])
+        return isinstance(heard, Event | Deferred) and heard.change_id == fact.change_id
 
     async def _start_owed(self, word: Delivery) -> tuple[Delivery, facts.Start] | None:
         """The start of whom the word is for, if its sender owes that, too. It may have been put off, because a server
