@@ -12,7 +12,9 @@ import pytest
 import outlast
 from outlast import App, DeferredRejected, ExecutionNotFound, ExecutionRefused, InvalidInput, Retry, limits
 from outlast.app import store_for
-from tests.acceptance.conftest import Place, status_is, until
+from outlast.model.status import Reason
+from outlast.runtime.waits import Waits
+from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
 async def suspended_on(handle: Any, reason: str) -> None:
@@ -213,6 +215,40 @@ async def test_a_restart_does_not_lengthen_a_sleep(clocked: Place):
 
 
 # ---- events -------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_heard_while_the_code_falls_asleep_wakes_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, gate: Gate
+):
+    """It has its answer before the suspension is written, which says that it still waits for that."""
+    app, write_down = place.app(), Waits.write_down
+
+    async def held_up(waits: Waits) -> None:
+        if Reason.deferred("approval") in waits.pending().waits:
+            await gate()
+        await write_down(waits)
+
+    monkeypatch.setattr(Waits, "write_down", held_up)
+
+    @app.workflow
+    async def asks() -> str:
+        said = await outlast.deferred("approval", str)
+        await outlast.interrupted()
+        return said
+
+    async with app:
+        handle = await asks.start()
+        await gate.reached()
+        await handle.resolve("approval", "yes")
+
+        async def is_recorded() -> bool:
+            return [entry.op for entry in await handle.journal()] == ["deferred"]
+
+        await until(is_recorded, "the answer was not heard")
+        gate.open()
+        await suspended_on(handle, "deferred:outlast:interrupt")
+        await handle.interrupt()
+        assert await handle.result(timeout=20) == "yes"
 
 
 async def test_being_woken_for_something_else_does_not_lengthen_a_sleep(clocked: Place):

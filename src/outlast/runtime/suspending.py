@@ -64,6 +64,8 @@ class Suspending:
     async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None, *, alone: bool = False) -> None:
         """`alone`: nothing can wake it but the operations that it waits for."""
         attempt = self._attempt
+        # As far as `waits` are true: what is heard while this looks and writes may be what it waits for.
+        inbox = attempt.heard_inbox
         try:
             await attempt.waits.write_down()
             if not await attempt.asked.may_sleep(waits):
@@ -74,7 +76,7 @@ class Suspending:
                 facts.Suspend(
                     change_id=attempt.lease.new_id(),
                     epoch=attempt.execution.epoch,
-                    inbox=attempt.heard_inbox,
+                    inbox=inbox,
                     reason=reason,
                     waits=waits,
                     wake_at=wake_at,
