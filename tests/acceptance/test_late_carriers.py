@@ -586,3 +586,33 @@ async def test_who_forgets_old_generations_late_does_not_forget_those_of_the_nex
         await second.send("go", 2)
         assert await second.result(timeout=20) == 2
         assert marks == ["first", "first", "second"]
+
+
+async def test_a_count_that_is_held_up_while_its_app_closes_is_not_left_behind(
+    place: Place, monkeypatch: pytest.MonkeyPatch, gate: Gate
+):
+    """Whoever asked for it has gone: it would go on with a store that is closed, and fail with nobody to see it."""
+    app, edges = place.app(), Flows._edges
+    kit = workflows(app)
+    held: list[asyncio.Task[Any] | None] = []
+    monkeypatch.setattr("outlast.runtime.outbox.CLOSE_S", 0.05)
+    monkeypatch.setattr("outlast.runtime.flows.CLOSE_S", 0.05)
+
+    async def held_up(flows: Flows, namespace: str, execution_id: str, drained: str) -> Any:
+        if execution_id == "f/sum" and not held:
+            held.append(asyncio.current_task())
+            await gate()
+        return await edges(flows, namespace, execution_id, drained)
+
+    monkeypatch.setattr(Flows, "_edges", held_up)
+    async with app:
+        flow = app.flow("f", id="f")
+        one, two = flow.add("one", kit.number, 1), flow.add("two", kit.number, 2)
+        flow.add("sum", kit.add, one.output, two.output)
+        fh = await flow.start()
+        await gate.reached()
+    [count] = held
+    assert count is not None
+    assert count.done()
+    async with app:
+        assert await fh.result("30s") == {"one": 1, "two": 2, "sum": 3}

@@ -100,6 +100,7 @@ class Engine:
         self.flows.ahead.close()
         await self.outbox.close()
         await self.group.close()
+        await self.flows.close()
 
     async def commit(self, changes: Changes) -> Verdict:
         """Commit, and carry at once what the commit owes to others."""

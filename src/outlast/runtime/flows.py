@@ -72,6 +72,7 @@ EDGES = 1_000
 SIBLINGS_TOGETHER = 16
 CAUSE_MAX_CHARS = 500
 LOOKS_MAX = 1_000
+CLOSE_S = 1.0
 
 
 class Flows:
@@ -85,6 +86,19 @@ class Flows:
         """Told the namespace and id of every flow that ended by a commit of this process."""
         self._counting: dict[Key, asyncio.Task[Advanced | None]] = {}
         self._counting_next: dict[Key, asyncio.Task[Advanced | None]] = {}
+
+    async def close(self) -> None:
+        """Nothing can be committed any more. Counts go on without whoever asked for them: none is left behind."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + CLOSE_S
+        while counts := [*self._counting.values(), *self._counting_next.values()]:
+            left_s = max(0.0, ends_s - loop.time())
+            _, late = await asyncio.wait(counts, timeout=left_s)
+            for count in late:
+                count.cancel()
+            await asyncio.gather(*counts, return_exceptions=True)
+            if not left_s:
+                return
 
     # ---- an end ---------------------------------------------------------------------------------------------------
 
