@@ -196,10 +196,12 @@ class Flows:
         if running is None:
             task = self._counting[key] = asyncio.create_task(count(), name="outlast flow")
             task.add_done_callback(lambda _: self._counting.pop(key, None))
+            task.add_done_callback(_seen_by_somebody)
             return await asyncio.shield(task)
         following = self._counting_next.get(key)
         if following is None:
             following = self._counting_next[key] = asyncio.create_task(self._behind(key, running, count))
+            following.add_done_callback(_seen_by_somebody)
         return await asyncio.shield(following)
 
     async def _behind(
@@ -444,3 +446,9 @@ class Flows:
 
     def _partition(self, namespace: str, execution_id: str) -> int:
         return partition_of(namespace, execution_id, self._engine.store.partitions)
+
+
+def _seen_by_somebody(count: asyncio.Task[Any]) -> None:
+    """Whoever waits for it hears how it failed; if all of them have gone, what they were to pay is owed, and no more."""
+    if not count.cancelled():
+        count.exception()
