@@ -12,7 +12,11 @@ import pytest
 import outlast
 from outlast import App, DeferredRejected, ExecutionNotFound, ExecutionRefused, InvalidInput, Retry, limits
 from outlast.app import store_for
+from outlast.machine import facts
+from outlast.model.journal import JournalEntry
 from outlast.model.status import Reason
+from outlast.runtime.lease import Lease
+from outlast.runtime.operations.timer import Timer
 from outlast.runtime.waits import Waits
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
@@ -249,6 +253,51 @@ async def test_what_is_heard_while_the_code_falls_asleep_wakes_it(
         await suspended_on(handle, "deferred:outlast:interrupt")
         await handle.interrupt()
         assert await handle.result(timeout=20) == "yes"
+
+
+async def test_a_sleep_that_ends_while_the_code_falls_asleep_does_not_shorten_another(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, gate: Gate
+):
+    """The end of the first is recorded, and not yet known to the code, when the suspension is written: that has the
+    wake time of the first, and must not take it for the second's."""
+    app, write_down, record, answer = clocked.app(), Waits.write_down, Lease.record_placed, Gate()
+
+    async def held_up(waits: Waits) -> None:
+        await write_down(waits)
+        await gate()
+
+    async def answered_late(lease: Lease, fact: facts.StepRecorded) -> JournalEntry:
+        entry = await record(lease, fact)
+        if fact.op == Timer.OP:
+            await answer()
+        return entry
+
+    monkeypatch.setattr(Waits, "write_down", held_up)
+    monkeypatch.setattr(Lease, "record_placed", answered_late)
+
+    @app.workflow
+    async def sleeps() -> float:
+        began = outlast.now()
+        await asyncio.gather(asyncio.sleep(60), asyncio.sleep(7_200))
+        return (outlast.now() - began).total_seconds()
+
+    async with app:
+        handle = await sleeps.start()
+        await gate.reached()
+        assert clocked._clock is not None
+        assert app._opened is not None
+        assert app._opened.parts is not None
+        clocked._clock.advance("2m")
+        await app._opened.parts.timers.look()
+        await answer.reached()
+        gate.open()
+        await status_is(handle, "suspended")
+        answer.open()
+        for _ in range(2):
+            await clocked.pass_time(app, "1m")
+            await status_is(handle, "suspended")
+        await clocked.pass_time(app, "2h")
+        assert await handle.result(timeout=20) >= 7_200
 
 
 async def test_being_woken_for_something_else_does_not_lengthen_a_sleep(clocked: Place):

@@ -46,7 +46,8 @@ class Suspending:
         if times or pending.waits or also:
             self.under_way = True
             reason = named[0] if named else self._reason(pending.wake_at, next_try_at) or also[0]
-            alone = next_try_at is None and not also
+            # Now, and not when it is written: a sleep that ends until then leaves its wake time to the suspension.
+            alone = next_try_at is None and not also and attempt.waits.awaited() is not None
             attempt.errand(self.suspend(reason, (*named, *also), min(times, default=None), alone=alone))
         elif not outstanding and not self._warned:
             self._warned = True
