@@ -942,6 +942,31 @@ async def test_more_waits_than_a_suspension_can_name_stay_in_memory_and_go_on(
         assert (await handle.info()).attempts == 1
 
 
+async def test_after_more_waits_than_a_suspension_can_name_everything_else_goes_on(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """What the code does when one of them has ended begins, and it is suspended once it waits for less."""
+    monkeypatch.setattr(limits, "WAITS_MAX", 20)
+    app = clocked.app()
+
+    @app.step
+    async def work() -> int:
+        return 1
+
+    @app.workflow
+    async def much() -> int:
+        first = await outlast.race(*(outlast.deferred(f"d{n}", int) for n in range(21)))
+        return first + await work() + await outlast.receive("number", int)
+
+    async with app:
+        handle = await much.start()
+        await until(lambda: "stays in memory while it waits: waits: 21" in caplog.text, "nobody said so")
+        await handle.resolve("d3", 1)
+        await suspended_on(handle, "event:number")
+        await handle.send("number", 3)
+        assert await handle.result(timeout=30) == 5
+
+
 async def test_giving_up_a_wait_when_the_journal_is_full_is_said_and_the_code_goes_on(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):

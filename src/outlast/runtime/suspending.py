@@ -23,6 +23,8 @@ class Suspending:
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
         self._warned = False
+        self._too_much: tuple[str, ...] | None = None
+        """Waits that no suspension can name."""
         self._resident_ms = attempt.parts.resident_ms
         self.under_way = False
 
@@ -43,6 +45,8 @@ class Suspending:
             return  # it would be woken before it had slept
         named = [wait for wait in pending.waits if wait != Reason.TIMER]
         also = attempt.asked.waits
+        if self._too_much == (*named, *also):
+            return  # asking again would change nothing
         if times or pending.waits or also:
             self.under_way = True
             reason = named[0] if named else self._reason(pending.wake_at, next_try_at) or also[0]
@@ -91,7 +95,9 @@ class Suspending:
             if not self._warned:
                 self._warned = True
                 _log.warning("execution %s stays in memory while it waits: %s", attempt.execution.id, error)
-            return  # `under_way` stays: asking again would change nothing
+            self._too_much, self.under_way = waits, False
+            attempt.nudge()
+            return
         if verdict is not None and verdict.applied:
             attempt.fall_asleep()
             return
