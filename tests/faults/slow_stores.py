@@ -16,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -318,6 +319,12 @@ def workflows(app: App) -> Any:
             if number is not None:
                 got.append(number)
         return got
+
+    @app.workflow
+    async def sleeps(naps_ms: list[int]) -> bool:
+        began = outlast.now()
+        await asyncio.gather(*(asyncio.sleep(ms / 1_000) for ms in naps_ms))
+        return outlast.now() - began >= timedelta(milliseconds=max(naps_ms))
 
     return SimpleNamespace(**{name: value for name, value in locals().items() if name != "app"})
 
@@ -635,6 +642,10 @@ async def started_twice(w: World) -> None:
     await gives(handles[0], [1, 1, 1])
 
 
+async def slept(w: World) -> None:
+    await gives(await w.begin(w.kit.sleeps, [w.random.randrange(20, 200), 900]), True)
+
+
 SCENARIOS: tuple[Callable[[World], Awaitable[None]], ...] = (
     talking,
     told_by_a_client,
@@ -670,6 +681,7 @@ SCENARIOS: tuple[Callable[[World], Awaitable[None]], ...] = (
     in_any_order,
     stopped,
     started_twice,
+    slept,
 )
 
 

@@ -449,6 +449,6 @@ class Flows:
 
 
 def _seen_by_somebody(count: asyncio.Task[Any]) -> None:
-    """Whoever waits for it hears how it failed; if all of them have gone, what they were to pay is owed, and no more."""
+    """Whoever waits for it hears how it failed; if all have gone, what they were to pay is owed, and no more."""
     if not count.cancelled():
         count.exception()
