@@ -3,6 +3,7 @@ and the one that goes on with the code writes nothing before it does."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 import outlast
 from outlast import App
 from outlast.client.handle import Handle
-from tests.acceptance.conftest import Place, status_is
+from outlast.runtime.waits import Waits
+from tests.acceptance.conftest import Gate, Place, status_is, until
 from tests.acceptance.test_waits import suspended_on
 
 Build = Callable[[App], Any]
@@ -224,3 +226,40 @@ async def test_a_fork_of_what_waits_waits_on_its_own(clocked: Place):
         await fork.send("number", 2)
         assert await fork.result(timeout=20) == [1, 2]
         assert (await workflow.execution("it").info()).status == "suspended"
+
+
+async def test_a_sleep_that_ends_while_the_code_falls_asleep_does_not_end_another(
+    place: Place, monkeypatch: pytest.MonkeyPatch, gate: Gate
+):
+    app, write_down = place.app(resident=0), Waits.write_down
+
+    async def held_up(waits: Waits) -> None:
+        await gate()
+        await write_down(waits)
+
+    monkeypatch.setattr(Waits, "write_down", held_up)
+
+    @app.workflow
+    async def naps() -> None:
+        short, long = asyncio.create_task(outlast.sleep("500ms")), asyncio.create_task(outlast.sleep("1h"))
+        await short
+        await long
+
+    async with app:
+        handle = await naps.start()
+        await gate.reached()
+
+        async def is_over() -> bool:
+            return await ended(handle, "sleep") == [("sleep", "succeeded")]
+
+        await until(is_over, "the short sleep does not end")
+        [before] = await handle.attempts()
+        gate.open()
+
+        async def is_claimed_again() -> bool:
+            return (await handle.attempts())[0].epoch != before.epoch
+
+        # The wake time of its suspension has passed: it is woken, and sleeps on.
+        await until(is_claimed_again, "nobody woke it")
+        await suspended_on(handle, "timer")
+        assert await ended(handle, "sleep") == [("sleep", "succeeded")]

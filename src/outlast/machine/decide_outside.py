@@ -35,7 +35,7 @@ from outlast.model.attempt import Outcome
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.execution import Execution, suspect_route
-from outlast.model.journal import CHILD, DEFERRED, FAILED, NOTHING, RECEIVE, SUCCEEDED
+from outlast.model.journal import CHILD, DEFERRED, FAILED, RECEIVE, SUCCEEDED
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
@@ -184,14 +184,15 @@ def deferred_resolved(view: View, execution: Execution, fact: facts.DeferredReso
 
 def child_completed(view: View, execution: Execution, fact: facts.ChildCompleted, now: int) -> Changes:
     """How it ended is an event, one for each of its generations that did: it outlives this execution's own. What is
-    not a success may be tried again before anybody looks: that is left to the holder."""
+    not a success may be tried again before anybody looks, and an answer to a start does not say what it came to: these
+    are left to the holder."""
     end = ChildEnd(status=fact.status, cause=fact.cause, value=fact.value)
     dedup = str(fact.generation) if fact.generation else fact.change_id
     writes = inbox_record(execution, fact, event.ended_name(fact.child), end.encode(), dedup)
     writes.append(Delete(event.event_key(execution.namespace, execution.id, event.CHILD, fact.child)))
     found: list[Write] = []
-    if fact.status is Status.SUCCEEDED and not _too_late(execution, now):
-        found = ends_wait(execution, fact, fact.child, CHILD, value=fact.value or NOTHING)
+    if fact.status is Status.SUCCEEDED and fact.value is not None and not _too_late(execution, now):
+        found = ends_wait(execution, fact, fact.child, CHILD, value=fact.value)
     return _message(view, execution, fact, Reason.child(fact.child), writes, found)
 
 

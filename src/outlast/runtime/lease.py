@@ -53,6 +53,8 @@ class Lease:
         self._places = threading.Lock()
         self._open: set[int] = set()
         """Places that were taken, and have no outcome yet."""
+        self._first_open = 0
+        """No place before this one is open: thousands may be, and each asks for the first."""
         self._transacted: set[int] = set()
         """Those of them that transactions have taken."""
         self._turns: list[asyncio.Future[None]] = []
@@ -215,16 +217,22 @@ class Lease:
 
     def _take(self) -> int:
         place = self._entries
+        self._open.add(place)  # first: it is open from the moment that there is one more (`_first`)
         self._entries += 1
-        self._open.add(place)
         return place
 
     async def _turn(self, place: int) -> None:
         """Until all that stands before it has its outcome."""
-        while min(self._open, default=place) < place:
+        while self._first() < place:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._turns.append(turn)
             await turn
+
+    def _first(self) -> int:
+        """The first place that is open; the next one of all, if none is."""
+        while self._first_open < self._entries and self._first_open not in self._open:
+            self._first_open += 1
+        return self._first_open
 
     @property
     def transacts(self) -> bool:

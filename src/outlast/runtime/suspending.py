@@ -15,6 +15,7 @@ from outlast.model.status import Reason
 
 if TYPE_CHECKING:
     from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.operation import Operation
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +51,8 @@ class Suspending:
         if times or pending.waits or also:
             self.under_way = True
             reason = named[0] if named else self._reason(pending.wake_at, next_try_at) or also[0]
-            # Now, and not when it is written: a sleep that ends until then leaves its wake time to the suspension.
-            alone = next_try_at is None and not also and attempt.waits.awaited() is not None
-            attempt.errand(self.suspend(reason, (*named, *also), min(times, default=None), alone=alone))
+            only = attempt.waits.only if next_try_at is None and not also else None
+            attempt.errand(self.suspend(reason, (*named, *also), min(times, default=None), only=only))
         elif not outstanding and not self._warned:
             self._warned = True
             _log.warning(
@@ -66,8 +66,10 @@ class Suspending:
             return Reason.TIMER
         return None if next_try_at is None else Reason.RETRY
 
-    async def suspend(self, reason: str, waits: tuple[str, ...], wake_at: int | None, *, alone: bool = False) -> None:
-        """`alone`: nothing can wake it but the operations that it waits for."""
+    async def suspend(
+        self, reason: str, waits: tuple[str, ...], wake_at: int | None, *, only: Operation | None = None
+    ) -> None:
+        """`only`: nothing can wake it but this operation."""
         attempt = self._attempt
         # As far as `waits` are true: what is heard while this looks and writes may be what it waits for.
         inbox = attempt.heard_inbox
@@ -85,7 +87,7 @@ class Suspending:
                     reason=reason,
                     waits=waits,
                     wake_at=wake_at,
-                    awaits=attempt.waits.awaited() if alone else None,
+                    awaits=attempt.waits.awaited(only),
                 )
             )
         except LeaseLost as lost:

@@ -237,12 +237,16 @@ class Waits:
         reasons = tuple(reason for reason in waits if reason is not None)
         return Pending((*reasons, Reason.TIMER) if times else reasons, min(times, default=None))
 
-    def awaited(self) -> Awaited | None:
-        """The one operation that is waited for, and the place that its outcome will have; None if there are more."""
-        if len(self._waiting) != 1:
+    @property
+    def only(self) -> Operation | None:
+        """The one operation that is waited for; None if there are more, or none."""
+        return next(iter(self._waiting)) if len(self._waiting) == 1 else None
+
+    def awaited(self, only: Operation | None) -> Awaited | None:
+        """That operation, if it is still waited for, and the place that its outcome will have."""
+        if only is None or only not in self._waiting:
             return None
-        [operation] = self._waiting
-        return Awaited(operation.kind.OP, *operation.key, self._attempt.lease.entries)
+        return Awaited(only.kind.OP, *only.key, self._attempt.lease.entries)
 
     async def write_down(self) -> None:
         """Before a suspension: the wake times that only this process knows."""

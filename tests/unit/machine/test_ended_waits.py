@@ -174,13 +174,18 @@ def test_a_resolution_after_the_timeout_is_kept_and_no_outcome():
     assert insert_of(changes, Deferred).value == b"true"
 
 
-@pytest.mark.parametrize("value, recorded", [(b"parcel", b"parcel"), (None, b"null")])
-def test_the_success_of_a_child_is_the_outcome_of_the_parent_that_waits_for_it_alone(
-    value: bytes | None, recorded: bytes
-):
+def test_the_success_of_a_child_is_the_outcome_of_the_parent_that_waits_for_it_alone():
     before = awaiting("child", "order-42/ship", "child:order-42/ship")
-    changes = changes_of(before, facts.ChildCompleted, value=value)
-    assert (entry_of(changes).name, entry_of(changes).value) == ("order-42/ship", recorded)
+    changes = changes_of(before, facts.ChildCompleted)
+    assert (entry_of(changes).name, entry_of(changes).value) == ("order-42/ship", b"parcel")
+
+
+def test_an_answer_that_a_child_has_succeeded_before_does_not_say_with_what():
+    """The start of one that is known already: its parent's holder looks."""
+    before = awaiting("child", "order-42/ship", "child:order-42/ship")
+    changes = changes_of(before, facts.ChildCompleted, value=None)
+    assert not inserts_of(changes, JournalEntry)
+    assert patch_of(changes)["status"] is Status.READY
 
 
 def test_the_failure_of_a_child_is_looked_at_by_the_parents_holder():
