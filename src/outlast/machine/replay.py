@@ -36,6 +36,8 @@ GIVEN_UP = "!"
 """That the code gave a call up is noted under its scope with this mark. If the call has an outcome too, that came too
 late: the code never saw it."""
 
+_wake_time = msgspec.json.Decoder(int)  # made once: making one takes longer than using it
+
 UNBIDDEN = frozenset({CANCEL, UPDATE})
 """What comes to the code by itself when it is its turn: no operation is called for it."""
 
@@ -85,7 +87,7 @@ class Replay:
                 self.tries.setdefault((scope, entry.name, int(call)), []).append(entry)
             elif entry.op == WAIT:
                 key = (scope, entry.name, int(call)) if call else (beside, entry.name, 0)
-                self.wake_times[key] = msgspec.json.decode(entry.value or b"0", type=int)
+                self.wake_times[key] = _wake_time.decode(entry.value or b"0")
             elif entry.op == UNWIND:
                 self.unwound = entry
             elif entry.scope == UNDO_SCOPE:
@@ -98,7 +100,7 @@ class Replay:
                 self.append(entry)
                 if entry.op not in UNBIDDEN:
                     self.recorded[key_of(entry)] = entry
-        if not retried:
+        if self.given_up and not retried:
             self._left = deque(entry for entry in self._left if key_of(entry) not in self.given_up)
 
     def append(self, entry: JournalEntry) -> None:

@@ -57,7 +57,7 @@ class JournalEntry(Record, frozen=True, kw_only=True):
     change_id: str
 
 
-class Awaited(Struct, frozen=True, array_like=True):
+class Awaited(Struct, frozen=True, array_like=True, gc=False):
     """An operation that code waits for, and the place that its outcome will have in the journal."""
 
     op: str
@@ -71,7 +71,10 @@ class Awaited(Struct, frozen=True, array_like=True):
 
     @staticmethod
     def decode(text: str) -> Awaited:
-        return msgspec.json.decode(text, type=Awaited)
+        return _awaited.decode(text)
+
+
+_awaited = msgspec.json.Decoder(Awaited)  # made once: making one takes longer than using it
 
 
 def journal_key(namespace: str, execution: str, generation: int, scope: str, name: str, occurrence: int) -> Key:
