@@ -678,6 +678,46 @@ async def test_a_cancel_comes_before_any_other_wake_up(clocked: Place):
     assert got == []
 
 
+@pytest.mark.parametrize("wakes", ["send", "resolve", "time"])
+async def test_a_cancel_comes_before_a_wake_up_that_is_recorded_already(wakes: str, clocked: Place):
+    app = clocked.app()
+    got: list[str] = []
+
+    @app.step
+    async def undo() -> None:
+        got.append("undone")
+
+    @app.workflow
+    async def waits() -> None:
+        await outlast.compensate(undo)
+        if wakes == "send":
+            await outlast.receive("number", int)
+        elif wakes == "resolve":
+            await outlast.deferred("number", int)
+        else:
+            await outlast.sleep("1h")
+        got.append("woken")
+
+    reason = {"send": "event:number", "resolve": "deferred:number", "time": "timer"}[wakes]
+    async with app:
+        handle = await waits.start()
+        await suspended_on(handle, reason)
+        await handle.hold()
+        if wakes == "time":
+            await clocked.pass_time(app, "1h")
+        else:
+            await (handle.send("number", 7) if wakes == "send" else handle.resolve("number", 7))
+        assert len([entry for entry in await handle.journal() if entry.outcome == "succeeded"]) == 2
+        await handle.cancel()
+        with pytest.raises(outlast.ExecutionCancelled):
+            await handle.result(timeout=20)
+        [*_, cancel, woken, _undo] = [
+            entry.op for entry in await handle.journal() if entry.op not in ("wait", "unwind")
+        ]
+    assert got == ["undone"]
+    assert (cancel, woken) == ("cancel", {"send": "receive", "resolve": "deferred", "time": "sleep"}[wakes])
+
+
 async def test_a_cancel_of_live_code_is_heard_while_it_waits(app: App):
     cleaned: list[str] = []
 

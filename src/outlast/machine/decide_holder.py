@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from outlast import limits
 from outlast.machine import facts
 from outlast.machine.backoff import delay_ms
@@ -138,6 +140,8 @@ def _step_and_more(view: View, execution: Execution, fact: facts.StepRecorded, e
     guards: list[Guard] = [held_by(execution)]
     writes: list[Write] = [Put(entry) if fact.corrects else Insert(entry)]
     fields: Fields = {}
+    if fact.overtakes is not None:
+        writes.append(Put(structs.replace(fact.overtakes, position=fact.entries + 1)))
     if fact.consumes is not None:
         received = event_key(execution.namespace, execution.id, *fact.consumes)
         guards.append(Matches(received, {"consumed": False}))

@@ -256,7 +256,8 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     """A durable operation has its outcome. `entries` is how many the journal holds so far, which is its place in it.
 
     `consumes` names the event (name, dedup) that this entry received. `unwinds` says that the entry registers an undo,
-    so that a cancel must let the code unwind. `corrects` says that it takes the place of one that nobody has read yet.
+    so that a cancel must let the code unwind. `corrects` says that it takes the place of one that nobody has read yet;
+    `overtakes` is one that nobody has read yet, and that stands behind this one from now on.
 
     What the operation does to others is in the same commit. `starts` is a child that lives in the same partition,
     `tells` is owed to executions anywhere. `adopts` names a child, and what becomes of it when this execution ends.
@@ -276,12 +277,13 @@ class StepRecorded(HolderFact, frozen=True, kw_only=True):
     tells: tuple[Tell, ...] = ()
     adopts: tuple[str, ParentClose] | None = None
     corrects: bool = False
+    overtakes: JournalEntry | None = None
 
     @property
     def plain(self) -> bool:
         """Nothing but its own entry, and that a new one."""
-        alone = self.starts is None and not self.tells and not self.adopts
-        return alone and self.consumes is None and not self.unwinds and not self.corrects
+        others = self.starts or self.tells or self.adopts or self.overtakes
+        return not (others or self.consumes or self.unwinds or self.corrects)
 
     def __post_init__(self) -> None:
         check_recurring_name("step", self.name)

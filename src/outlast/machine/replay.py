@@ -25,6 +25,7 @@ from outlast.model.journal import (
     UNWIND,
     UPDATE,
     WAIT,
+    WAITED,
     JournalEntry,
     OperationKey,
 )
@@ -50,6 +51,7 @@ class Replay:
         self._loose_left: dict[OperationKey, JournalEntry] = {}
         self._called: list[tuple[int, OperationKey]] = []
         self._gap: int | None = None
+        self._last: int | None = None
         self.retried = False
         """Whether an attempt has failed before, or an operator opened it again."""
         self._passed: set[OperationKey] = set()
@@ -82,6 +84,7 @@ class Replay:
         for place, entry in enumerate(entries):
             if self._gap is None and entry.position != place:
                 self._gap = place
+            self._last = entry.position
             scope, beside, call = entry.scope.rpartition(BESIDE)
             if entry.op == RETRY:
                 self.tries.setdefault((scope, entry.name, int(call)), []).append(entry)
@@ -106,6 +109,18 @@ class Replay:
     def append(self, entry: JournalEntry) -> None:
         self._left.append(entry)
         self.cancelled = self.cancelled or entry.op == CANCEL
+
+    def unread(self) -> JournalEntry | None:
+        """What the code may not have seen yet, once the journal is loaded: the end of its last wait, if nothing was
+        recorded behind it."""
+        last = self._left[-1] if self._left else None
+        return last if last is not None and last.op in WAITED and last.position == self._last else None
+
+    def hear(self, cancel: JournalEntry) -> None:
+        """A cancel comes before any other wake-up: before what is unread, if anything is."""
+        behind = 0 if self.unread() is None else 1
+        self._left.insert(len(self._left) - behind, cancel)
+        self.cancelled = True
 
     def call(self, key: OperationKey) -> None:
         """The code has called an operation that is recorded."""

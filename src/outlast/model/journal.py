@@ -24,6 +24,7 @@ the code observed, how long a wait may last, which patches (`patched(name)`) the
 ended and its undos run, or an update that was accepted."""
 SLEEP, TIMER, RECEIVE, DEFERRED, CHILD = "sleep", "timer", "receive", "deferred", "child"
 """Operations whose outcome may be recorded by whoever ends the wait, when the code is suspended."""
+WAITED = frozenset({SLEEP, TIMER, RECEIVE, DEFERRED, CHILD})
 NOTHING = b"null"
 """The value of what has none."""
 

@@ -30,7 +30,7 @@ from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded
 from outlast.machine import facts
 from outlast.machine.replay import UNBIDDEN, Replay, key_of
 from outlast.model.execution import Execution
-from outlast.model.journal import CANCEL, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.runtime.asked import Asked
 from outlast.runtime.attempt_timeout import set_alarm
@@ -125,7 +125,7 @@ class LiveAttempt:
             if not journal:
                 await self.patches.begin(self.workflow.patches())
             if self.execution.cancel_requested and not self.replay.cancelled:
-                self.replay.append(await self._record_cancel())
+                self.replay.hear(await self.lease.record_cancel(before=self.replay.unread()))
             args, kwargs = self.workflow.arguments.decode(self.parts.values, self._input)
         except CodecHookFailed:
             raise  # nothing is wrong with the work: it is handed back, and tried again
@@ -510,9 +510,6 @@ class LiveAttempt:
 
     # ---- the outside ----------------------------------------------------------------------------------------------
 
-    async def _record_cancel(self) -> JournalEntry:
-        return await self.lease.record(("", "outlast:cancel", 1), CANCEL, SUCCEEDED)
-
     async def look_outside(self) -> None:
         """A cancel first; then what the code waits for."""
         try:
@@ -522,7 +519,7 @@ class LiveAttempt:
                 fresh = await self.lease.look()
                 if fresh.cancel_requested and not self.replay.cancelled:
                     self.replay.cancelled = True
-                    self._arrivals.append(await self._record_cancel())
+                    self._arrivals.append(await self.lease.record_cancel())
                 await self.waits.look()
                 self.asked.heard()
                 self.heard_inbox = max(self.heard_inbox, fresh.inbox)

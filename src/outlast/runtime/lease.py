@@ -22,7 +22,7 @@ from outlast.machine.replay import GIVEN_UP
 from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
-from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
+from outlast.model.journal import CANCEL, CANCELLED, FAILED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
@@ -35,6 +35,9 @@ from outlast.store.port import EARLY_EVENTS, Body, ClaimedExecution, Transacted,
 _log = logging.getLogger(__name__)
 
 AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
+
+CANCELLED_BY: OperationKey = ("", "outlast:cancel", 1)
+"""The place of the cancel in the journal: the code hears of one."""
 
 Call: TypeAlias = Callable[[Any], bytes | Awaitable[bytes]]
 """The user's function with its connection, and its result as bytes."""
@@ -168,6 +171,16 @@ class Lease:
         """The same call came to something else, and the code has not seen it yet."""
         fact = self._fact((entry.scope, entry.name, entry.occurrence), entry.op, FAILED, outcome.data, entry.tries)
         fact = structs.replace(fact, entries=entry.position, corrects=True)
+        _, committed_at = await self._tell(fact)
+        return self._recorded(fact, committed_at)
+
+    async def record_cancel(self, before: JournalEntry | None = None) -> JournalEntry:
+        """That the code hears of a cancel; `before` is what it has not seen yet, and hears of later."""
+        if before is None:
+            return await self.record(CANCELLED_BY, CANCEL, SUCCEEDED)
+        fact = self._fact(CANCELLED_BY, CANCEL, SUCCEEDED, None, 1)
+        fact = structs.replace(fact, entries=before.position, overtakes=before)
+        self._entries += 1
         _, committed_at = await self._tell(fact)
         return self._recorded(fact, committed_at)
 

@@ -234,6 +234,17 @@ def test_a_holder_may_correct_what_nobody_has_read():
     assert (put.record.outcome, put.record.value, put.record.position) == ("failed", b"no plan", 3)
 
 
+def test_a_cancel_overtakes_what_nobody_has_read():
+    before = active()
+    unread = entry_of(changes_of(receiving(), facts.EventSent, name="plan"))
+    changes = changes_of(before, facts.StepRecorded, op="cancel", entries=3, overtakes=unread)
+    assert changes.guards == (fence(before),)
+    assert entry_of(changes).position == 3
+    [put] = [write for write in changes.writes if isinstance(write, Put)]
+    assert isinstance(put.record, JournalEntry)
+    assert (put.record.key, put.record.position) == (unread.key, 4)
+
+
 def test_awaited_reads_as_it_was_written():
     awaited = Awaited("receive", "1.2.", "plän|\n", 7, 12)
     assert Awaited.decode(awaited.encode()) == awaited

@@ -226,3 +226,30 @@ def test_updates_come_at_once_where_a_retried_execution_does_not_get_on():
     assert taken(cursor) is None
     assert cursor.loosens([A], can_move=False)
     assert taken(cursor) == "add"
+
+
+# ---- a cancel before what nobody has read -------------------------------------------------------------------------
+
+
+def test_the_end_of_the_last_wait_is_unread_if_nothing_stands_behind_it():
+    woken = entry("plan", 1, op="receive")
+    assert replay(entry("a", 0), woken).unread() == woken
+    assert replay(woken, entry("a", 2)).unread() is None
+    assert replay(entry("a", 0)).unread() is None
+    assert replay().unread() is None
+
+
+def test_what_is_noted_behind_the_end_of_a_wait_was_made_of_it():
+    noted = entry("a", 2, scope=f"{BESIDE}1", op=RETRY)
+    assert replay(entry("plan", 1, op="receive"), noted).unread() is None
+
+
+def test_a_cancel_comes_before_what_is_unread_and_behind_all_else():
+    cursor = replay(entry("a", 0), entry("plan", 1, op="receive"))
+    cursor.hear(entry("outlast:cancel", 1, op=CANCEL))
+    assert cursor.cancelled
+    waits = ("", "plan", 1)
+    assert [cursor.take({A, waits}).op for _ in range(3)] == [STEP, CANCEL, "receive"]  # pyright: ignore[reportOptionalMemberAccess]
+    cursor = replay(entry("a", 0))
+    cursor.hear(entry("outlast:cancel", 1, op=CANCEL))
+    assert [cursor.take({A}).op for _ in range(2)] == [STEP, CANCEL]  # pyright: ignore[reportOptionalMemberAccess]
