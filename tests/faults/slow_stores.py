@@ -498,7 +498,7 @@ async def updated(w: World) -> None:
         assert len(await handle.query("inside", type=list[int])) <= 3
 
     counts = await asyncio.gather(add(1), add(2), add(3), look(), look())
-    assert sorted(counts[:3]) == [1, 2, 3]  # type: ignore[type-var]
+    assert sorted(counts[:3]) == [1, 2, 3]
     await handle.send("pay")
     await gives(handle, [1, 2, 3])
     assert sorted(await handle.query("inside", type=list[int])) == [1, 2, 3]

@@ -11,7 +11,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -36,6 +35,7 @@ from outlast.testing.valkey_server import ValkeyCluster, ValkeyServer, stopped
 from tests.acceptance.fleet import STEPS, make_app, spawn
 from tests.acceptance.test_fleet import assert_nothing_recorded_was_redone
 from tests.conformance.valkey_audit import leaks
+from tests.forks import Forked
 
 SECONDS = float(os.environ.get("OUTLAST_CHAOS_SECONDS", "10"))
 SEED = int(os.environ.get("OUTLAST_CHAOS_SEED", str(random.SystemRandom().randrange(2**32))))
@@ -93,10 +93,10 @@ class Trouble:
 
     def __init__(self, cluster: ValkeyCluster, url: str, ledger: Path, choice: random.Random) -> None:
         self._cluster, self._url, self._ledger, self._choice = cluster, url, ledger, choice
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self.workers: list[Forked] = []
         self.kills, self.failovers, self.moves = 0, 0, 0
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self) -> Forked:
         return spawn("worker", self._url, self._ledger)
 
     async def kill_workers(self) -> None:

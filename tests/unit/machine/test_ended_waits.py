@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from outlast import limits
 from outlast.errors import CorruptState
@@ -222,7 +223,7 @@ def test_whatever_else_ends_a_suspension_forgets_what_was_awaited():
 @pytest.mark.parametrize("execution", [active(), succeeded()], ids=["active", "succeeded"])
 def test_only_the_suspended_await(execution: Execution):
     with pytest.raises(CorruptState, match="only the suspended have an operation that others may end"):
-        check(type(execution)(**{f: getattr(execution, f) for f in execution.__struct_fields__} | {"awaits": "[]"}))
+        check(structs.replace(execution, awaits="[]"))
 
 
 def test_a_holder_may_correct_what_nobody_has_read():
