@@ -718,6 +718,53 @@ async def test_a_cancel_comes_before_a_wake_up_that_is_recorded_already(wakes: s
     assert (cancel, woken) == ("cancel", {"send": "receive", "resolve": "deferred", "time": "sleep"}[wakes])
 
 
+async def test_a_cancel_that_overtook_a_wake_up_does_so_again_after_a_crash(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, gate: Gate
+):
+    got: list[str] = []
+
+    def build() -> Any:
+        app = clocked.app(lease_ttl="10s")
+
+        @app.step
+        async def undo() -> None:
+            got.append("undone")
+
+        @app.workflow
+        async def waits() -> None:
+            await outlast.compensate(undo)
+            await outlast.receive("number", int)
+            got.append("woken")
+
+        return app, waits
+
+    record_cancel = Lease.record_cancel
+
+    async def and_stall(lease: Lease, before: JournalEntry | None = None) -> JournalEntry:
+        assert before is not None
+        entry = await record_cancel(lease, before)
+        await gate()
+        return entry
+
+    first, waits = build()
+    async with first:
+        handle = await waits.options(id="it").start()
+        await suspended_on(handle, "event:number")
+        await handle.hold()
+        await handle.send("number", 7)
+        monkeypatch.setattr(Lease, "record_cancel", and_stall)
+        await handle.cancel()
+        await gate.reached()  # it is written, and its holder dies
+        assert first._opened is not None
+        await first._opened.worker.abandon()
+    second, _ = build()
+    async with second:
+        await clocked.pass_time(second, "11s")
+        with pytest.raises(outlast.ExecutionCancelled):
+            await second.execution("it").result(timeout=20)
+    assert got == ["undone"]
+
+
 async def test_a_cancel_of_live_code_is_heard_while_it_waits(app: App):
     cleaned: list[str] = []
 

@@ -163,7 +163,7 @@ def event_sent(view: View, execution: Execution, fact: facts.EventSent, now: int
     listens = {Reason.event(event.UPDATE), Reason.VERSION}.intersection(execution.waits_for)
     if fact.name == event.UPDATE and execution.status is Status.SUSPENDED and not listens:
         return Refusal(Code.NOT_ALLOWED, "takes no updates where it waits now")
-    received = [] if _too_late(execution, now) else ends_wait(execution, fact, fact.name, RECEIVE, value=fact.value)
+    received = _meets(execution, fact, now, fact.name, RECEIVE, value=fact.value)
     if received:
         # Kept, marked: it goes on deduplicating.
         writes = inbox_record(execution, fact, fact.name, None, fact.dedup, consumed=True)
@@ -176,9 +176,7 @@ def deferred_resolved(view: View, execution: Execution, fact: facts.DeferredReso
     """First resolution wins: the record is insert-only, and the store's verdict shows the one that stands."""
     writes = _resolved(execution, fact, fact.name, fact.resolution, fact.value)
     outcome = FAILED if fact.resolution is Resolution.REJECTED else SUCCEEDED
-    found: list[Write] = []
-    if not _too_late(execution, now):
-        found = ends_wait(execution, fact, fact.name, DEFERRED, outcome=outcome, value=fact.value)
+    found = _meets(execution, fact, now, fact.name, DEFERRED, outcome=outcome, value=fact.value)
     return _message(view, execution, fact, Reason.deferred(fact.name), writes, found)
 
 
@@ -191,14 +189,19 @@ def child_completed(view: View, execution: Execution, fact: facts.ChildCompleted
     writes = inbox_record(execution, fact, event.ended_name(fact.child), end.encode(), dedup)
     writes.append(Delete(event.event_key(execution.namespace, execution.id, event.CHILD, fact.child)))
     found: list[Write] = []
-    if fact.status is Status.SUCCEEDED and fact.value is not None and not _too_late(execution, now):
-        found = ends_wait(execution, fact, fact.child, CHILD, value=fact.value)
+    if fact.status is Status.SUCCEEDED and fact.value is not None:
+        found = _meets(execution, fact, now, fact.child, CHILD, value=fact.value)
     return _message(view, execution, fact, Reason.child(fact.child), writes, found)
 
 
-def _too_late(execution: Execution, now: int) -> bool:
-    """The wait is over, and only nobody has said so yet: what comes now stays for the next one."""
-    return isinstance(execution.wake_at, int) and execution.wake_at <= now
+def _meets(
+    execution: Execution, fact: facts.Fact, now: int, name: str, op: str, *, outcome: str = SUCCEEDED, value: bytes
+) -> list[Write]:
+    """The end of a wait, if this meets it. If the wait is over, and only nobody has said so, it does not: what comes
+    now stays for the next one."""
+    if isinstance(execution.wake_at, int) and execution.wake_at <= now:
+        return []
+    return ends_wait(execution, fact, name, op, outcome=outcome, value=value)
 
 
 def _resolved(

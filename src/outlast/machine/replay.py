@@ -114,7 +114,11 @@ class Replay:
         """What the code may not have seen yet, once the journal is loaded: the end of its last wait, if nothing was
         recorded behind it."""
         last = self._left[-1] if self._left else None
-        return last if last is not None and last.op in WAITED and last.position == self._last else None
+        return last if last is not None and last.op in WAITED and self.ends_with(last) else None
+
+    def ends_with(self, entry: JournalEntry) -> bool:
+        """Whether nothing was recorded behind it: the code has done nothing that depends on it."""
+        return entry.position == self._last
 
     def hear(self, cancel: JournalEntry) -> None:
         """A cancel comes before any other wake-up: before what is unread, if anything is."""

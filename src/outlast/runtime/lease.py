@@ -163,10 +163,6 @@ class Lease:
         """How many the journal holds: the place of the next one."""
         return self._entries
 
-    def ends_with(self, entry: JournalEntry) -> bool:
-        """Whether nothing was recorded behind it: the code has done nothing that depends on it."""
-        return entry.position == self._entries - 1
-
     async def correct(self, entry: JournalEntry, outcome: Outcome) -> JournalEntry:
         """The same call came to something else, and the code has not seen it yet."""
         fact = self._fact((entry.scope, entry.name, entry.occurrence), entry.op, FAILED, outcome.data, entry.tries)
