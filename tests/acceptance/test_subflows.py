@@ -13,6 +13,8 @@ from outlast import App, FlowCancelled, FlowConflict, FlowFailed, FlowRefused, I
 from outlast.app import store_for
 from outlast.errors import LimitExceeded
 from outlast.machine import facts
+from outlast.model.event import Event, ended_name
+from outlast.model.flow import whole_of
 from outlast.model.outbox import Delivery
 from outlast.store.port import DueKind
 from outlast.testing import Crash, CrashPoints, ManualClock
@@ -227,6 +229,72 @@ async def test_flows_that_cannot_be_started_inside_say_so(app: App, monkeypatch:
             await app.flow("x", parent_close="wait").start()
         with pytest.raises(InvalidInput, match="parent_close"):
             app.flow("x", parent_close="never")  # type: ignore[arg-type]
+
+
+async def test_a_refusal_that_comes_while_its_parent_looks_is_one(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    made = hosts(app)
+
+    @app.workflow
+    async def takes() -> str:
+        flow = app.flow("taken", id="taken")
+        flow.add("one", made.kit.number, 1)
+        with pytest.raises(FlowConflict) as refused:
+            await (await flow.start()).result()
+        return str(refused.value)
+
+    async with app:
+        engine = engine_of(app)
+        monkeypatch.setattr(engine.outbox, "post", lambda changes: None)
+        heads = engine.flows.heads
+        looks = 0
+
+        async def then_refused(namespace: str, flow_id: str) -> Any:
+            nonlocal looks
+            looks += 1
+            found = await heads(namespace, flow_id)
+            if looks == 1:
+                await cycle(app, "outbox")
+            return found
+
+        await made.kit.number.options(id="taken").start(1)
+        monkeypatch.setattr(engine.flows, "heads", then_refused)
+        assert "the id of an execution" in await takes()
+        assert looks > 1
+
+
+async def test_a_flow_that_begins_and_ends_while_its_parent_looks_has_ended(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    made = hosts(app)
+    async with app:
+        engine = engine_of(app)
+        post, posted = engine.outbox.post, list[Any]()
+        monkeypatch.setattr(engine.outbox, "post", posted.append)
+        heads = engine.flows.heads
+        looks = 0
+
+        async def then_ended(namespace: str, flow_id: str) -> Any:
+            nonlocal looks
+            looks += 1
+            found = await heads(namespace, flow_id)
+            if looks == 1:
+                monkeypatch.setattr(engine.outbox, "post", post)
+                for changes in posted:
+                    post(changes)
+
+                async def told() -> bool:
+                    name = ended_name(whole_of("sub"))
+                    return bool(await engine.store.scan(Event.KIND, ("default", "host", name)))
+
+                await until(told, "the flow did not end")
+            return found
+
+        monkeypatch.setattr(engine.flows, "heads", then_ended)
+        handle = await made.sums.options(id="host").start(2)
+        assert await handle.result() == 1
+        assert looks > 1
 
 
 def outlast_handle(app: App, flow_id: str) -> outlast.FlowHandle:

@@ -158,18 +158,25 @@ class Mail:
         if start is not None:
             [answer] = await self._store.load([event_key(*own, child, answer_id(start))])
             if isinstance(answer, Event):
-                return FlowEnd(refused=True, cause=ChildEnd.decode(answer.value or b"").cause or "")
+                return _refused(answer)
         flow, summary = await self._flows.heads(self.namespace, flow_id)
         if flow is None or summary is None:
-            # It has not begun; or it has ended, and was purged.
-            told = await self._store.scan(Event.KIND, (*own, child))
-            if start is None or told:
-                return FlowEnd()
-            gone = await self._not_owed(start) and (await self._flows.heads(self.namespace, flow_id))[1] is None
-            return FlowEnd() if gone else None
+            told = [event for event in await self._store.scan(Event.KIND, (*own, child)) if isinstance(event, Event)]
+            answers = [event for event in told if start is not None and event.dedup == answer_id(start)]
+            if answers:
+                return _refused(answers[0])  # since the look above
+            if start is not None and not told and not await self._not_owed(start):
+                return None  # it has not begun
+            flow, summary = await self._flows.heads(self.namespace, flow_id)
+            if flow is None or summary is None:
+                return FlowEnd()  # it has ended, and was purged
         if flow.parent != self.execution_id:
             return None if start is not None else FlowEnd(ours=False)
         if summary.outcome is None or (until is not None and (settled(summary.finished_at) or 0) > until):
             return None
         outputs, failures = await self._flows.results(self.namespace, flow_id, self.values)
         return FlowEnd(status=summary.outcome, cause=flow.reason or "", outputs=outputs, failures=failures)
+
+
+def _refused(answer: Event) -> FlowEnd:
+    return FlowEnd(refused=True, cause=ChildEnd.decode(answer.value or b"").cause or "")
