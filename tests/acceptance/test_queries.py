@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -174,6 +175,10 @@ async def test_what_failed_was_cancelled_or_never_began_can_be_asked(app: App):
         def shown() -> str:
             return stage
 
+        @outlast.query("now")
+        def when() -> datetime:
+            return outlast.now()
+
         await outlast.receive("go")
         stage = "broken"
         raise ValueError("no")
@@ -181,6 +186,8 @@ async def test_what_failed_was_cancelled_or_never_began_can_be_asked(app: App):
     async with app:
         later = await fails.options(delay="1h").start()
         assert await later.query("stage") == "begun"
+        made_at = (await later.info()).created_at
+        assert await later.query("now", type=datetime) == made_at
         handle = await fails.start()
         await handle.send("go")
         with pytest.raises(ValueError, match="no"):
@@ -279,8 +286,8 @@ async def test_a_query_only_looks(app: App):
                 await handle.query("branch")
             with pytest.raises(LookupError, match="nothing here"):
                 await handle.query("fails")
-            assert await handle.query("now") == await handle.query("now")
             await status_is(handle, "suspended")
+        assert await handle.query("now") == await handle.query("now")
         assert sent == []
         await handle.send("close")
         await handle.result(timeout=20)

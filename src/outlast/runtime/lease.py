@@ -62,8 +62,9 @@ class Lease:
         """Those of them that transactions have taken."""
         self._turns: list[asyncio.Future[None]] = []
         self._began_unknown = claimed.began_at is None
-        self.began_at = claimed.began_at or settled(execution.claimed_at) or 0
-        """When the code first began: the clock of every replay begins there."""
+        self.began_at = claimed.began_at or settled(execution.claimed_at) or settled(execution.created_at) or 0
+        """When the code first began: the clock of every replay begins there. Of what has not begun, and is only asked
+        what it would say: when it was made."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
         self._known = claimed.journal
         """All that was recorded when it was claimed, until somebody asks."""
