@@ -47,7 +47,7 @@ from outlast.client.info import CompletionInfo, Info, to_epoch_ms
 from outlast.client.portal import call_in, portal, refuse_on_loop
 from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
-from outlast.errors import InvalidConfig, InvalidInput, WrongPlace
+from outlast.errors import InvalidConfig, InvalidInput, ReplyLost, WrongPlace
 from outlast.machine.facts import check_tags
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_id, check_name
@@ -57,6 +57,7 @@ from outlast.runtime.current import connection_var, inside
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fastest_loop import fastest_loop
 from outlast.runtime.parts import WorkflowDefinition
+from outlast.runtime.patience import patiently
 from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.runtime.timing import Timing
 from outlast.runtime.worker import Worker
@@ -67,6 +68,8 @@ from outlast.tokens import Tokens
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+MIGRATE_PATIENCE_S = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -268,7 +271,9 @@ class App:
         self._opening = True
         try:
             store = self._make_store()
-            await store.migrate()
+            # Whether it lasts may be confirmed late, as with every write. A store that is not there is not waited for.
+            pause = asyncio.sleep if self.timing is None else self.timing.sleep
+            await patiently(store.migrate, patience_s=MIGRATE_PATIENCE_S, pause=pause, over=ReplyLost)
             await store.open()
             opened = Opened(self, store, settings, for_portal=for_portal)
             try:

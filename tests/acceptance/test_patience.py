@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from outlast import App
+from outlast.app import store_for
 from outlast.client import waiters
 from outlast.errors import StoreUnavailable
+from outlast.store.port import Store
+from outlast.testing import CrashPoints
 from tests.acceptance.conftest import Gate, Place, until
 
 
@@ -91,3 +94,28 @@ async def test_a_store_that_stays_away_is_not_waited_for_for_ever(app: App, monk
         with pytest.raises(StoreUnavailable, match="away"):
             await echo.execution("it").result(timeout=20)
         away.left = 0
+
+
+async def test_an_app_opens_though_it_hears_late_that_its_schema_lasts(place: Place):
+    points = CrashPoints()
+    points.lose_reply("migrate")
+    app = App(place.url, store=lambda: store_for(place.url, points=points))
+
+    @app.workflow
+    async def echo(text: str) -> str:
+        return text
+
+    async with app:
+        assert await echo("x") == "x"
+    assert points.passed.count("migrate:reply") == 2
+
+
+async def test_an_app_does_not_wait_for_a_store_that_is_not_there(place: Place):
+    class Gone:
+        async def migrate(self) -> int:
+            raise StoreUnavailable("nobody there")
+
+    app = App(place.url, store=lambda: cast("Store", Gone()))
+    with pytest.raises(StoreUnavailable, match="nobody there"):
+        async with asyncio.timeout(5), app:
+            pass

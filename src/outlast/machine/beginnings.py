@@ -42,8 +42,17 @@ REOPENED: Fields = {
 def new_execution(fact: facts.Start) -> tuple[list[Write], tuple[str, ...]]:
     """The records of an execution that did not exist, itself first, and who may want to look."""
     execution = execution_of(fact)
-    writes: list[Write] = [Insert(execution), Insert(input_of(fact, generation=1)), *tags_of(fact), *events_of(fact)]
-    return writes, rings_of(execution)
+    return [Insert(execution), *beside(fact)], rings_of(execution)
+
+
+def beside(fact: facts.Start) -> list[Write]:
+    """What is new with a new execution."""
+    writes: list[Write] = [Insert(input_of(fact, generation=1))]
+    if fact.tags:
+        writes += tags_of(fact)
+    if fact.sends:
+        writes += events_of(fact)
+    return writes
 
 
 def rings_of(execution: Execution) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ import msgspec
 from outlast.machine import facts
 from outlast.machine.beginnings import (
     REOPENED,
+    beside,
     events_of,
     execution_of,
     input_of,
-    new_execution,
     rings_of,
     tags_of,
 )
@@ -76,23 +76,19 @@ def start(view: View, fact: facts.Start) -> Changes | Refusal:
 
 
 def _new(view: View, fact: facts.Start) -> Changes:
-    writes, rings = new_execution(fact)
-    first = writes[0]
-    assert isinstance(first, Insert)
-    execution = first.record
-    assert isinstance(execution, Execution)
-    if fact.worker is not None:
-        return _claimed(view, execution, fact, fact.worker, writes)
-    return changes(view, execution, fact, [], writes, *rings)
+    execution, worker = execution_of(fact), fact.worker
+    if worker is not None:
+        return _claimed(view, execution, fact, worker)
+    return changes(view, execution, fact, (), [Insert(execution), *beside(fact)], *rings_of(execution))
 
 
-def _claimed(view: View, execution: Execution, fact: facts.Start, worker: str, writes: list[Write]) -> Changes:
+def _claimed(view: View, execution: Execution, fact: facts.Start, worker: str) -> Changes:
     """Start and claim in one: the records of both, and the gates that a claim would ask, as guards. If one of them is
     shut, the start is made anew without the claim."""
     claim = facts.Claim(change_id=fact.change_id, worker=worker)
     held = msgspec.structs.replace(execution, **claim_fields(execution, claim))
     gates = claim_gates(view, execution, worker)
-    return changes(view, execution, fact, gates, [Insert(held), *writes[1:], attempt_begun(execution, claim)])
+    return changes(view, execution, fact, gates, [Insert(held), *beside(fact), attempt_begun(execution, claim)])
 
 
 def _restart(view: View, existing: Execution, fact: facts.Start) -> Changes:

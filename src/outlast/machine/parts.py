@@ -90,8 +90,10 @@ def held_by(execution: Execution) -> Matches:
 
 def held_to_the_end(execution: Execution) -> Matches:
     """The fence of an end by its holder: nobody may be left behind."""
-    fields: dict[str, Plain] = {"status": Status.ACTIVE, "epoch": execution.epoch}
-    return Matches(key_of(execution), {**fields, "has_children": execution.has_children})
+    return Matches(
+        key_of(execution),
+        {"status": Status.ACTIVE, "epoch": execution.epoch, "has_children": execution.has_children},
+    )
 
 
 def held_and_heard(execution: Execution, inbox: int) -> Matches:
@@ -107,12 +109,17 @@ def held_and_heard(execution: Execution, inbox: int) -> Matches:
     )
 
 
-def claim_gates(view: View, execution: Execution, worker: str) -> list[Guard]:
+def claim_gates(view: View, execution: Execution, worker: str) -> tuple[Guard, ...]:
     """What a claim would ask beside the execution itself, of one that is claimed in the commit that makes it ready."""
-    return [
-        Ahead(session_key(view.partition, worker), "expires_at"),
-        Absent(lane_key(view.partition, execution.namespace, execution.lane)),
-    ]
+    return _gates(view.partition, execution.namespace, execution.lane, worker)
+
+
+@lru_cache(maxsize=10_000)
+def _gates(partition: int, namespace: str, lane: str, worker: str) -> tuple[Guard, ...]:
+    return (
+        Ahead(session_key(partition, worker), "expires_at"),
+        Absent(lane_key(partition, namespace, lane)),
+    )
 
 
 def nothing_to_undo(execution: Execution) -> Matches:
@@ -130,6 +137,8 @@ def ran_so_far(execution: Execution, now: int) -> int:
 
 
 LEASE_GONE: Fields = {"worker": None, "claim_id": None, "claimed_at": None, "attempt_deadline_at": None}
+WAIT_GONE: Fields = {"reason": None, "waits": "", "awaits": "", "wake_at": None, "ready_at": None}
+"""An active execution has a lease and waits for nothing, all others have none: an end takes away what there is."""
 
 
 def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: bool | None = None) -> Fields:
@@ -261,25 +270,21 @@ def ended(
     """All that belongs to an end, in one commit: status, completion, output or failure, attempt, the word to the
     parent, and what is owed to the children and to the flow."""
     fields: Fields = {
-        **LEASE_GONE,
-        **(counted or {}),
+        **(LEASE_GONE if execution.status is Status.ACTIVE else WAIT_GONE),
         "status": status,
-        "reason": None,
-        "waits": "",
         "cause": cause,
-        "wake_at": None,
         "deadline_at": None,
-        "ready_at": None,
         "resumed": False,
         "held": False,
         "attempt": execution.attempt if execution.attempt_open else execution.attempt - 1,
         "attempt_open": False,
         "finished_at": Now(),
-        "purge_at": None if execution.retention_ms is None else Now(execution.retention_ms),
         "change_id": fact.change_id,
     }
-    if execution.awaits:
-        fields["awaits"] = ""
+    if counted:
+        fields.update(counted)
+    if execution.retention_ms is not None:
+        fields["purge_at"] = Now(execution.retention_ms)
     completion = Completion(
         namespace=execution.namespace,
         execution=execution.id,

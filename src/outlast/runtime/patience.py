@@ -20,14 +20,22 @@ class Pause(Protocol):
     async def __call__(self, delay_s: float, /) -> None: ...
 
 
-async def patiently(ask: Callable[[], Awaitable[T]], *, patience_s: float, pause: Pause, first_s: float = 0.05) -> T:
-    """The answer, if there is one in time; else what was last said in its place. Pauses begin with `first_s`."""
+async def patiently(
+    ask: Callable[[], Awaitable[T]],
+    *,
+    patience_s: float,
+    pause: Pause,
+    first_s: float = 0.05,
+    over: type[StoreUnavailable] = StoreUnavailable,
+) -> T:
+    """The answer, if there is one in time; else what was last said in its place. Pauses begin with `first_s`. Only
+    `over` is waited for."""
     waited_s, delay_s = 0.0, first_s
     while True:
         asked_at_s = time.monotonic()
         try:
             return await ask()
-        except StoreUnavailable:
+        except over:
             waited_s += time.monotonic() - asked_at_s
             if waited_s >= patience_s:
                 raise

@@ -12,10 +12,12 @@ import pytest
 from outlast.copying import Copying
 from outlast.copying.records import NOT_COPIED, same
 from outlast.errors import CopyBusy
-from outlast.machine.changes import Insert
+from outlast.machine.changes import Changes, Delete, Insert
 from outlast.model.completion import Completion
 from outlast.model.outbox import Delivery
+from outlast.model.session import Session
 from outlast.model.status import Status
+from outlast.store.port import Store
 from outlast.testing.conformance.actors import changing, commit_one
 from outlast.testing.conformance.samples import samples
 from tests.acceptance.conftest import status_is
@@ -60,6 +62,16 @@ async def leave_half_done(shop: Shop) -> None:
         app._opened = None
 
 
+async def leaves(store: Store, worker: str) -> None:
+    sessions = [record for record in await store.scan(Session.KIND, ()) if isinstance(record, Session)]
+    for session in sessions:
+        if session.worker == worker:
+            gone = Changes(
+                id="gone", partition=session.partition, anchors=(session.key,), writes=(Delete(session.key),)
+            )
+            await commit_one(store, gone)
+
+
 async def finish(shop: Shop) -> None:
     app = shop.app
     async with app:
@@ -83,9 +95,11 @@ async def test_half_finished_work_goes_on_in_the_other_store(source: str, target
     ledger: Counter[str] = Counter()
     await leave_half_done(Shop(here, ledger))
     async with opened(here) as one, opened(there) as other:
+        await one.renew("another", lease_ttl_ms=60_000)
         with pytest.raises(CopyBusy):
             await Copying(one, other).run()
         assert await everything(other) == {}
+        await leaves(one, "another")
         await asyncio.sleep(0.4)  # its process is gone, and its session is over
         copied = await Copying(one, other).run()
         before, after = await everything(one), await everything(other)

@@ -10,13 +10,12 @@ so a refusal needs no rollback.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias, assert_never, cast
+from typing import Any, assert_never, cast
 
 import apsw
 
-from outlast.errors import InvalidInput
 from outlast.machine.changes import (
     HOME,
     Absent,
@@ -35,23 +34,14 @@ from outlast.machine.changes import (
     partition_channel,
 )
 from outlast.model.execution import Execution
-from outlast.model.journal import JournalEntry
-from outlast.model.lane import Lane
-from outlast.model.record import Key, Now, Record
-from outlast.model.session import Session
+from outlast.model.record import Key, Record
 from outlast.store.port import Points, Verdict
-from outlast.store.sqlite.connection import Met
-from outlast.store.sqlite.fences import FENCES, FIELDS, Fences
+from outlast.store.sqlite.fences import FENCES, FIELDS, Fences, known
+from outlast.store.sqlite.gathering import GATES, Execute, Gathering, impossible, patch_row
 from outlast.store.sqlite.statements import TABLES
 
 _EXECUTION = Execution.KIND
-_JOURNAL = JournalEntry.KIND
-_STEPS = TABLES[_JOURNAL]
-_GATES = frozenset({Lane.KIND, Session.KIND})
-"""Gates that many starts of one batch ask: looked at once, and again when one of them is written."""
 _HOME = partition_channel(0)
-
-Execute: TypeAlias = Callable[[str, Sequence[Any]], apsw.Cursor]
 
 
 class Commit:
@@ -72,14 +62,16 @@ class Commit:
 
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        steps: list[Sequence[Any]] = []
+        gathering = Gathering(self._connection, self._execute, self._execute_many, self._now, self._fences, self._gates)
         for changes in batch:
-            verdict = self._step(changes, steps)
-            if verdict is None:
-                self._insert_steps(steps)
-                verdict = self._apply(changes)
-            verdicts.append(verdict)
-        self._insert_steps(steps)
+            inbox = None if self._singly else gathering.take(changes)
+            if inbox is not None:
+                self._ring(changes)
+                verdicts.append(_applied(inbox))
+                continue
+            gathering.write()
+            verdicts.append(self._apply(changes))
+        gathering.write()
         return verdicts
 
     def rehearse(self, changes: Changes) -> Verdict | None:
@@ -91,34 +83,6 @@ class Commit:
             if type(write) is Insert and self._exists(write.record.key):
                 return self._refused(changes, Absent(write.record.key))
         return None
-
-    def _step(self, changes: Changes, steps: list[Sequence[Any]]) -> Verdict | None:
-        """A step, the commonest change of all: if its fence holds, its entry joins those that are inserted together.
-        None if it is not one, or if its fence is not known to hold: then it goes the long way."""
-        guards, writes, anchors = changes.guards, changes.writes, changes.anchors
-        if len(writes) != 1 or len(guards) != 1 or len(anchors) != 1 or changes.rings or self._singly:
-            return None
-        write, guard = writes[0], guards[0]
-        if type(write) is not Insert or type(guard) is not Matches or write.record.KIND != _JOURNAL:
-            return None
-        known = self._fences.get(guard.key.values) if guard.key is anchors[0] and guard.key.kind == _EXECUTION else None
-        if known is None or guard.fields != {"status": known[0], "epoch": known[1]}:
-            return None
-        steps.append(_STEPS.row(write.record, self._now))
-        return _applied(known[3])
-
-    def _insert_steps(self, steps: list[Sequence[Any]]) -> None:
-        """One statement for all of them. If one meets an entry, which a repeated step does, nothing tells which."""
-        if not steps:
-            return
-        before = self._connection.total_changes()
-        try:
-            self._execute_many(_STEPS.insert, steps)
-        except (TypeError, OverflowError) as error:
-            raise _impossible(error) from error
-        if self._connection.total_changes() - before != len(steps):
-            raise Met
-        steps.clear()
 
     def _apply(self, changes: Changes) -> Verdict:
         guards, writes = changes.guards, changes.writes
@@ -134,11 +98,14 @@ class Commit:
         if taken is not None:
             return self._refused(changes, Absent(taken))
         inbox = _inbox_after(writes, anchor, inbox)
-        for ring in changes.rings:
-            self.rings.add(_HOME if ring == HOME else ring)
+        self._ring(changes)
         if inbox is None:
             inbox = self._inbox(changes)
         return _applied(inbox)
+
+    def _ring(self, changes: Changes) -> None:
+        for ring in changes.rings:
+            self.rings.add(_HOME if ring == HOME else ring)
 
     def _write_all(self, writes: tuple[Write, ...]) -> Key | None:
         """Every write, or none: the key that an insert found taken.
@@ -165,25 +132,32 @@ class Commit:
         """Whether the guard holds, and the inbox of the execution that it read, if it read one."""
         if type(guard) is Matches:
             return self._matches(guard)
-        if guard.key.kind in _GATES:
-            known = self._gates.get(guard)
-            if known is None:
-                known = self._gates[guard] = self._is_open(guard)
-            return known, None
+        if guard.key.kind in GATES:
+            is_open = self._gates.get(guard)
+            if is_open is None:
+                is_open = self._gates[guard] = self._is_open(guard)
+            return is_open, None
         return self._is_open(guard), None
 
     def _matches(self, guard: Matches) -> tuple[bool, int | None]:
         (kind, key), expected = guard.key, guard.fields
         table, fields = TABLES[kind], (*expected,)
-        fence = table.has_inbox and fields in FENCES
-        row = self._fences.get(key) if fence else None
+        if table.has_inbox and fields in FENCES:
+            return self._passes(key, expected)
+        row = self._row(table.guard(fields), key)
         if row is None:
-            row = self._row(table.guard(FIELDS if fence else fields), key)
+            return False, None
+        return row[: len(fields)] == (*expected.values(),), row[-1] if table.has_inbox else None
+
+    def _passes(self, key: tuple[str | int, ...], expected: dict[str, Any]) -> tuple[bool, int | None]:
+        """The fence of a holder, which is remembered."""
+        seen = self._fences.get(key)
+        if seen is None:
+            row = self._row(TABLES[_EXECUTION].guard(FIELDS), key)
             if row is None:
                 return False, None
-            if fence:
-                self._fences.keep(key, row)
-        return row[: len(fields)] == (*expected.values(),), row[-1] if table.has_inbox else None
+            seen = self._fences.keep(key, known(*row))
+        return expected in (seen.held, seen.ends), seen.inbox
 
     def _is_open(self, guard: Guard) -> bool:
         match guard:
@@ -255,7 +229,7 @@ class Commit:
         """False if there is a record with its key, and nothing is written."""
         table = TABLES[record.KIND]
         self._run(table.insert, table.row(record, self._now))
-        if record.KIND in _GATES:
+        if record.KIND in GATES:
             self._gates.clear()
         if self._connection.changes() != 1:
             return False
@@ -266,9 +240,7 @@ class Commit:
     def _write(self, write: Patch | Put | Delete | Add) -> None:
         match write:
             case Patch(key, fields):
-                now = self._now
-                values = [now + v.plus_ms if type(v) is Now else v for v in fields.values()]
-                self._run(TABLES[key.kind].patch(tuple(fields)), (*values, *key.values))
+                self._run(TABLES[key.kind].patch(tuple(fields)), patch_row(key, fields, self._now))
             case Put(record):
                 key, table = record.key, TABLES[record.KIND]
                 self._run(table.put, table.row(record, self._now))
@@ -279,18 +251,14 @@ class Commit:
             case _:
                 assert_never(write)
         self._fences.drop(key)
-        if key.kind in _GATES:
+        if key.kind in GATES:
             self._gates.clear()
 
     def _run(self, sql: str, values: Sequence[Any]) -> None:
         try:
             self._execute(sql, values)
         except (TypeError, OverflowError) as error:
-            raise _impossible(error) from error
-
-
-def _impossible(error: Exception) -> InvalidInput:
-    return InvalidInput(f"a value that a record cannot have: {error}")
+            raise impossible(error) from error
 
 
 @lru_cache(maxsize=1_000)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import apsw
+from msgspec import Struct
 
 from outlast.model.execution import Execution
 from outlast.model.record import Key
@@ -24,38 +25,50 @@ FIELDS = ("status", "epoch", "has_children")
 """What the fences of a holder ask for: the first two with every write, all of them at the end."""
 FENCES = frozenset({FIELDS[:2], FIELDS})
 
-Known = tuple[str, int, bool | int, int]
-"""(status, epoch, has_children, inbox)."""
+
+class Known(Struct, frozen=True, gc=False):
+    """Of one execution: its fields as the two fences ask for them, and its inbox."""
+
+    held: dict[str, Any]
+    ends: dict[str, Any]
+    inbox: int
+
+
+def known(status: str, epoch: int, has_children: bool | int, inbox: int) -> Known:
+    return Known(
+        {"status": status, "epoch": epoch}, {"status": status, "epoch": epoch, "has_children": has_children}, inbox
+    )
 
 
 class Fences:
     """Of one connection that writes."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str | int, ...], Known] = {}
+        self.known: dict[tuple[str | int, ...], Known] = {}
         self._version: int | None = None
 
     def begin(self, cursor: apsw.Cursor) -> None:
         """At the beginning of each transaction: has anybody else written since the last one?"""
         version: Any = cursor.execute(statement("data_version")).fetchone()
-        if version != self._version or len(self._known) > KNOWN_MAX:
+        if version != self._version or len(self.known) > KNOWN_MAX:
             self._version = version
-            self._known.clear()
+            self.known.clear()
 
     def clear(self) -> None:
-        self._known.clear()
+        self.known.clear()
 
     def get(self, key: tuple[str | int, ...]) -> Known | None:
-        return self._known.get(key)
+        return self.known.get(key)
 
-    def keep(self, key: tuple[str | int, ...], known: Known) -> None:
-        self._known[key] = known
+    def keep(self, key: tuple[str | int, ...], known: Known) -> Known:
+        self.known[key] = known
+        return known
 
     def keep_new(self, execution: Execution) -> None:
         e = execution
-        self._known[e.namespace, e.id] = (e.status, e.epoch, e.has_children, e.inbox)
+        self.known[e.namespace, e.id] = known(e.status, e.epoch, e.has_children, e.inbox)
 
     def drop(self, key: Key) -> None:
         """Its row is written."""
         if key.kind == Execution.KIND:
-            self._known.pop(key.values, None)
+            self.known.pop(key.values, None)
