@@ -15,9 +15,10 @@ from outlast.cli.context import Context, ContextArgument, execution_of
 from outlast.cli.loading import Target, load
 from outlast.cli.reading import reading
 from outlast.cli.words import plural
-from outlast.errors import InvalidInput, UnknownWorkflow
+from outlast.errors import ExecutionNotFound, InvalidInput, UnknownWorkflow
 from outlast.model.execution import Execution
 from outlast.model.status import OPEN
+from outlast.runtime.journal import begun_anew
 from outlast.runtime.parts import Parts
 from outlast.runtime.rehearsal import Divergence, rehearse
 from outlast.store.port import Query, Store
@@ -78,16 +79,24 @@ async def _open(store: Store, namespace: str) -> AsyncGenerator[Execution]:
             return
 
 
-async def _replayed(app: App, parts: Parts, e: Execution) -> list[Finding]:
-    found = Finding(id=e.id, workflow=e.workflow, version=e.version, entries=0)
-    try:
-        definition = app.registry.get(e.workflow, e.version).definition
-    except UnknownWorkflow:
-        return [structs.replace(found, missing=True)]
-    rehearsed = await rehearse(parts, e, definition)
-    if rehearsed.divergence is None:
-        return []
-    return [structs.replace(found, entries=rehearsed.entries, divergence=rehearsed.divergence)]
+async def _replayed(app: App, parts: Parts, seen: Execution) -> list[Finding]:
+    e = seen
+    while True:
+        found = Finding(id=e.id, workflow=e.workflow, version=e.version, entries=0)
+        try:
+            definition = app.registry.get(e.workflow, e.version).definition
+        except UnknownWorkflow:
+            return [structs.replace(found, missing=True)]
+        rehearsed = await rehearse(parts, e, definition)
+        if rehearsed.divergence is None:
+            return []
+        try:
+            anew = await begun_anew(parts.engine.store, e)
+        except ExecutionNotFound:
+            return []  # it has ended meanwhile, and was purged
+        if anew is None:
+            return [structs.replace(found, entries=rehearsed.entries, divergence=rehearsed.divergence)]
+        e = anew  # what was replayed was being forgotten
 
 
 def _say(context: Context, app: App, replayed: int, findings: list[Finding]) -> None:

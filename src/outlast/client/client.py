@@ -44,13 +44,13 @@ from outlast.errors import (
     TransactionUnsupported,
 )
 from outlast.machine import facts, superseding
-from outlast.machine.changes import Changes, Code, Refusal
+from outlast.machine.changes import Changes, Code, Matches, Refusal
 from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.event import CANCEL, Event
-from outlast.model.execution import Execution
+from outlast.model.execution import Execution, execution_key
 from outlast.model.names import check_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
@@ -58,7 +58,7 @@ from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.inquiry import Inquiries
-from outlast.runtime.journal import journal_of
+from outlast.runtime.journal import whole_journal
 from outlast.runtime.purging import purge_ended_flows
 from outlast.runtime.retrying import runs_again, was_undone
 from outlast.runtime.stream import envelope_of
@@ -74,6 +74,7 @@ R = TypeVar("R")
 
 FRAMES_POLL_S = (0.02, 0.5)
 """Who tails a stream looks again so soon after a frame, and at least so often when nothing comes."""
+BEGUN_ANEW = "was begun anew since the token was made"
 SHOWN_MAX_CHARS = 300
 """So much of arguments is shown in an error."""
 
@@ -281,7 +282,7 @@ class Client:
 
     async def journal(self, execution_id: str) -> list[JournalInfo]:
         """The recorded operations, in the order in which they were recorded."""
-        entries = await journal_of(self._engine.store, await self._look(execution_id))
+        _, entries = await whole_journal(self._engine.store, await self._look(execution_id))
         return [
             JournalInfo(
                 scope=entry.scope,
@@ -411,11 +412,16 @@ class Client:
         """The first resolution stands. The same again is accepted, also when the execution has ended with it."""
         name, resolution = fact.name, fact.resolution
         namespace = namespace or self.namespace
+        same: tuple[Matches, ...] = ()
         if generation is not None:
             found = await self._engine.look(namespace, execution_id)
             if found is not None and found.journal_generation != generation:
-                raise ExecutionRefused(execution_id, Code.CONFLICT, "was begun anew since the token was made")
-        told = await self._engine.tell(namespace, execution_id, fact)
+                raise ExecutionRefused(execution_id, Code.CONFLICT, BEGUN_ANEW)
+            # It may begin anew before the word arrives.
+            same = (Matches(execution_key(namespace, execution_id), {"journal_generation": generation}),)
+        told = await self._engine.tell(namespace, execution_id, fact, while_=same)
+        if told.verdict is not None and told.verdict.refused_by in same:
+            raise ExecutionRefused(execution_id, Code.CONFLICT, BEGUN_ANEW)
         stands = told.instead
         if told.refusal is not None and told.refusal.code is Code.TERMINAL and told.before is not None:
             before = told.before
@@ -443,7 +449,7 @@ class Client:
         again, and all that was recorded after it.
         """
         if from_step is not None:
-            await self._retry_from(await self._look(execution_id), from_step)
+            await self._retry_from(execution_id, from_step)
             return
         self.waiters.touched(self.namespace, execution_id)
         while True:
@@ -474,21 +480,32 @@ class Client:
                 break  # it is not what it was: so says the answer to the retry
         return facts.Retry(change_id=self._new_id(), supersedes=last, seen_epoch=execution.epoch)
 
-    async def _retry_from(self, execution: Execution, from_step: str) -> None:
-        if execution.status is Status.SUCCEEDED:
-            raise ExecutionRefused(execution.id, Code.TERMINAL, "has succeeded: fork it from that step instead")
-        _, dropped = cut(execution.id, await journal_of(self._engine.store, execution), from_step)
-        if len(dropped) > limits.FORK_MAX_ENTRIES:
-            raise LimitExceeded("retried journal", actual=len(dropped), limit=limits.FORK_MAX_ENTRIES, unit="entries")
-        supersedes = tuple((entry.scope, entry.name, entry.occurrence) for entry in dropped)
-        await self._tell(execution.id, facts.Retry(change_id=self._new_id(), supersedes=supersedes))
+    async def _retry_from(self, execution_id: str, from_step: str) -> None:
+        while True:
+            execution, journal = await whole_journal(self._engine.store, await self._look(execution_id))
+            if execution.status is Status.SUCCEEDED:
+                raise ExecutionRefused(execution.id, Code.TERMINAL, "has succeeded: fork it from that step instead")
+            _, dropped = cut(execution.id, journal, from_step)
+            most = limits.FORK_MAX_ENTRIES
+            if len(dropped) > most:
+                raise LimitExceeded("retried journal", actual=len(dropped), limit=most, unit="entries")
+            supersedes = tuple((entry.scope, entry.name, entry.occurrence) for entry in dropped)
+            fact = facts.Retry(change_id=self._new_id(), supersedes=supersedes, seen_epoch=execution.epoch)
+            told = await self._engine.tell(self.namespace, execution_id, fact)
+            if told.refusal is None or told.refusal.code is not Code.CONFLICT:
+                break  # else it has run again, and what it recorded is not what was cut
+        self._told(execution_id, told)
 
     async def fork(self, execution_id: str, from_step: str, *, into: str | None) -> str:
         """A new execution that keeps what was recorded before the step; its id."""
-        source = await self._look(execution_id)
-        kept, _ = cut(execution_id, await journal_of(self._engine.store, source), from_step)
-        data = await self._payload(source, Role.INPUT, source.journal_generation)
-        assert data is not None, "every execution has an input"
+        seen = await self._look(execution_id)
+        while True:
+            source, journal = await whole_journal(self._engine.store, seen)
+            data = await self._payload(source, Role.INPUT, source.journal_generation)
+            if data is not None:
+                break
+            seen = await self._look(execution_id)  # it has begun anew since: every execution has an input
+        kept, _ = cut(execution_id, journal, from_step)
         fact = facts.Fork(
             change_id=self._new_id(),
             id=into if into is not None else self._fork_id(execution_id),

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from outlast.errors import ExecutionNotFound, OutlastError
-from outlast.model.payload import Payload, Role, payload_key
+from outlast.errors import OutlastError
 from outlast.model.status import Status
 from outlast.runtime.endings import Diverged, Ending, Gone, Raised
+from outlast.runtime.journal import begun_anew
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.rehearsal import PATIENCE_S, Rehearsal, as_claimed, played
 from outlast.runtime.signals import Stopped
@@ -43,33 +43,38 @@ class Inquiries:
         held = live is not None and execution.status is Status.ACTIVE and execution.epoch == live.execution.epoch
         if live is not None and held and live.at_rest:
             return live.asked.inquire(name, data)
-        definition = self._definition_of(execution.workflow, execution.version)
-        inquiry = _Inquiry(self._parts, await as_claimed(self._parts, execution), definition, name, data)
-        ending, lines = await played(inquiry, PATIENCE_S)
-        if ending is None:
+        return await self._replayed(execution, name, data)
+
+    async def _replayed(self, seen: Execution, name: str, data: bytes) -> bytes:
+        execution = seen
+        while True:
+            definition = self._definition_of(execution.workflow, execution.version)
+            inquiry = _Inquiry(self._parts, await as_claimed(self._parts, execution), definition, name, data)
+            ending, lines = await played(inquiry, PATIENCE_S)
+            anew = await begun_anew(self._parts.engine.store, execution)
+            if anew is None:
+                return _answer(execution, inquiry, ending, lines)
+            execution = anew
+
+    async def close(self) -> None:
+        await self._parts.close()
+
+
+def _answer(execution: Execution, inquiry: _Inquiry, ending: Ending | None, lines: list[str]) -> bytes:
+    if inquiry.answer is not None:
+        return inquiry.answer
+    if inquiry.error is not None:
+        raise inquiry.error
+    match ending:
+        case None:
             where = ", ".join(lines) or "an unknown line"
             raise TimeoutError(
                 f"the code of execution {execution.id!r} does not come to rest within {PATIENCE_S:g} s, at {where}"
             )
-        return await self._answer(execution, inquiry, ending)
-
-    async def _answer(self, execution: Execution, inquiry: _Inquiry, ending: Ending) -> bytes:
-        if inquiry.answer is not None:
-            return inquiry.answer
-        if inquiry.error is not None:
-            raise inquiry.error
-        key = payload_key(execution.namespace, execution.id, execution.journal_generation, Role.INPUT)
-        [stored] = await self._parts.engine.store.load([key])
-        if not isinstance(stored, Payload):
-            raise ExecutionNotFound(execution.namespace, execution.id)  # purged meanwhile
-        match ending:
-            case Diverged(error) | Raised(error):  # the latter: its arguments are not what this code takes
-                raise error
-            case _:
-                raise OutlastError(f"execution {execution.id!r} was not asked: {ending}")
-
-    async def close(self) -> None:
-        await self._parts.close()
+        case Diverged(error) | Raised(error):  # the latter: its arguments are not what this code takes
+            raise error
+        case _:
+            raise OutlastError(f"execution {execution.id!r} was not asked: {ending}")
 
 
 class _Inquiry(Rehearsal):
