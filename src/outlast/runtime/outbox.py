@@ -196,6 +196,8 @@ class Outbox:
         if isinstance(fact, facts.Start) and fact.parent is not None and seen is not None:
             await self._answer(fact, fact.parent, seen)
         told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)
+        if isinstance(fact, facts.Start) and fact.parent is not None and seen is None:
+            await self._answer_late(fact, fact.parent, told)
         for pause_s in NOT_YET_S if isinstance(fact, WORDS) else ():
             if told.refusal is None or told.refusal.code is not Code.UNKNOWN:
                 break
@@ -291,6 +293,11 @@ class Outbox:
             cause=cause,
         )
         await self._engine.tell(fact.namespace, parent, answer)
+
+    async def _answer_late(self, fact: facts.Start, parent: str, told: Told) -> None:
+        """There was none when it was looked for: somebody was faster. The debt stands until the parent has heard."""
+        if told.refusal is not None and told.before is not None:
+            await self._answer(fact, parent, told.before)
 
     async def _refused(self, delivery: Delivery, fact: facts.Fact, refusal: Refusal) -> None:
         """Struck off, and recorded with its sender, if that is still there. Not if somebody else carried it meanwhile:
