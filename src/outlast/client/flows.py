@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from outlast import limits
@@ -24,7 +25,7 @@ from outlast.errors import (
     InvalidInput,
     UnknownWorkflow,
 )
-from outlast.machine.changes import Absent, Changes, Code, Refusal
+from outlast.machine.changes import Absent, Changes, Code, Guard, Refusal
 from outlast.machine.decide_flow import (
     FlowView,
     NewFlow,
@@ -32,6 +33,7 @@ from outlast.machine.decide_flow import (
     Piece,
     accepted,
     chunks,
+    in_the_way,
     known,
     lanes_of,
     opened,
@@ -116,7 +118,7 @@ class FlowClient:
             whole = accepted(partition, new, members)
             verdict, committed_at = await self._engine.commit_timed(whole)
             if not verdict.applied:
-                await self._refused_start(new, partition, parts)
+                await self._refused_start(new, partition, parts, verdict.refused_by)
             elif not verdict.again:
                 self._engine.flows.ahead.remember(whole, committed_at)
         else:
@@ -127,7 +129,7 @@ class FlowClient:
     async def _stage(self, new: NewFlow, partition: int, parts: list[list[Piece]]) -> None:
         verdict = await self._engine.commit(staged(partition, new))
         if not verdict.applied:
-            await self._refused_start(new, partition, parts)
+            await self._refused_start(new, partition, parts, verdict.refused_by)
             return
         await self._fill(new, partition, new.change_id, parts)
 
@@ -138,19 +140,26 @@ class FlowClient:
             verdicts = await asyncio.gather(
                 *(self._engine.commit(staged_members(partition, new, stage, number, part)) for number, part in numbered)
             )
-            for taken in [verdict.refused_by for verdict in verdicts if isinstance(verdict.refused_by, Absent)]:
+            for by in [verdict.refused_by for verdict in verdicts if isinstance(verdict.refused_by, Absent)]:
                 # A child that outlived its parent: what is staged stays shut, and is purged.
-                raise FlowConflict(new.id, f"has a member whose id is taken ({taken.key})")
+                raise FlowConflict(new.id, f"has a member whose id is taken ({by.key})")
         lanes = lanes_of([piece.member for part in parts for piece in part])
         verdict = await self._engine.commit(opened(partition, new, stage, lanes))
         if not verdict.applied:
-            await self._refused_start(new, partition, parts)
+            await self._refused_start(new, partition, parts, verdict.refused_by)
 
-    async def _refused_start(self, new: NewFlow, partition: int, parts: list[list[Piece]]) -> None:
+    async def _refused_start(
+        self, new: NewFlow, partition: int, parts: list[list[Piece]], refused_by: Guard | None
+    ) -> None:
         """There is one with that id. Which was only staged, by somebody who may have died, is finished."""
         flow, summary = await self._engine.flows.heads(self.namespace, new.id)
         if flow is None:
-            raise FlowConflict(new.id, "has the id of an execution")
+            assert refused_by is not None, "nothing else refuses a start"
+            refusal = in_the_way(new, refused_by.key)
+            if refusal is not None:
+                raise FlowConflict(new.id, refusal.message)
+            await self._stage(new, partition, parts)
+            return
         refusal = known(FlowView(partition, flow, summary), new)
         if flow.staged_at is not None and flow.revision:
             # It is being purged. Whoever does that is overtaken, and the stage begins anew.
@@ -164,16 +173,22 @@ class FlowClient:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     async def result(self, flow_id: str) -> dict[str, Any]:
-        flow, summary = await self._end_of(flow_id)
-        return await self._waiters.patiently(lambda: self._outcome(flow, summary))
+        while True:
+            flow, summary = await self._end_of(flow_id)
+            if summary.outcome is Status.CANCELLED:
+                raise FlowCancelled(flow_id, flow.reason or "")
+            outcome = await self._waiters.patiently(partial(self._outcome, flow, summary))
+            # If it was retried or purged meanwhile, its members are not those that ended so.
+            if await self._waiters.patiently(lambda: self._heads(flow_id)) != (flow, summary):
+                continue
+            if isinstance(outcome, FlowFailed):
+                raise outcome
+            return outcome
 
-    async def _outcome(self, flow: Flow, summary: Summary) -> dict[str, Any]:
-        flow_id = flow.id
-        if summary.outcome is Status.CANCELLED:
-            raise FlowCancelled(flow_id, flow.reason or "")
-        views = await self._members(flow_id)
+    async def _outcome(self, flow: Flow, summary: Summary) -> dict[str, Any] | FlowFailed:
+        views = await self._members(flow.id)
         if summary.outcome is not Status.SUCCEEDED:
-            raise FlowFailed(flow_id, await self._failures(views))
+            return FlowFailed(flow.id, await self._failures(views))
         return await self._outputs([view for view in views if view.execution.status is Status.SUCCEEDED])
 
     async def _failures(self, views: list[MemberView]) -> dict[str, str]:

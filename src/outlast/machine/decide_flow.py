@@ -50,7 +50,7 @@ from outlast.model.flow import (
 )
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
-from outlast.model.record import Now
+from outlast.model.record import Key, Now
 from outlast.model.status import Status
 
 R = TypeVar("R", Execution, Payload)
@@ -123,6 +123,16 @@ def known(view: FlowView, new: NewFlow) -> Refusal | None:
     if flow.staged_at is not None:
         return None
     return Refusal(Code.ALREADY, "was started before")
+
+
+def in_the_way(new: NewFlow, taken: Key) -> Refusal | None:
+    """Why a flow was refused, if there is none of that id: the record that was there first says so. None if that was a
+    flow, which is gone by now."""
+    if taken in (flow_key(new.namespace, new.id), summary_key(new.namespace, new.id)):
+        return None
+    if taken == execution_key(new.namespace, new.id):
+        return Refusal(Code.CONFLICT, "has the id of an execution")
+    return Refusal(Code.CONFLICT, f"has a member whose id is taken ({taken})")
 
 
 # ---- acceptance ---------------------------------------------------------------------------------------------------

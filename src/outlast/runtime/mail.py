@@ -132,7 +132,9 @@ class Mail:
             role = Role.OUTPUT if execution.status is Status.SUCCEEDED else Role.FAILURE
             [payload] = await self._store.load([payload_key(self.namespace, child, execution.generation, role)])
             value = payload.value if isinstance(payload, Payload) else None
-            return ChildEnd(status=execution.status, cause=execution.cause, value=value)
+            if value is not None or await self.other(child) == execution:
+                return ChildEnd(status=execution.status, cause=execution.cause, value=value)
+            return await self.end(child, start, until)  # purged or begun anew between the two looks
         told = await self._store.scan(Event.KIND, (self.namespace, self.execution_id, name))
         last = told[-1] if told else None
         if last is None and start is not None and await self._not_owed(start) and await self.other(child) is None:
@@ -175,6 +177,8 @@ class Mail:
         if summary.outcome is None or (until is not None and (settled(summary.finished_at) or 0) > until):
             return None
         outputs, failures = await self._flows.results(self.namespace, flow_id, self.values)
+        if await self._flows.heads(self.namespace, flow_id) != (flow, summary):
+            return await self.flow_end(flow_id, start, until)  # retried or purged meanwhile
         return FlowEnd(status=summary.outcome, cause=flow.reason or "", outputs=outputs, failures=failures)
 
 

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 from outlast.errors import StoreUnavailable
 from outlast.machine import facts
 from outlast.machine.changes import Code, Refusal
-from outlast.machine.decide_flow import FlowView, accepted, decode_acceptance, known, stopped
+from outlast.machine.decide_flow import (
+    FlowView,
+    NewFlow,
+    NewMember,
+    accepted,
+    decode_acceptance,
+    in_the_way,
+    known,
+    stopped,
+)
 from outlast.model.event import answer_id
 from outlast.model.flow import CancelPolicy, Flow, whole_of
 from outlast.model.outbox import Delivery
@@ -40,17 +49,10 @@ async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) 
         return None  # somebody else carried it, perhaps so long ago that it has ended and was purged
     new, members = decode_acceptance(fact.acceptance)
     partition = partition_of(delivery.namespace, new.id, engine.store.partitions)
-    verdict = await engine.commit(accepted(partition, new, members))
-    if not verdict.applied:
-        flow, summary = await engine.flows.heads(delivery.namespace, new.id)
-        refusal = Refusal(Code.CONFLICT, "has the id of an execution")
-        if flow is not None:
-            refusal = known(FlowView(partition, flow, summary), new) or Refusal(Code.CONFLICT, "is being staged")
-            if refusal.code is Code.ALREADY and flow.parent != new.parent:
-                refusal = Refusal(Code.CONFLICT, "was started by somebody else, who hears of its end")
-        if refusal.code is not Code.ALREADY:
-            await _answer(engine, delivery, fact, whole_of(new.id), refusal)
-            return refusal
+    refusal = await _accepted(engine, partition, new, members)
+    if refusal is not None and refusal.code is not Code.ALREADY:
+        await _answer(engine, delivery, fact, whole_of(new.id), refusal)
+        return refusal
 
     async def owed() -> bool:
         over = await is_over(engine, delivery.namespace, delivery.source)
@@ -61,6 +63,25 @@ async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) 
     if fact.closes and await is_over(engine, delivery.namespace, delivery.source):
         await stop_flow(engine, flow, delivery.source, "its parent ended before it began", owed)
     return None
+
+
+async def _accepted(engine: Engine, partition: int, new: NewFlow, members: list[NewMember]) -> Refusal | None:
+    """Until it is there, or cannot be: what was in the way may be purged meanwhile."""
+    for _ in range(LOOKS_MAX):
+        verdict = await engine.commit(accepted(partition, new, members))
+        if verdict.applied:
+            return None
+        flow, summary = await engine.flows.heads(new.namespace, new.id)
+        if flow is not None:
+            refusal = known(FlowView(partition, flow, summary), new) or Refusal(Code.CONFLICT, "is being staged")
+            if refusal.code is Code.ALREADY and flow.parent != new.parent:
+                return Refusal(Code.CONFLICT, "was started by somebody else, who hears of its end")
+            return refusal
+        assert verdict.refused_by is not None, "nothing else refuses a start"
+        refusal = in_the_way(new, verdict.refused_by.key)
+        if refusal is not None:
+            return refusal
+    raise StoreUnavailable(f"flow {new.id!r} comes and goes: its start is owed until later")
 
 
 async def is_over(engine: Engine, namespace: str, parent: str) -> bool:

@@ -19,6 +19,7 @@ from outlast.machine.decide_flow import (
     decode_acceptance,
     encode_acceptance,
     grown,
+    in_the_way,
     known,
     lanes_of,
     opened,
@@ -28,7 +29,7 @@ from outlast.machine.decide_flow import (
     staged_members,
     stopped,
 )
-from outlast.model.execution import Execution
+from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
     Dependency,
@@ -39,6 +40,7 @@ from outlast.model.flow import (
     Summary,
     decode_ids,
     flow_key,
+    summary_key,
 )
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
@@ -164,6 +166,16 @@ def test_a_flow_that_is_there_is_the_same_or_another():
     assert refusal(known(view(), new())) is Code.ALREADY
     assert refusal(known(view(), new(digest="other"))) is Code.CONFLICT
     assert known(view(state=FlowState.STAGING, staged_at=5), new()) is None
+
+
+def test_what_is_in_the_way_of_a_flow_is_told_unless_it_is_gone():
+    keys = flow_key("shop", "f"), summary_key("shop", "f")
+    assert [in_the_way(new(), key) for key in keys] == [None, None]
+    for taken, said in (("f", "has the id of an execution"), ("f/a", "has a member whose id is taken")):
+        told = in_the_way(new(), execution_key("shop", taken))
+        assert refusal(told) is Code.CONFLICT
+        assert told is not None
+        assert said in told.message
 
 
 # ---- growth -------------------------------------------------------------------------------------------------------
