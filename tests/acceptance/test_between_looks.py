@@ -1,0 +1,449 @@
+"""Answers that are put together from more than one look: what happens between two of them is seen as what it is.
+
+Each test lets one thing happen at such a moment, where a slow store would only sometimes (`tests/faults`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+
+import outlast
+from outlast import App, ExecutionConflict, ExecutionRefused, FlowConflict, FlowFailed, FlowNotFound, Status
+from outlast.cli import replay
+from outlast.machine import facts
+from outlast.machine.changes import Changes
+from outlast.model.event import Event, ended_name
+from outlast.model.execution import execution_key
+from outlast.model.flow import flow_key
+from outlast.model.journal import JournalEntry
+from outlast.model.payload import Payload
+from outlast.runtime import inquiry
+from outlast.runtime.mail import Mail
+from tests.acceptance.conftest import Place, status_is, until
+from tests.acceptance.flow_workflows import FAILS, workflows
+from tests.acceptance.test_flow_cancels import engine_of
+
+Then = Callable[[], Awaitable[Any]]
+
+
+def meanwhile(
+    monkeypatch: pytest.MonkeyPatch, where: Any, name: str, then: Then, *, when: Literal["before", "behind"] = "behind"
+) -> list[int]:
+    """Once, with the next call of a method: right before what it does, or behind it. Its calls, to be counted."""
+    method, calls = getattr(where, name), list[int]()
+
+    async def called(*args: Any, **kwargs: Any) -> Any:
+        calls.append(len(calls))
+        first = len(calls) == 1
+        if first and when == "before":
+            await then()
+        found = await method(*args, **kwargs)
+        if first and when == "behind":
+            await then()
+        return found
+
+    monkeypatch.setattr(where, name, called)
+    return calls
+
+
+def client_of(app: App) -> Any:
+    assert app._opened is not None
+    return app._opened.client
+
+
+# ---- begun anew -----------------------------------------------------------------------------------------------------
+
+
+def rounds(app: App) -> Any:
+    @app.workflow
+    async def rounds(total: int = 0) -> int:
+        count = total
+
+        @outlast.query("count")
+        def shows() -> int:
+            return count
+
+        for _ in range(2):
+            count += await outlast.receive("n", int)
+        return count if count >= 4 else outlast.continue_as_new(count)
+
+    return rounds
+
+
+async def in_its_first_round(app: App) -> tuple[outlast.Handle[int], Then]:
+    """One event is received; and what brings it into the second round, and forgets the first."""
+    handle = await rounds(app).options(id="rounds").start()
+    await handle.send("n", 1)
+
+    async def received(count: int) -> bool:
+        return await handle.query("count") == count
+
+    await until(lambda: received(1), "the first is not received")
+    await status_is(handle, Status.SUSPENDED)
+
+    async def goes_on() -> None:
+        await handle.send("n", 1)
+        store = engine_of(app).store
+
+        async def forgotten() -> bool:
+            old = [*await store.scan(JournalEntry.KIND, ("default", "rounds", 1))]
+            old += await store.scan(Payload.KIND, ("default", "rounds", 1))
+            return not old
+
+        await until(forgotten, "the first round is not forgotten")
+        await handle.send("n", 1)
+        await until(lambda: _recorded(app, 2), "the second round does not go on")
+
+    return handle, goes_on
+
+
+async def _recorded(app: App, generation: int) -> bool:
+    return bool(await engine_of(app).store.scan(JournalEntry.KIND, ("default", "rounds", generation)))
+
+
+@pytest.mark.parametrize("moment", ["before its input", "before its journal"])
+async def test_a_query_of_what_begins_anew_meanwhile_is_answered_by_the_new(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, moment: str
+):
+    app = clocked.app()
+    async with app:
+        handle, goes_on = await in_its_first_round(app)
+        when: Any = "before" if moment == "before its input" else "behind"
+        calls = meanwhile(monkeypatch, inquiry, "as_claimed", goes_on, when=when)
+        assert await handle.query("count") == 3
+        assert len(calls) == 2
+
+
+async def test_a_fork_of_what_begins_anew_meanwhile_is_one_of_the_new(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    async with app:
+        handle, goes_on = await in_its_first_round(app)
+        meanwhile(monkeypatch, client_of(app), "_look", goes_on)
+        fork = await handle.fork(from_step="n", id="fork")
+        for _ in range(2):
+            await fork.send("n", 1)
+        assert await fork.result(timeout=20) == 4
+
+
+async def test_a_journal_that_is_forgotten_while_it_is_read_is_not_shown(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    async with app:
+        handle, goes_on = await in_its_first_round(app)
+        meanwhile(monkeypatch, client_of(app), "_look", goes_on)
+        assert [entry.name for entry in await handle.journal()] == ["n"]
+
+
+async def test_a_replay_of_what_begins_anew_or_is_purged_meanwhile_finds_nothing_wrong(clocked: Place):
+    app = clocked.app()
+    async with app:
+        handle, goes_on = await in_its_first_round(app)
+        parts, listed = client_of(app)._inquiries._parts, await engine_of(app).look("default", "rounds")
+        assert listed is not None
+        await goes_on()
+        assert await replay._replayed(app, parts, listed) == []
+        await handle.send("n", 1)
+        assert await handle.result(timeout=20) == 4
+        await purged(app, clocked)
+        assert await replay._replayed(app, parts, listed) == []
+
+
+async def test_a_token_does_not_resolve_for_a_generation_that_begins_meanwhile(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app(token_keys="new:" + "bmV3" * 8)
+    made: list[str] = []
+
+    @app.step
+    async def post(token: str) -> None:
+        made.append(token)
+
+    @app.workflow
+    async def asks(first: bool = True) -> bool:
+        approval = outlast.deferred("approval", bool)
+        if first:
+            await post(await approval.token())
+            await outlast.receive("go")
+            outlast.continue_as_new(False)
+        return await approval
+
+    async with app:
+        handle = await asks.options(id="asks").start()
+        await until(lambda: made, "no token is made")
+        await status_is(handle, Status.SUSPENDED)
+
+        async def goes_on() -> None:
+            await handle.send("go")
+            await until(waits, "it does not begin anew")
+
+        async def waits() -> bool:
+            return (await handle.info()).reason == "deferred:approval"
+
+        meanwhile(monkeypatch, engine_of(app), "look", goes_on)
+        with pytest.raises(ExecutionRefused, match="begun anew since the token was made"):
+            await app.resolve_token(made[0], True)
+        assert (await handle.info()).status is Status.SUSPENDED
+
+
+# ---- retried --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_from_a_step_takes_all_that_was_recorded_meanwhile(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    called: list[str] = []
+
+    @app.step
+    async def goes(name: str) -> None:
+        called.append(name)
+        if called.count(name) == 1 and name in ("b", "d"):
+            raise ValueError(name)
+
+    @app.workflow
+    async def walks() -> int:
+        for name in "abcd":
+            await app.step(goes.fn, name=name)(name)
+        return 1
+
+    async with app:
+        handle = await walks.options(id="walks").start()
+        with pytest.raises(ValueError, match="b"):
+            await handle.result(timeout=20)
+
+        async def retried() -> None:
+            await app.execution("walks").retry()
+            with pytest.raises(ValueError, match="d"):
+                await app.execution("walks").result(timeout=20)
+
+        engine = engine_of(app)
+        tell = engine.tell
+
+        async def then_told(namespace: str, execution_id: str, fact: facts.AnyFact, **given: Any) -> Any:
+            if isinstance(fact, facts.Retry) and fact.supersedes == (("", "b", 1),):
+                monkeypatch.setattr(engine, "tell", tell)
+                await retried()
+            return await tell(namespace, execution_id, fact, **given)
+
+        monkeypatch.setattr(engine, "tell", then_told)
+        await handle.retry(from_step="b")
+        assert await handle.result(timeout=20) == 1
+        assert called == ["a", "b", "b", "c", "d", "b", "c", "d"]
+
+
+def a_flow(app: App, kit: Any) -> outlast.Flow:
+    flow = app.flow("f", id="f")
+    flow.add("number", kit.number, 5)
+    flow.add("fails", kit.fails, "once")
+    return flow
+
+
+async def mended(app: App) -> None:
+    """The flow is retried, and ends well."""
+    FAILS.discard("once")
+    await app.flow_handle("f").retry()
+
+    async def succeeded() -> bool:
+        _, summary = await engine_of(app).flows.heads("default", "f")
+        return summary is not None and summary.outcome is Status.SUCCEEDED
+
+    await until(succeeded, "the flow does not succeed")
+
+
+async def purged(app: App, place: Place) -> None:
+    await place.pass_time(app, "1h")
+    await app.purge("1m")
+
+
+async def test_a_flow_that_is_retried_while_its_end_is_read_ends_as_it_does_then(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    kit = workflows(app)
+    FAILS.add("once")
+    async with app:
+        fh = await a_flow(app, kit).start()
+        with pytest.raises(FlowFailed, match="once"):
+            await fh.result(timeout=20)
+        meanwhile(monkeypatch, client_of(app).flows, "_members", lambda: mended(app), when="before")
+        assert await fh.result(timeout=20) == {"number": 5, "fails": 1}
+
+
+async def test_a_flow_that_is_purged_while_its_end_is_read_is_gone_and_not_empty(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+    kit = workflows(app)
+    async with app:
+        fh = await a_flow(app, kit).start()
+        assert await fh.result(timeout=20) == {"number": 5, "fails": 1}
+        meanwhile(monkeypatch, client_of(app).flows, "_members", lambda: purged(app, clocked), when="before")
+        with pytest.raises(FlowNotFound):
+            await fh.result(timeout=20)
+
+
+async def test_a_parent_reads_the_end_of_its_flow_as_one(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    app = clocked.app()
+    kit = workflows(app)
+    FAILS.add("once")
+
+    @app.workflow
+    async def hosts() -> dict[str, int]:
+        return await (await a_flow(app, kit).start()).result()
+
+    async with app:
+        meanwhile(monkeypatch, engine_of(app).flows, "results", lambda: mended(app), when="before")
+        assert await hosts() == {"number": 5, "fails": 1}
+
+
+# ---- purged ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_child_that_is_purged_while_its_end_is_read_has_said_how_it_ended(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = clocked.app()
+
+    @app.workflow
+    async def child() -> int:
+        return 7
+
+    @app.workflow
+    async def parent() -> int:
+        one = await child.options(id="one").start()
+        await outlast.receive("go")
+        return await one.result()
+
+    async with app:
+        handle = await parent.options(id="parent").start()
+        store = engine_of(app).store
+
+        async def told() -> bool:
+            return bool(await store.scan(Event.KIND, ("default", "parent", ended_name("parent/one"))))
+
+        await until(told, "its parent does not hear of it")
+        await status_is(handle, Status.SUSPENDED)
+
+        async def gone() -> None:
+            await purged(app, clocked)
+            assert await store.load([execution_key("default", "parent/one")]) == [None]
+
+        other, looks = Mail.other, list[str]()
+
+        async def then_gone(mail: Mail, execution_id: str) -> Any:
+            found = await other(mail, execution_id)
+            looks.append(execution_id)
+            if len(looks) == 1:
+                await gone()
+            return found
+
+        monkeypatch.setattr(Mail, "other", then_gone)
+        await handle.send("go")
+        assert await handle.result(timeout=20) == 7
+        assert len(looks) > 1
+
+
+def flows_that_take(app: App, kit: Any) -> Any:
+    @app.workflow
+    async def takes() -> str:
+        try:
+            return str(await (await other_members(app, kit).start()).result())
+        except FlowConflict as error:
+            return str(error)
+
+    return SimpleNamespace(takes=takes)
+
+
+def other_members(app: App, kit: Any) -> outlast.Flow:
+    flow = app.flow("f", id="f")
+    flow.add("other", kit.number, 1)
+    return flow
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["by a client", "in a workflow"])
+async def test_a_flow_in_the_way_that_is_purged_meanwhile_is_not_in_the_way(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, inside: bool
+):
+    app = clocked.app()
+    kit = workflows(app)
+    made = flows_that_take(app, kit)
+    async with app:
+        await (await a_flow(app, kit).start()).result(timeout=20)
+        method = "commit" if inside else "commit_timed"
+        commit, gone = getattr(engine_of(app), method), list[Changes]()
+
+        async def then_gone(changes: Changes) -> Any:
+            committed = await commit(changes)
+            verdict = committed if inside else committed[0]
+            if not verdict.applied and changes.anchors == (flow_key("default", "f"),) and not gone:
+                gone.append(changes)
+                await purged(app, clocked)
+            return committed
+
+        monkeypatch.setattr(engine_of(app), method, then_gone)
+        if inside:
+            assert await made.takes() == "{'other': 1}"
+        else:
+            assert await (await other_members(app, kit).start()).result(timeout=20) == {"other": 1}
+        assert len(gone) == 1
+
+
+async def test_a_member_whose_id_is_taken_is_told_as_that(clocked: Place):
+    app = clocked.app()
+    kit = workflows(app)
+    made = flows_that_take(app, kit)
+
+    @app.workflow
+    async def leaves() -> None:
+        await kit.waits.options(id="other", parent_close="abandon").start()
+
+    async with app:
+        await (await leaves.options(id="f").start()).result(timeout=20)
+        await purged(app, clocked)
+        assert "has a member whose id is taken (execution(default, f/other))" in await made.takes()
+        with pytest.raises(FlowConflict, match="has a member whose id is taken"):
+            await other_members(app, kit).start()
+
+
+# ---- started --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["with the same", "with other arguments"])
+async def test_a_detached_child_whose_id_is_taken_meanwhile_is_not_waited_for(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch, same: bool
+):
+    app = clocked.app()
+    kit = workflows(app)
+
+    @app.workflow
+    async def detaches() -> str:
+        try:
+            return str(await (await kit.number.options(id="taken", detached=True).start(1)).result())
+        except ExecutionConflict as error:
+            return str(error)
+
+    async with app:
+        engine = engine_of(app)
+        tell = engine.tell
+
+        async def then_told(namespace: str, execution_id: str, fact: facts.AnyFact, **given: Any) -> Any:
+            if isinstance(fact, facts.Start) and fact.parent is not None:
+                monkeypatch.setattr(engine, "tell", tell)
+                # Not as the code of the workflow, in whose name the outbox carries this.
+                await asyncio.create_task(starts(), context=contextvars.Context())
+            return await tell(namespace, execution_id, fact, **given)
+
+        async def starts() -> None:
+            await kit.number.options(id="taken").start(1 if same else 2)
+
+        monkeypatch.setattr(engine, "tell", then_told)
+        handle = await detaches.options(id="parent").start()
+        said = await handle.result(timeout=20)
+        assert ("not a child of 'parent'" if same else "other arguments") in said
