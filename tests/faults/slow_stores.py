@@ -1,6 +1,7 @@
 """A store that takes its time, differently for every call, and many small executions whose end is known exactly.
 
-    python -m tests.faults.slow_stores 100 1 2 0.12  # so many seeds from the first on, copies of each, longest delay
+Here are the stores, those who live through them, and a first play; `slow_flows.py` and `slow_lives.py` have two more.
+`slow_hunt.py` lets any of them run with many seeds.
 
 On a fast store almost nothing ever happens between two calls of the runtime. Here everything does: a word from outside
 comes while the code falls asleep, an end while somebody looks for it, a worker goes while it is being handed something.
@@ -9,8 +10,6 @@ comes while the code falls asleep, an end while somebody looks for it, a worker 
 from __future__ import annotations
 
 import asyncio
-import sys
-import tempfile
 import time
 import traceback
 from collections import Counter
@@ -19,7 +18,7 @@ from contextlib import suppress
 from datetime import timedelta
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import outlast
 from outlast import App, Retry, Status
@@ -27,11 +26,12 @@ from outlast.app import store_for
 from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.execution import execution_key
+from outlast.model.flow import Edge, Flow, Summary
 from outlast.model.journal import JournalEntry
 from outlast.model.outbox import Delivery
 from outlast.store.port import Query, Store
 
-CALLS = ("commit", "claim", "load", "scan", "renew", "due", "now")
+CALLS = ("commit", "claim", "load", "scan", "renew", "due", "now", "find", "frames", "append", "transact")
 LONGEST_S = 0.12
 LIMIT_S = 30.0
 
@@ -41,7 +41,7 @@ DONE: Counter[str] = Counter()
 
 def slowed(store: Store, random: Random, longest_s: float = LONGEST_S) -> Store:
     """Most calls take hardly longer than ever, some take long: before they do anything, after it, or both."""
-    for name in CALLS:
+    for name in [name for name in CALLS if hasattr(store, name)]:
         setattr(store, name, _slow(getattr(store, name), random, longest_s))
     return store
 
@@ -333,16 +333,22 @@ def workflows(app: App) -> Any:
 
 
 class World:
-    """What one scenario sees: an app to speak through, its workflows, chance, and a name of its own."""
+    """What one scenario sees: an app to speak through, its workflows, chance, a name of its own, and the store as it
+    is, to look at."""
 
-    def __init__(self, app: App, kit: Any, name: str, random: Random) -> None:
+    def __init__(self, app: App, kit: Any, name: str, random: Random, store: Store, url: str) -> None:
         self.app, self.kit, self.name, self.random = app, kit, name, random
+        self.store, self.url = store, url
 
     async def pause(self, longest_s: float = 0.4) -> None:
         await asyncio.sleep(self.random.random() ** 2 * longest_s)
 
     async def begin(self, workflow: Any, *args: Any) -> Any:
         return await workflow.options(id=self.name).start(*args)
+
+    async def later(self, longest_s: float, say: Callable[[], Awaitable[Any]]) -> Any:
+        await self.pause(longest_s)
+        return await say()
 
 
 async def gives(handle: Any, wanted: Any) -> None:
@@ -646,6 +652,13 @@ async def slept(w: World) -> None:
     await gives(await w.begin(w.kit.sleeps, [w.random.randrange(20, 200), 900]), True)
 
 
+class Play(NamedTuple):
+    """The workflows of every app, and what happens to them."""
+
+    workflows: Callable[[App], Any]
+    scenarios: tuple[Callable[[World], Awaitable[None]], ...]
+
+
 SCENARIOS: tuple[Callable[[World], Awaitable[None]], ...] = (
     talking,
     told_by_a_client,
@@ -683,6 +696,7 @@ SCENARIOS: tuple[Callable[[World], Awaitable[None]], ...] = (
     started_twice,
     slept,
 )
+TALK = Play(workflows, SCENARIOS)
 
 
 # ---- living through it --------------------------------------------------------------------------------------------
@@ -692,7 +706,9 @@ class Outlived(AssertionError):
     """Something has not ended, or not as it must."""
 
 
-async def live_through(url: str, seed: int, *, copies: int = 1, longest_s: float = LONGEST_S) -> None:
+async def live_through(
+    url: str, seed: int, play: Play = TALK, *, copies: int = 1, longest_s: float = LONGEST_S
+) -> None:
     """All scenarios at once, on two workers; one of them goes in the middle, and comes again."""
     random = Random(seed)
     DONE.clear()
@@ -706,7 +722,7 @@ async def live_through(url: str, seed: int, *, copies: int = 1, longest_s: float
         )
         for resident in random.sample([0, "1s"], 2)
     ]
-    kits = [workflows(app) for app in apps]
+    kits = [play.workflows(app) for app in apps]
     look = store_for(url)
     await look.migrate()
     await look.open()
@@ -714,8 +730,8 @@ async def live_through(url: str, seed: int, *, copies: int = 1, longest_s: float
         async with apps[0]:
             leaving = asyncio.create_task(_come_and_go(apps[1], random))
             worlds = [
-                (scenario, World(apps[0], kits[0], f"{scenario.__name__}-{n}", Random(random.random())))
-                for scenario in SCENARIOS
+                (scenario, World(apps[0], kits[0], f"{scenario.__name__}-{n}", Random(random.random()), look, url))
+                for scenario in play.scenarios
                 for n in range(copies)
             ]
             ends = await asyncio.gather(*(_in_time(scenario(w)) for scenario, w in worlds), return_exceptions=True)
@@ -750,6 +766,7 @@ async def _left_over(store: Store) -> list[str]:
     while True:
         page = await store.find(Query(namespace="default", limit=1_000))
         alive = [repr(e) for e in page.executions if not e.status.terminal]
+        alive += [repr(one) for one in await _flows(store, Summary) if one.outcome is None]
         owed = [repr(one) for one in await _owed(store)]
         if not alive and not owed:
             return []
@@ -763,14 +780,20 @@ async def _owed(store: Store) -> list[Any]:
     return [one for page in pages for one in page]
 
 
+async def _flows(store: Store, kind: type[Flow] | type[Summary]) -> list[Any]:
+    return list(await store.scan(kind.KIND, ("default",)))
+
+
 async def _shown(store: Store, name: str) -> list[str]:
     page = await store.find(Query(namespace="default", limit=1_000))
     ids = [e.id for e in page.executions if e.id == name or e.id.startswith((f"{name}/", f"{name}-"))]
     lines: list[str] = []
     for one in ids:
         lines += map(repr, await store.load([execution_key("default", one)]))
-        for kind in (JournalEntry, Event, Deferred):
+        for kind in (JournalEntry, Event, Deferred, Edge):
             lines += [f"    {record!r}" for record in await store.scan(kind.KIND, ("default", one))]
+    heads = [*await _flows(store, Flow), *await _flows(store, Summary)]
+    lines += [repr(one) for one in heads if one.id == name or one.id.startswith(f"{name}-")]
     return lines + [f"    {one!r}" for one in await _owed(store) if one.target in ids or one.source in ids]
 
 
@@ -783,20 +806,3 @@ def _in_memory(apps: list[App]) -> list[str]:
         if worker is not None
         for a in worker.attempts
     ]
-
-
-def main() -> None:
-    seeds, first, copies = (int(word) for word in sys.argv[1:4])
-    longest_s = float(sys.argv[4])
-    for seed in range(first, first + seeds):
-        with tempfile.TemporaryDirectory() as folder:
-            began = time.monotonic()
-            try:
-                asyncio.run(live_through(f"sqlite:///{folder}/slow.db", seed, copies=copies, longest_s=longest_s))
-            except Outlived as wrong:
-                print(wrong, flush=True)
-            print(f"seed {seed}: {time.monotonic() - began:.1f} s", flush=True)
-
-
-if __name__ == "__main__":
-    main()
