@@ -41,7 +41,8 @@ class Inquiries:
         live = self._resident_of(execution.namespace, execution.id)
         # Of the same epoch: a lease that was lost unnoticed has fallen behind.
         held = live is not None and execution.status is Status.ACTIVE and execution.epoch == live.execution.epoch
-        if live is not None and held and live.at_rest:
+        # Not while a commit is under way: it may be recorded already, and others have seen so.
+        if live is not None and held and live.at_rest and not live.busy:
             return live.asked.inquire(name, data)
         return await self._replayed(execution, name, data)
 
