@@ -17,11 +17,11 @@ import outlast
 from outlast import App, ExecutionConflict, ExecutionRefused, FlowConflict, FlowFailed, FlowNotFound, Status
 from outlast.cli import replay
 from outlast.machine import facts
-from outlast.machine.changes import Changes
+from outlast.machine.changes import Changes, Insert
 from outlast.model.event import Event, ended_name
 from outlast.model.execution import execution_key
 from outlast.model.flow import flow_key
-from outlast.model.journal import JournalEntry
+from outlast.model.journal import UPDATE, JournalEntry
 from outlast.model.payload import Payload
 from outlast.runtime import inquiry
 from outlast.runtime.mail import Mail
@@ -118,6 +118,45 @@ async def test_a_query_of_what_begins_anew_meanwhile_is_answered_by_the_new(
         calls = meanwhile(monkeypatch, inquiry, "as_claimed", goes_on, when=when)
         assert await handle.query("count") == 3
         assert len(calls) == 2
+
+
+async def test_a_query_shows_what_is_recorded_though_its_holder_has_not_heard_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app()
+
+    @app.workflow
+    async def counts() -> int:
+        count, done = 0, asyncio.Event()
+
+        @outlast.query("count")
+        def shows() -> int:
+            return count
+
+        @outlast.update("add")
+        def add() -> int:
+            nonlocal count
+            count += 1
+            done.set()
+            return count
+
+        await asyncio.wait([asyncio.ensure_future(done.wait()), asyncio.ensure_future(outlast.sleep("300ms"))])
+        return count
+
+    async with app:
+        engine, shown = engine_of(app), list[int]()
+        commit_timed = engine.commit_timed
+
+        async def then_asked(changes: Changes) -> Any:
+            committed = await commit_timed(changes)
+            if any(isinstance(one, Insert) and getattr(one.record, "op", None) == UPDATE for one in changes.writes):
+                shown.append(await asyncio.create_task(handle.query("count"), context=contextvars.Context()))
+            return committed
+
+        monkeypatch.setattr(engine, "commit_timed", then_asked)
+        handle = await counts.options(id="counts").start()
+        assert await handle.update("add") == 1
+        assert shown == [1]
 
 
 async def test_a_fork_of_what_begins_anew_meanwhile_is_one_of_the_new(clocked: Place, monkeypatch: pytest.MonkeyPatch):
@@ -447,3 +486,26 @@ async def test_a_detached_child_whose_id_is_taken_meanwhile_is_not_waited_for(
         handle = await detaches.options(id="parent").start()
         said = await handle.result(timeout=20)
         assert ("not a child of 'parent'" if same else "other arguments") in said
+
+
+@pytest.mark.parametrize("second", [1, 2])
+async def test_two_branches_that_start_a_child_at_once_have_the_same_one_or_a_conflict(app: App, second: int):
+    kit = workflows(app)
+
+    @app.workflow
+    async def branches() -> list[str]:
+        async def branch(x: int) -> str:
+            try:
+                return str(await (await kit.number.options(id="child").start(x)).result())
+            except ExecutionConflict as error:
+                return str(error)
+
+        return list(await asyncio.gather(branch(1), branch(second)))
+
+    async with app:
+        handle = await branches.options(id="parent").start()
+        first, other = await handle.result(timeout=20)
+        assert first == "1"
+        assert ("1" if second == 1 else "'parent/child' exists as number") in other
+        if second == 2:
+            assert [entry.outcome for entry in await handle.journal() if entry.op == "start"] == ["succeeded", "failed"]

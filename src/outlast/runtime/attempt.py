@@ -39,7 +39,7 @@ from outlast.runtime.current import attempt_var
 from outlast.runtime.effects import NO_EFFECTS
 from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, is_end
 from outlast.runtime.family import suspended_for_children
-from outlast.runtime.lease import Lease
+from outlast.runtime.lease import UNRECORDABLE, Lease
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
 from outlast.runtime.operations.grow import Growing
@@ -401,12 +401,13 @@ class LiveAttempt:
         self.errand(self.settle(operation, outcome, placed))
 
     async def settle(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None = None) -> None:
-        """Record the outcome, then let the code have it. A result that is too large is a failure of the operation."""
+        """Record the outcome, then let the code have it. A result that is too large is a failure of the operation, as
+        is a child whose id another one has by now."""
         self._settling.add(operation)
         entry = None
         try:
             entry = await self._record(operation, outcome, placed)
-        except LimitExceeded as error:
+        except UNRECORDABLE as error:
             data = self.parts.values.seal(encode_failure(failure_of(error)))
             outcome = Outcome(data, error=error, tries=outcome.tries)
             with suppress(LimitExceeded):  # a full journal: the code sees it, now and at every replay

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from outlast import limits
+from outlast.errors import ExecutionConflict
 from outlast.machine import facts
-from outlast.machine.changes import Absent, Changes, Delete, Guard, Matches, Refusal
+from outlast.machine.changes import Absent, Changes, Code, Delete, Guard, Matches, Refusal
 from outlast.machine.decide import decide
 from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution, ParentClose, execution_key
@@ -41,6 +42,15 @@ class OpenChild(Struct, frozen=True):
     change_id: str
     partition: int
     """Where its parent keeps the record of it."""
+
+
+def conflict_with(engine: Engine, existing: Execution, start: facts.Start) -> ExecutionConflict | None:
+    """What code is told that starts a child where another one is; None if it is the same one."""
+    answer = decide(engine.view(start.namespace, start.id, existing), start, engine.group.now)
+    if not isinstance(answer, Refusal) or answer.code is not Code.CONFLICT:
+        return None
+    there = f"{existing.workflow} ({existing.status})"
+    return ExecutionConflict(start.id, existing=there, given=f"{start.workflow} here")
 
 
 async def open_children(

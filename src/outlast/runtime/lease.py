@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from outlast import limits
-from outlast.errors import CorruptState, LeaseLost, LimitExceeded, StatementRefused, StoreUnavailable
+from outlast.errors import CorruptState, ExecutionConflict, LeaseLost, LimitExceeded, StatementRefused, StoreUnavailable
 from outlast.machine import Refusal, View, decide, facts
 from outlast.machine.changes import Absent, Changes, Code
 from outlast.machine.replay import GIVEN_UP
@@ -27,6 +27,7 @@ from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.family import conflict_with
 from outlast.runtime.journal import in_order, journal_of
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.parts import Parts
@@ -35,6 +36,9 @@ from outlast.store.port import EARLY_EVENTS, Body, ClaimedExecution, Transacted,
 _log = logging.getLogger(__name__)
 
 AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
+
+UNRECORDABLE = (LimitExceeded, ExecutionConflict)
+"""An outcome that cannot be recorded for such a reason is a failure of its operation."""
 
 CANCELLED_BY: OperationKey = ("", "outlast:cancel", 1)
 """The place of the cancel in the journal: the code hears of one."""
@@ -381,7 +385,7 @@ class Lease:
                         committed_at = await self._recorded_at(fact, committed_at)
                 return verdict, committed_at
             if isinstance(fact, facts.StepRecorded) and isinstance(verdict.refused_by, Absent):
-                known = _without(fact, verdict.refused_by)
+                known = await self._without(fact, verdict.refused_by)
                 if known is not None:
                     fact = known
                     continue
@@ -393,6 +397,21 @@ class Lease:
                 return verdict, committed_at  # nobody waits for the answer any more
             if verdict.refused_by is None or verdict.refused_by.key.kind != Execution.KIND:
                 raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
+
+    async def _without(self, fact: facts.StepRecorded, taken: Absent) -> facts.StepRecorded | None:
+        """The same entry, when a child that it starts or adopts is known already: it is told, instead of started here.
+        `ExecutionConflict` if that is another, which another branch of the code has started meanwhile."""
+        if fact.adopts is not None and taken.key.kind == Event.KIND:
+            return structs.replace(fact, adopts=None)
+        started, engine = fact.starts, self._parts.engine
+        if started is None or taken.key != execution_key(started.namespace, started.id):
+            return None
+        existing = await engine.look(started.namespace, started.id)
+        conflict = None if existing is None else conflict_with(engine, existing, started)
+        if conflict is not None:
+            raise conflict
+        tell = facts.Tell(started.change_id, started.id, facts.encode_fact(started))
+        return structs.replace(fact, starts=None, tells=(*fact.tells, tell))
 
     async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> bool:
         """Commit what the machine makes of a fact, and more with it. False if that is refused: nothing is written."""
@@ -436,14 +455,3 @@ class Lease:
 
 async def _then(data: Awaitable[bytes], settled: Callable[[bytes], Changes]) -> Changes:
     return settled(await data)
-
-
-def _without(fact: facts.StepRecorded, taken: Absent) -> facts.StepRecorded | None:
-    """The same entry, when a child that it starts or adopts is known already: it is told, instead of started here."""
-    if fact.adopts is not None and taken.key.kind == Event.KIND:
-        return structs.replace(fact, adopts=None)
-    started = fact.starts
-    if started is not None and taken.key == execution_key(started.namespace, started.id):
-        tell = facts.Tell(started.change_id, started.id, facts.encode_fact(started))
-        return structs.replace(fact, starts=None, tells=(*fact.tells, tell))
-    return None

@@ -21,13 +21,13 @@ from outlast.errors import (
     ExecutionRefused,
 )
 from outlast.machine import facts
-from outlast.machine.changes import Code, Refusal
-from outlast.machine.decide import decide
+from outlast.machine.changes import Code
 from outlast.model.execution import ParentClose
 from outlast.model.journal import CHILD, NOTHING
 from outlast.model.names import check_name
 from outlast.model.status import Reason, Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.family import conflict_with
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.tell import debt_id, owing
@@ -102,11 +102,9 @@ class StartChild(Performed):
             existing = await engine.look(fact.namespace, fact.id)
             if existing is None:
                 return Effects(starts=fact, adopts=adopts)
-            answer = decide(engine.view(fact.namespace, fact.id, existing), fact, engine.group.now)
-            if isinstance(answer, Refusal) and answer.code is Code.CONFLICT:
-                raise ExecutionConflict(
-                    fact.id, existing=f"{existing.workflow} ({existing.status})", given=f"{fact.workflow} here"
-                )
+            conflict = conflict_with(engine, existing, fact)
+            if conflict is not None:
+                raise conflict
         return Effects(tells=(facts.Tell(fact.change_id, fact.id, facts.encode_fact(fact)),), adopts=adopts)
 
     def decode(self, values: Values, data: bytes, what: object) -> Started:
