@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -29,6 +29,7 @@ from outlast.runtime.mail import Mail
 from tests.acceptance.conftest import STORES, Place, status_is, until
 from tests.acceptance.flow_workflows import FAILS, workflows
 from tests.acceptance.test_flow_cancels import engine_of
+from tests.conformance.valkey_harness import check_leaks
 
 HERE = [
     pytest.param(name, marks=pytest.mark.slow if name == "postgres" else ()) for name in STORES if name != "cluster"
@@ -58,8 +59,11 @@ def meanwhile(
 
 
 @pytest.fixture(params=HERE)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(STORES[request.param](tmp_path))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    url = STORES[request.param](tmp_path)
+    yield Place(url)
+    if request.param == "valkey":
+        check_leaks(url)
 
 
 def client_of(app: App) -> Any:
