@@ -517,7 +517,7 @@ async def test_an_attempt_longer_than_its_timeout_is_stopped_on_a_live_worker(ap
             said.append("stopped")
             raise
 
-    @app.workflow(timeout="100ms", retry=Retry(max_attempts=2, initial=0))
+    @app.workflow(timeout="500ms", retry=Retry(max_attempts=2, initial=0))
     async def slow() -> None:
         await endless()
 

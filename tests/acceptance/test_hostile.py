@@ -147,6 +147,7 @@ async def test_what_asyncio_wait_gives_comes_in_the_same_order_at_replay(place: 
 
 async def test_an_outcome_on_its_way_to_the_journal_beats_a_timeout_that_comes_later(place: Place, gate: Gate):
     """What is recorded first is seen first, live as at replay."""
+    recording = asyncio.Event()
 
     class SlowToRecord:
         def __init__(self) -> None:
@@ -157,6 +158,7 @@ async def test_an_outcome_on_its_way_to_the_journal_beats_a_timeout_that_comes_l
 
         async def commit(self, batch: Any) -> Any:
             if "'late'" in str(batch):
+                recording.set()
                 await asyncio.sleep(0.3)
             return await self._store.commit(batch)
 
@@ -174,8 +176,12 @@ async def test_an_outcome_on_its_way_to_the_journal_beats_a_timeout_that_comes_l
         @app.workflow
         async def impatient() -> str:
             try:
-                async with asyncio.timeout(0.1):
-                    said = await late()
+                async with asyncio.timeout(None) as limit:
+                    going = asyncio.create_task(late())
+                    while not recording.is_set():  # noqa: ASYNC110 (however long that takes)
+                        await asyncio.sleep(0)
+                    limit.reschedule(asyncio.get_running_loop().time() + 0.1)
+                    said = await going
             except TimeoutError:
                 said = await instead()
             await last()
@@ -318,17 +324,20 @@ async def test_a_step_that_was_given_up_is_not_tried_again_whatever_it_makes_of_
 
 
 async def test_the_time_of_a_def_step_counts_from_when_it_has_a_thread(app: App):
-    @app.step(timeout="400ms")
+    @app.step
+    def occupies() -> None:
+        time.sleep(1.2)
+
+    @app.step(timeout="1s")
     def work(number: int) -> int:
-        time.sleep(0.25)
         return number
 
     @app.workflow
-    async def many() -> list[int]:
-        return await asyncio.gather(*(work.aio(n) for n in range(4)))
+    async def many() -> list[int | None]:
+        return await asyncio.gather(occupies.aio(), *(work.aio(n) for n in range(3)))
 
     async with app.worker(concurrency=1):
-        assert await (await many.start()).result(timeout=10) == [0, 1, 2, 3]
+        assert await (await many.start()).result(timeout=20) == [None, 0, 1, 2]
 
 
 async def test_a_long_backoff_counts_from_the_failure_not_from_what_was_last_heard(clocked: Place):
@@ -398,7 +407,7 @@ def test_threads_of_steps_are_daemons_and_take_what_waits_in_turn():
     seen: list[bool] = []
     done = [threads.submit(lambda: seen.append(threading.current_thread().daemon)) for _ in range(20)]
     for one in done:
-        one.result(timeout=5)
+        one.result(timeout=20)
     assert seen == [True] * 20
     block = threading.Event()
     both_run = threading.Barrier(3)
