@@ -328,7 +328,7 @@ async def test_an_unknown_execution_is_a_typed_error(app: App):
             with pytest.raises(ExecutionNotFound, match="nobody"):
                 await call()
         with pytest.raises(ExecutionNotFound):
-            await handle.result(timeout=5)
+            await handle.result(timeout=20)
 
 
 # ---- results and failures -----------------------------------------------------------------------------------------

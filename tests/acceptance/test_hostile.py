@@ -411,31 +411,31 @@ def test_threads_of_steps_are_daemons_and_take_what_waits_in_turn():
     assert seen == [True] * 20
     block = threading.Event()
     both_run = threading.Barrier(3)
-    stuck = [threads.submit(lambda: (both_run.wait(5), block.wait(5))) for _ in range(2)]
-    both_run.wait(5)
+    stuck = [threads.submit(lambda: (both_run.wait(20), block.wait(20))) for _ in range(2)]
+    both_run.wait(20)
     waiting = threads.submit(print)
     threads.shutdown(wait=False, cancel_futures=True)
     assert waiting.cancelled()
     block.set()
     for one in stuck:
-        one.result(timeout=5)
+        one.result(timeout=20)
 
 
 def test_a_thread_whose_work_was_given_up_is_made_up_for():
     threads, block, begun = DaemonThreads(1, name="test"), threading.Event(), threading.Event()
-    stuck = threads.submit(lambda: (begun.set(), block.wait(5)))
-    assert begun.wait(5)
+    stuck = threads.submit(lambda: (begun.set(), block.wait(20)))
+    assert begun.wait(20)
     waiting = threads.submit(threading.get_ident)
     unwanted = threads.submit(print)
     threads.forsake(unwanted)
     assert unwanted.cancelled(), "it has not begun"
     threads.forsake(stuck)
-    waiting.result(timeout=5)
-    assert threads.submit(threading.get_ident).result(timeout=5) == waiting.result(), "one is enough"
+    waiting.result(timeout=20)
+    assert threads.submit(threading.get_ident).result(timeout=20) == waiting.result(), "one is enough"
     block.set()
-    stuck.result(timeout=5)
+    stuck.result(timeout=20)
     threads.forsake(stuck)  # it has ended: there is nothing to make up for
-    threads.submit(print).result(timeout=5)
+    threads.submit(print).result(timeout=20)
     threads.shutdown()
 
 
@@ -598,7 +598,7 @@ async def test_whoever_waits_is_told_when_the_app_closes(app: App):
         waiting = asyncio.create_task(handle.result())
         await asyncio.sleep(0.2)
     with pytest.raises(StoreClosed):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await waiting
 
 

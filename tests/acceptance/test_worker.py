@@ -260,7 +260,7 @@ async def test_closing_lets_what_runs_finish(place: Place, gate: Gate):
         await gate.reached()
         asyncio.get_running_loop().call_later(0.05, gate.open)
     async with app.client():
-        assert await waiting.execution("it").result(timeout=5) == "finished"
+        assert await waiting.execution("it").result(timeout=20) == "finished"
         info = await waiting.execution("it").info()
     assert (info.attempts, info.crashes, info.failures) == (1, 0, 0)
 
@@ -674,8 +674,16 @@ async def test_two_processes_on_one_store_share_the_work_and_drain(place: Place,
     async def locate() -> int:
         return await where()
 
+    async def present() -> set[str]:
+        sessions = await app.opened()._engine.store.scan(Session.KIND, ())
+        return {session.worker for session in sessions if isinstance(session, Session)}
+
+    async def both_are_here() -> bool:
+        return len(await present()) == 2
+
     async with app.client():
         processes = [program("--concurrency", "2"), program("--concurrency", "2")]
+        await until(both_are_here, "they do not begin")
         handles = await app.start_many(locate.bind() for _ in range(200))
         pids = Counter([await handle.result(timeout=60) for handle in handles])
         assert set(pids) == {process.pid for process in processes}

@@ -12,7 +12,7 @@ import pytest
 from outlast.copying import Copying
 from outlast.copying.records import NOT_COPIED, same
 from outlast.errors import CopyBusy
-from outlast.machine.changes import Changes, Delete, Insert
+from outlast.machine.changes import Changes, Delete, Insert, Patch, Write
 from outlast.model.completion import Completion
 from outlast.model.outbox import Delivery
 from outlast.model.session import Session
@@ -52,7 +52,7 @@ async def leave_half_done(shop: Shop) -> None:
         order = await shop.order.options(id="order", tags={"colour": "blue"}).start("order")
         await shop.sleeps.options(id="sleeps").start("sleeps")
         await shop.hangs.options(id="hangs").start("hangs")
-        await shop.short.options(id="later", delay="1s").start("later")
+        await shop.short.options(id="later", delay="1500ms").start("later")
         await asyncio.wait_for(shop.stuck.wait(), 20)
         await status_is(order, Status.SUSPENDED)
         await status_is(app.execution("order/parcel"), Status.SUSPENDED)
@@ -63,13 +63,23 @@ async def leave_half_done(shop: Shop) -> None:
 
 
 async def leaves(store: Store, worker: str) -> None:
-    sessions = [record for record in await store.scan(Session.KIND, ()) if isinstance(record, Session)]
-    for session in sessions:
+    for session in await sessions_of(store):
         if session.worker == worker:
-            gone = Changes(
-                id="gone", partition=session.partition, anchors=(session.key,), writes=(Delete(session.key),)
-            )
-            await commit_one(store, gone)
+            await commit_one(store, changing_of(session, Delete(session.key)))
+
+
+async def run_out(store: Store) -> None:
+    """The sessions of who died without a word are over."""
+    for session in await sessions_of(store):
+        await commit_one(store, changing_of(session, Patch(session.key, {"expires_at": 1})))
+
+
+async def sessions_of(store: Store) -> list[Session]:
+    return [record for record in await store.scan(Session.KIND, ()) if isinstance(record, Session)]
+
+
+def changing_of(session: Session, write: Write) -> Changes:
+    return Changes(id="gone", partition=session.partition, anchors=(session.key,), writes=(write,))
 
 
 async def finish(shop: Shop) -> None:
@@ -100,7 +110,7 @@ async def test_half_finished_work_goes_on_in_the_other_store(source: str, target
             await Copying(one, other).run()
         assert await everything(other) == {}
         await leaves(one, "another")
-        await asyncio.sleep(0.4)  # its process is gone, and its session is over
+        await run_out(one)
         copied = await Copying(one, other).run()
         before, after = await everything(one), await everything(other)
         assert copied.records["execution"] == 7

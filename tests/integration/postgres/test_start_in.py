@@ -250,7 +250,7 @@ async def test_a_commit_starts_it_and_a_rollback_leaves_nothing(app: App, url: s
             handle = await checkout.options(id="a").start_in(connection, "apple", count=2)
             assert await ids(url) == ([], [])
             with pytest.raises(ExecutionNotFound):
-                await handle.result(timeout=5)
+                await handle.result(timeout=20)
         assert await handle.result(timeout=10) == "appleapple"
         with suppress(RolledBack):
             async with ASYNC[kind](url) as (connection, insert):

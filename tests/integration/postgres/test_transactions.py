@@ -472,7 +472,7 @@ async def test_while_it_runs_others_tell_its_execution_what_they_want(app: App, 
     async with app:
         handle = await pay.start()
         await began.wait()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await handle.send("word", "hello")
         over.set()
         assert await handle.result(timeout=10) == "hello"

@@ -190,7 +190,7 @@ async def test_closing_the_store_ends_its_listeners(path: Path):
         await heard_by(heard)
         waiting = asyncio.ensure_future(anext(heard, None))
         await asyncio.sleep(0)
-    assert await asyncio.wait_for(waiting, 2) is None
+    assert await asyncio.wait_for(waiting, 20) is None
     assert not _exists(folder_of(str(path)))
     await listener.close()
 
