@@ -15,7 +15,7 @@ from outlast import App
 from outlast.app import WorkerSettings, store_for
 from outlast.config import Config
 from outlast.testing import CrashPoints
-from tests.acceptance.conftest import Place
+from tests.acceptance.conftest import Place, sessions_run_out
 from tests.forks import Forked, forked
 
 ACCOUNTS, TRANSFERS = 100, 100
@@ -46,7 +46,7 @@ async def test_processes_that_die_at_random_commits_neither_lose_nor_repeat_anyt
 ):
     """A process dies before or after a commit at random, again and again; the last one finishes the work."""
     chance = random.Random(seed)
-    monkeypatch.setattr(bank, "config", Config.load({}, url=place.url, lease_ttl="1s"))
+    monkeypatch.setattr(bank, "config", Config.load({}, url=place.url, lease_ttl="10m"))
     async with bank.client():
         await accounts.move_money(ACCOUNTS, TRANSFERS, seed=seed)
     for _ in range(12):
@@ -59,9 +59,8 @@ async def test_processes_that_die_at_random_commits_neither_lose_nor_repeat_anyt
                 while not points.crashed:  # noqa: ASYNC110 (set by the store's own thread)
                     await asyncio.sleep(0.001)
         await die(bank)
+        await sessions_run_out(place.url)
     monkeypatch.setattr(bank, "_make_store", lambda: store_for(place.url))
-    # The leases of this one last, however slow the machine is: else it would be one more death.
-    monkeypatch.setattr(bank, "config", Config.load({}, url=place.url, lease_ttl="1m"))
     async with bank:
         assert await accounts.count_money(ACCOUNTS, TRANSFERS) == ACCOUNTS * 10_000
 

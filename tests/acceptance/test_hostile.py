@@ -17,7 +17,7 @@ from outlast import App, ExecutionCancelled, OutlastError, Retry
 from outlast.app import store_for
 from outlast.errors import StoreClosed, StoreError, WrongPlace
 from outlast.runtime.threads import DaemonThreads
-from tests.acceptance.conftest import Gate, Place, status_is, until
+from tests.acceptance.conftest import Gate, Place, sessions_run_out, status_is, until
 
 Build = Callable[[App], Any]
 
@@ -25,7 +25,7 @@ Build = Callable[[App], Any]
 async def crashed_and_resumed(place: Place, build: Build, gate: Gate, *, store: Any = None) -> Any:
     """The result of a workflow whose worker dies while it waits at the gate."""
     options = {} if store is None else {"store": store}
-    first = App(place.url, lease_ttl="300ms", **options)
+    first = App(place.url, lease_ttl="10m", **options)
     workflow = build(first)
     await first.__aenter__()
     await workflow.options(id="it").start()
@@ -33,8 +33,9 @@ async def crashed_and_resumed(place: Place, build: Build, gate: Gate, *, store: 
     opened, first._opened = first._opened, None
     assert opened is not None
     await opened.abandon()
+    await sessions_run_out(place.url)
     gate.open()
-    second = App(place.url, lease_ttl="300ms")
+    second = place.app()
     workflow = build(second)
     async with second:
         return await workflow.execution("it").result(timeout=15)

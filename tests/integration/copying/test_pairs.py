@@ -12,7 +12,7 @@ import pytest
 from outlast.copying import Copying
 from outlast.copying.records import NOT_COPIED, same
 from outlast.errors import CopyBusy
-from outlast.machine.changes import Changes, Delete, Insert, Patch, Write
+from outlast.machine.changes import Changes, Delete, Insert
 from outlast.model.completion import Completion
 from outlast.model.outbox import Delivery
 from outlast.model.session import Session
@@ -20,7 +20,7 @@ from outlast.model.status import Status
 from outlast.store.port import Store
 from outlast.testing.conformance.actors import changing, commit_one
 from outlast.testing.conformance.samples import samples
-from tests.acceptance.conftest import status_is
+from tests.acceptance.conftest import sessions_run_out, status_is
 from tests.integration.copying.places import URLS, Shop, everything, leaks_of, opened
 
 pytestmark = pytest.mark.slow
@@ -63,23 +63,13 @@ async def leave_half_done(shop: Shop) -> None:
 
 
 async def leaves(store: Store, worker: str) -> None:
-    for session in await sessions_of(store):
+    sessions = [record for record in await store.scan(Session.KIND, ()) if isinstance(record, Session)]
+    for session in sessions:
         if session.worker == worker:
-            await commit_one(store, changing_of(session, Delete(session.key)))
-
-
-async def run_out(store: Store) -> None:
-    """The sessions of who died without a word are over."""
-    for session in await sessions_of(store):
-        await commit_one(store, changing_of(session, Patch(session.key, {"expires_at": 1})))
-
-
-async def sessions_of(store: Store) -> list[Session]:
-    return [record for record in await store.scan(Session.KIND, ()) if isinstance(record, Session)]
-
-
-def changing_of(session: Session, write: Write) -> Changes:
-    return Changes(id="gone", partition=session.partition, anchors=(session.key,), writes=(write,))
+            gone = Changes(
+                id="gone", partition=session.partition, anchors=(session.key,), writes=(Delete(session.key),)
+            )
+            await commit_one(store, gone)
 
 
 async def finish(shop: Shop) -> None:
@@ -110,7 +100,7 @@ async def test_half_finished_work_goes_on_in_the_other_store(source: str, target
             await Copying(one, other).run()
         assert await everything(other) == {}
         await leaves(one, "another")
-        await run_out(one)
+        await sessions_run_out(here)
         copied = await Copying(one, other).run()
         before, after = await everything(one), await everything(other)
         assert copied.records["execution"] == 7
