@@ -325,20 +325,55 @@ async def test_a_step_that_was_given_up_is_not_tried_again_whatever_it_makes_of_
 
 
 async def test_the_time_of_a_def_step_counts_from_when_it_has_a_thread(app: App):
+    begun: list[str] = []
+
     @app.step
-    def occupies() -> None:
-        time.sleep(1.2)
+    def long() -> None:
+        begun.append("long")
+        time.sleep(1.5)
 
     @app.step(timeout="1s")
-    def work(number: int) -> int:
-        return number
+    def short() -> str:
+        begun.append("short")
+        return "in time"
 
     @app.workflow
-    async def many() -> list[int | None]:
-        return await asyncio.gather(occupies.aio(), *(work.aio(n) for n in range(3)))
+    async def both() -> list[str | None]:
+        return list(await asyncio.gather(long.aio(), short.aio()))
 
     async with app.worker(concurrency=1):
-        assert await (await many.start()).result(timeout=20) == [None, 0, 1, 2]
+        assert await (await both.start()).result(timeout=20) == [None, "in time"]
+        assert begun == ["long", "short"], "there is one thread"
+
+
+async def test_a_step_that_ends_as_its_time_does_says_that_it_took_too_long(app: App, monkeypatch: pytest.MonkeyPatch):
+    class Over:
+        """A limit that is reached as what it is about ends."""
+
+        async def __aenter__(self) -> Over:
+            return self
+
+        async def __aexit__(self, *raised: object) -> None:
+            raise TimeoutError
+
+        def expired(self) -> bool:
+            return True
+
+        def restart(self, delay_s: float) -> None: ...
+
+    @app.step(timeout="1h")
+    async def late() -> None: ...
+
+    @app.workflow
+    async def calls() -> None:
+        await late()
+
+    async with app:
+        assert app._opened is not None
+        assert app._opened.parts is not None
+        monkeypatch.setattr(app._opened.parts.engine.timing, "limit", lambda delay_s: Over())
+        with pytest.raises(TimeoutError, match="'late' took longer than 3600 s"):
+            await (await calls.start()).result()
 
 
 async def test_a_long_backoff_counts_from_the_failure_not_from_what_was_last_heard(clocked: Place):

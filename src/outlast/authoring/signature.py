@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import linecache
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -139,12 +140,23 @@ def _calls_in_code(code: CodeType) -> tuple[tuple[ast.Call, bool], ...]:
 
 def _calls_in(source: Any) -> tuple[tuple[ast.Call, bool], ...]:
     """In the order in which they are made, and whether each is awaited."""
-    tree = _parsed(textwrap.dedent(inspect.getsource(source)))
+    tree = _parsed(textwrap.dedent(source_of(source)))
     awaited = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Await)}
     body = [node for statement in _body(tree) for node in ast.walk(statement)]
     calls = [node for node in body if isinstance(node, ast.Call)]
     calls.sort(key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0))
     return tuple((call, id(call) in awaited) for call in calls)
+
+
+def source_of(source: Any) -> str:
+    """As `inspect` finds it. Of code without looking for its module first, which goes through the files of all modules
+    of the program, in the event loop of whoever starts something for the first time."""
+    if isinstance(source, CodeType):
+        linecache.checkcache(source.co_filename)
+        lines = linecache.getlines(source.co_filename)
+        if source.co_firstlineno <= len(lines):
+            return "".join(inspect.getblock(lines[source.co_firstlineno - 1 :]))
+    return inspect.getsource(source)
 
 
 def _body(tree: ast.Module) -> list[ast.stmt]:

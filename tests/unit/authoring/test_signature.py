@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import itertools
 import sys
 import textwrap
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from outlast.authoring.signature import operations_in
+from outlast.authoring.signature import operations_in, source_of
 
 SHOP = """
     from __future__ import annotations
@@ -167,3 +169,18 @@ def test_a_parser_that_python_itself_confused_is_asked_again(monkeypatch: pytest
     expected = operations_in(parse)
     monkeypatch.setattr(ast, "parse", parse)
     assert operations_in(parse) == expected != ["<no source>"]
+
+
+def test_a_source_is_found_as_inspect_finds_it_without_a_look_at_all_modules(monkeypatch: pytest.MonkeyPatch):
+    def decorated(fn: Any) -> Any:
+        return fn
+
+    @decorated
+    async def inner(x: int) -> int:
+        # a comment
+        return x
+
+    given = [inner, decorated, signature, Path.exists, textwrap.dedent, lambda x: x]
+    expected = [inspect.getsource(fn.__code__) for fn in given]
+    monkeypatch.setattr(inspect, "getmodule", lambda *_: pytest.fail("it looked"))
+    assert [source_of(fn.__code__) for fn in given] == expected

@@ -116,7 +116,7 @@ class StepCall(Performed):
             async with limit:
                 return await body
         except TimeoutError as error:
-            if body.cancelled() or not body.done():
+            if limit.expired():
                 raise TimeoutError(f"step {step.name!r} took longer than {step.timeout_s:g} s") from error
             raise
         finally:

@@ -126,6 +126,8 @@ def _claim() -> str:
         event_types=_array_types("event", event),
         entry_arrays=_arrays(entry),
         event_arrays=_arrays(event),
+        no_entries=_no_arrays(entry),
+        no_events=_no_arrays(event),
         entries_max=SHORT,
         events_max=EARLY_EVENTS,
         bytes_max=SHORT_BYTES,
@@ -138,6 +140,10 @@ def _array_types(prefix: str, table: Table) -> str:
 
 def _arrays(table: Table) -> str:
     return ", ".join(f"array_agg(r.{name})" for name in table.fields)
+
+
+def _no_arrays(table: Table) -> str:
+    return ", ".join(f"NULL::{table.type_of(name)}[]" for name in table.fields)
 
 
 def _purge() -> str:

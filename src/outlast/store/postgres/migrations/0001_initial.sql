@@ -133,6 +133,8 @@ CREATE TABLE lane (
   partition int NOT NULL, namespace text COLLATE "C" NOT NULL, lane text COLLATE "C" NOT NULL, paused boolean NOT NULL,
   PRIMARY KEY (partition, namespace, lane)
 );
+-- Whether a lane is paused everywhere: asked with every claim.
+CREATE INDEX lane_paused ON lane (namespace, lane) WHERE paused;
 
 CREATE TABLE quota (
   partition int NOT NULL, namespace text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL, free bigint NOT NULL,

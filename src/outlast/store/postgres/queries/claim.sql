@@ -1,6 +1,7 @@
 -- claim: the function that takes the next ready executions, created by migrate; it writes exactly what
 -- `decide(view, Claim)` gives.
 --
+-- Settings come from who calls, as with commits. Each statement costs as much as several rows: hence plain expressions.
 -- First it looks, without locks, at the heads of the routes that the worker serves (index execution_ready, one short
 -- scan each). Rows that it knows are looked up by key and then by status: a condition on ready_at would let a plan take
 -- the index of ready work instead of the key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
@@ -14,19 +15,16 @@ CREATE FUNCTION outlast.{name}(
   _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _leap bigint, _most int,
   _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
 ) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, began_at bigint, entries bigint, {entry_types}, events bigint, {event_types}, {types})
-LANGUAGE plpgsql
-SET search_path = pg_catalog SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off
-SET enable_mergejoin = off SET jit = off
-AS $function$
+LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
 DECLARE
-  v_now bigint;
+  v_now bigint; v_newest bigint;
   v_lanes text[]; v_routes text[]; v_suspect boolean[];
   v_depth int := _most + 1;
   v_seen int;
   c_partition int[]; c_id text[]; c_flow text[]; c_quota text[]; c_suspect boolean[]; c_lane text[]; c_route text[];
   k_partition int[]; k_id text[]; k_lane text[]; k_route text[];
-  t_partition int[]; t_id text[]; t_first boolean; t_again boolean; t_quotas boolean;
+  t_partition int[]; t_id text[]; t_first boolean; t_again boolean; t_quotas boolean; t_past boolean;
   v_free jsonb;
   v_left int;
   v_quota text;
@@ -35,17 +33,18 @@ BEGIN
   -- A server that dies with a claim forgets it, and whoever claims the same has another epoch.
   PERFORM set_config('synchronous_commit', 'off', true);
   -- A claim whose reply was lost: the same id finds what it took.
-  SELECT array_agg(x.partition ORDER BY x.priority DESC, x.resumed DESC, x.id),
-      array_agg(x.id ORDER BY x.priority DESC, x.resumed DESC, x.id)
-    INTO t_partition, t_id
-  FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim;
-
-  IF t_id IS NULL THEN
+  PERFORM 1 FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim LIMIT 1;
+  IF FOUND THEN
+    SELECT array_agg(x.partition ORDER BY x.priority DESC, x.resumed DESC, x.id),
+        array_agg(x.id ORDER BY x.priority DESC, x.resumed DESC, x.id), bool_or(x.resumed OR x.generation > 1)
+      INTO t_partition, t_id, t_past
+    FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim;
+  ELSE
     -- Routes with ready work, by hopping from one to the next in the index: its cost is the number of routes.
     WITH RECURSIVE open_lane AS (
       SELECT DISTINCT l.lane FROM unnest(_lanes) AS l(lane)
-      WHERE (SELECT count(*) FROM outlast.lane AS p, generate_series(0, _partitions - 1) AS n(partition)
-             WHERE p.partition = n.partition AND p.namespace = _namespace AND p.lane = l.lane AND p.paused) < _partitions
+      WHERE (SELECT count(*) FROM outlast.lane AS p
+             WHERE p.namespace = _namespace AND p.lane = l.lane AND p.paused) < _partitions
     ), hop AS (
       SELECT l.lane, (
         SELECT x.route FROM outlast.execution AS x
@@ -100,7 +99,7 @@ BEGIN
       EXIT WHEN v_seen = 0;
 
       -- Flows: a share lock, then a new look at them.
-      IF EXISTS (SELECT 1 FROM unnest(c_flow) AS f(id) WHERE f.id IS NOT NULL) THEN
+      IF cardinality(array_remove(c_flow, NULL)) > 0 THEN
         PERFORM 1 FROM (
           SELECT DISTINCT q.partition, q.id FROM unnest(c_partition, c_flow) AS q(partition, id)
           WHERE q.id IS NOT NULL ORDER BY q.partition, q.id
@@ -121,8 +120,7 @@ BEGIN
 
       -- Permits, and suspects: counted in the order of claims.
       k_partition := c_partition; k_id := c_id; k_lane := c_lane; k_route := c_route;
-      IF EXISTS (SELECT 1 FROM unnest(c_quota, c_suspect) AS q(quota, suspect) WHERE q.quota IS NOT NULL OR q.suspect)
-      THEN
+      IF cardinality(array_remove(c_quota, NULL)) > 0 OR true = ANY (c_suspect) THEN
         PERFORM 1 FROM (
           SELECT DISTINCT q.partition, q.name FROM unnest(c_partition, c_quota) AS q(partition, name)
           WHERE q.name IS NOT NULL ORDER BY q.partition, q.name
@@ -153,13 +151,13 @@ BEGIN
       END IF;
 
       SELECT array_agg(q.partition), array_agg(q.id), bool_or(NOT q.attempt_open), bool_or(q.attempt_open),
-          bool_or(q.quota IS NOT NULL)
-        INTO t_partition, t_id, t_first, t_again, t_quotas
+          bool_or(q.quota IS NOT NULL), bool_or(q.past)
+        INTO t_partition, t_id, t_first, t_again, t_quotas, t_past
       FROM (
-        SELECT q.partition, q.id, l.attempt_open, l.quota
+        SELECT q.partition, q.id, l.attempt_open, l.quota, l.past
         FROM unnest(k_partition, k_id, k_lane, k_route) AS q(partition, id, lane, route)
         CROSS JOIN LATERAL (
-          SELECT x.attempt_open, x.quota FROM outlast.execution AS x
+          SELECT x.attempt_open, x.quota, x.resumed OR x.generation > 1 AS past FROM outlast.execution AS x
           WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready'
             AND x.lane = q.lane AND x.route = q.route
           FOR UPDATE SKIP LOCKED
@@ -170,15 +168,17 @@ BEGIN
     END LOOP;
   END IF;
 
-  SELECT greatest(
-      coalesce(clock_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), floor_ms, c.last_value)
-    INTO v_now FROM outlast.clock AS c;
+  v_newest := pg_sequence_last_value('outlast.clock');
+  v_now := greatest(coalesce(clock_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint), floor_ms, v_newest);
   IF _renew THEN
     -- The worker lives in every partition: a start that claims needs a session where it is placed.
     INSERT INTO outlast.session AS s (partition, worker, expires_at, started_at)
     SELECT q.partition, _worker, v_now + _ttl_ms, v_now FROM generate_series(0, _partitions - 1) AS q(partition)
     ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
-    PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;
+  END IF;
+  -- Without work the time goes on only if something is written.
+  IF (_renew OR t_id IS NOT NULL) AND (v_newest IS NULL OR v_newest < v_now) THEN
+    v_newest := setval('outlast.clock', v_now);
   END IF;
   IF t_id IS NULL THEN
     now_ms := v_now;
@@ -238,8 +238,23 @@ BEGIN
     WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready' OFFSET 0
   ) AS o
   WHERE t.ctid = o.place AND t.partition = q.partition AND t.namespace = _namespace AND t.id = q.id;
-  PERFORM setval('outlast.clock', v_now) FROM outlast.clock AS c WHERE c.last_value < v_now;
 
+  IF t_past IS NOT TRUE THEN
+    -- The same without what nothing has yet: to begin the larger one takes longer than to do the smaller.
+    RETURN QUERY
+    SELECT v_now, false, coalesce(v_seen > cardinality(t_id), true), p.value, NULL::bigint,
+      NULL::bigint, {no_entries}, NULL::bigint, {no_events}, {columns}
+    FROM unnest(t_partition, t_id) WITH ORDINALITY AS q(partition, id, n)
+    CROSS JOIN LATERAL (
+      SELECT * FROM outlast.execution AS x
+      WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS x
+    CROSS JOIN LATERAL (
+      SELECT p.value FROM outlast.payload AS p
+      WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.execution = x.id
+        AND p.generation = x.journal_generation AND p.role = 'input' OFFSET 0) AS p
+    ORDER BY q.n;
+    RETURN;
+  END IF;
   RETURN QUERY
   SELECT v_now, false, coalesce(v_seen > cardinality(t_id), true), p.value,
     CASE WHEN x.resumed OR x.generation > 1 THEN (
