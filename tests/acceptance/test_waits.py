@@ -898,7 +898,7 @@ async def test_a_timer_beside_an_operation_that_goes_on_replays(how: str, place:
                 nap = asyncio.create_task(asyncio.sleep(0.05))
                 await asyncio.wait({going, nap}, return_when=asyncio.FIRST_COMPLETED)
             said = [await meanwhile(), await going]
-            await outlast.sleep("50ms")
+            await outlast.receive("go on")
             await meanwhile()
             return said
 
@@ -908,6 +908,8 @@ async def test_a_timer_beside_an_operation_that_goes_on_replays(how: str, place:
     impatient = build(app)
     async with app:
         handle = await impatient.start()
+        await suspended_on(handle, "event:go on")
+        await handle.send("go on")
         assert await handle.result(timeout=20) == ["meanwhile", "slow"]
         assert len({entry.epoch for entry in await handle.journal()}) > 1, "it was not replayed"
 
