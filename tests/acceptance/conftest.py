@@ -149,11 +149,17 @@ async def sessions_run_out(url: str) -> None:
     living worker loses them."""
     store = store_for(url)
     await store.open()
-    for session in await store.scan(Session.KIND, ()):
-        assert isinstance(session, Session)
-        over = Patch(session.key, {"expires_at": 1})
-        gone = Changes(id=uuid4().hex, partition=session.partition, anchors=(session.key,), writes=(over,))
-        assert (await store.commit([gone])).verdicts[0].applied
+    sessions = [record for record in await store.scan(Session.KIND, ()) if isinstance(record, Session)]
+    over = [
+        Changes(
+            id=uuid4().hex,
+            partition=session.partition,
+            anchors=(session.key,),
+            writes=(Patch(session.key, {"expires_at": 1}),),
+        )
+        for session in sessions
+    ]
+    assert all(verdict.applied for verdict in (await store.commit(over)).verdicts)
     await store.close()
 
 

@@ -150,7 +150,7 @@ async def test_the_end_of_a_flow_on_another_server_is_heard_of(cluster: ValkeyCl
 
     async with worker.app, shop.app.client():
         lost, found = await started(there), await started(elsewhere)
-        await asyncio.sleep(0.5)
+        await until(lambda: {there, elsewhere} <= worker.steps.keys(), "they have not begun")
         async with away(victim, "frozen"):
             assert await asyncio.wait_for(found, 45) == {"one": 30}
             assert not lost.done()
