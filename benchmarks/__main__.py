@@ -24,6 +24,7 @@ from benchmarks import (
     flows,
     postgres,
     scale,
+    scale_postgres,
     sleepers,
     valkey,
     virtual,
@@ -52,6 +53,7 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "backlog": postgres.backlog,
         "latency": postgres.latency,
         "round-trips": postgres.round_trips,
+        "scale": scale_postgres.measure,
         "flows": flows.measure,
     },
     "valkey": {
@@ -77,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
         systems=_systems(options),
         repeats=options.repeats or (3 if options.quick else 9),
         seconds=options.seconds or (0.5 if options.quick else 2.0),
-        finished=20_000 if options.quick else 1_000_000,
+        finished=options.finished or (20_000 if options.quick else 1_000_000),
         ready=2_000 if options.quick else 100_000,
         rounds=options.rounds or (150 if options.quick else 1_000),
     )
@@ -150,6 +152,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, metavar="S", help="how long each turn takes")
     parser.add_argument("--publish", action="store_true", help="put the run on the page docs/benchmarks.md")
     parser.add_argument("--rounds", type=int, metavar="N", help="how many calls the scale scenario times")
+    parser.add_argument("--finished", type=int, metavar="N", help="how long the scale scenario's history is")
     parser.add_argument("--output", type=Path, default=RESULTS, metavar="FILE", help=f"default: {RESULTS}")
     options = parser.parse_args(arguments)
     if options.store not in SCENARIOS:

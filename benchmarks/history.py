@@ -78,9 +78,9 @@ def _fill(path: Path, finished: int, ready: int) -> None:
         connection.execute(f"DROP INDEX {name}")
     now = time.time_ns() // 1_000_000
     long_ago, later = now - YEAR_MS, now + 10 * YEAR_MS
-    for record in _life(long_ago, later):
+    for record in life(long_ago, later):
         _multiply(connection, record, finished, prefix="old")
-    for record in _waiting(long_ago, later):
+    for record in waiting(long_ago, later):
         _multiply(connection, record, ready, prefix="new")
     for record in _due(long_ago, later):
         table = TABLES[record.KIND]
@@ -117,12 +117,12 @@ def _multiply(connection: apsw.Connection, record: Record, count: int, *, prefix
 # ---- what the rows are ----------------------------------------------------------------------------------------------
 
 
-def _waiting(at: int, later: int) -> list[Record]:
+def waiting(at: int, later: int) -> list[Record]:
     """A start's records. Each has a deadline far away, so that the index of deadlines is as long as it gets."""
     return _records(NOTHING, msgspec.structs.replace(start("new", "bulk"), deadline_ms=later - at), at)
 
 
-def _life(at: int, later: int) -> list[Record]:
+def life(at: int, later: int) -> list[Record]:
     """The records of an execution that ended well, kept for years."""
     fact = msgspec.structs.replace(start("old", "bulk"), retention_ms=later - at)
     records: dict[object, Record] = {}
@@ -146,8 +146,8 @@ def _due(at: int, later: int) -> Iterator[Record]:
     """A few of everything that a reconciler finds."""
     yield Session(partition=0, worker="alive", expires_at=later, started_at=at)
     yield Session(partition=0, worker="dead", expires_at=at, started_at=at)
-    [ready] = [record for record in _waiting(at, later) if isinstance(record, Execution)]
-    [ended] = [record for record in _life(at, later) if isinstance(record, Execution)]
+    [ready] = [record for record in waiting(at, later) if isinstance(record, Execution)]
+    [ended] = [record for record in life(at, later) if isinstance(record, Execution)]
     waits = Reason.event("plan")
     suspended = msgspec.structs.replace(
         ready, status=Status.SUSPENDED, reason=waits, waits=waits, ready_at=None, attempt_open=True, epoch=1

@@ -56,12 +56,12 @@ def measure(settings: Settings, report: Report) -> None:
                 store=settings.store,
                 scenario=f"{name}-{size if size == 'few' else settings.finished}",
             )
-            report.add(scene, "p50_ms", _medians(samples, settings.repeats), "ms")
+            report.add(scene, "p50_ms", medians(samples, settings.repeats), "ms")
         ratio = median(many_ms) / median(few_ms)
         report.bar(f"{name}: {ratio:.2f}× of an empty file (at most {BAR}×)", met=ratio <= BAR)
 
 
-def _medians(samples: list[float], parts: int) -> list[float]:
+def medians(samples: list[float], parts: int) -> list[float]:
     """The medians of consecutive parts of a run: their spread is the noise."""
     size = max(1, len(samples) // parts)
     return [median(samples[at : at + size]) for at in range(0, len(samples) - size + 1, size)]
