@@ -10,11 +10,14 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from outlast import App, Duration
 from outlast.app import store_for
+from outlast.machine.changes import Changes, Patch
+from outlast.model.session import Session
 from outlast.testing import ManualClock
 from tests import postgres
 from tests.conformance.valkey_harness import check_leaks, cluster_url, valkey_url
@@ -139,6 +142,25 @@ async def status_is(handle: Any, status: str) -> None:
         return (await handle.info()).status == status
 
     await until(reached, f"{handle} is not {status}")
+
+
+async def sessions_run_out(url: str) -> None:
+    """The workers of this store are dead, and their leases over. So these may be long: no machine is so slow that a
+    living worker loses them."""
+    store = store_for(url)
+    await store.open()
+    sessions = [record for record in await store.scan(Session.KIND, ()) if isinstance(record, Session)]
+    over = [
+        Changes(
+            id=uuid4().hex,
+            partition=session.partition,
+            anchors=(session.key,),
+            writes=(Patch(session.key, {"expires_at": 1}),),
+        )
+        for session in sessions
+    ]
+    assert all(verdict.applied for verdict in (await store.commit(over)).verdicts)
+    await store.close()
 
 
 def claims_no_more(app: App) -> None:

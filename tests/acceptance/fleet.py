@@ -19,10 +19,12 @@ from tests.forks import Forked, forked
 
 STEPS = 10
 LEASE_TTL = "1s"
+LONGER_S = 5
+"""Than the longest lease that a test asks for."""
 
 
 def make_app(url: str, ledger: str) -> App:
-    app = App(url, lease_ttl=LEASE_TTL)
+    app = App(url, lease_ttl=os.environ.get("FLEET_LEASE_TTL", LEASE_TTL))
 
     @app.step
     async def effect(number: int) -> int:
@@ -37,7 +39,7 @@ def make_app(url: str, ledger: str) -> App:
     async def long_effect() -> str:
         line = f"long {attempt_var.get().execution.epoch}\n"  # type: ignore[union-attr]
         write(ledger, line)
-        await asyncio.sleep(3)
+        await asyncio.sleep(LONGER_S)
         return "done"
 
     @app.step

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
+import outlast
 from outlast import App
+from outlast.app import store_for
 from outlast.authoring import changed
-from tests.acceptance.conftest import Place, until
+from outlast.errors import StoreUnavailable
+from outlast.model.status import Reason
+from outlast.store.port import Page, Query, Store
+from tests.acceptance.conftest import Place, status_is, until
 
 
 def shop_on(app: App, *, version: str = "1", steps: int = 1) -> Any:
@@ -44,7 +51,8 @@ async def warnings_of(app: App, caplog: pytest.LogCaptureFixture) -> list[str]:
             comparing = app._opened._comparing
             assert comparing is not None
             await until(comparing.done, "the comparison does not end")
-    return [record.getMessage() for record in caplog.records if record.name.startswith("outlast")]
+    slow = "outlast.runtime.watchdog"  # which tells of a machine that stalls
+    return [one.getMessage() for one in caplog.records if one.name.startswith("outlast") and one.name != slow]
 
 
 async def test_a_worker_warns_of_code_that_was_changed_without_a_new_version(
@@ -85,3 +93,59 @@ async def test_a_look_that_fails_is_said_and_stops_nothing(
     shop_on(app)
     [warning] = await warnings_of(app, caplog)
     assert "could not be found out" in warning
+
+
+async def test_a_worker_works_though_nobody_says_what_waits_for_its_code_and_asks_again(place: Place):
+    """One server of many may be away: what lives on the others must not wait for it."""
+    answer, troubles = asyncio.Event(), [StoreUnavailable("away")]
+
+    class Late:
+        def __init__(self) -> None:
+            self._store = store_for(place.url)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._store, name)
+
+        async def find(self, query: Query) -> Page:
+            if query.reason == Reason.VERSION:
+                await answer.wait()
+                if troubles:
+                    raise troubles.pop()
+            return await self._store.find(query)
+
+    def built(app: App, first: str) -> Any:
+        @app.step
+        async def say(word: str) -> str:
+            return word
+
+        @app.workflow
+        async def code() -> str:
+            word = await say.options(name=first)(first)
+            return word + await outlast.receive("more", str)
+
+        @app.workflow
+        async def echo(text: str) -> str:
+            return text
+
+        return code, echo
+
+    old, other = place.app(resident=0), place.app(resident=0)
+    code, _ = built(old, "old")
+    built(other, "other")
+    async with old:
+        await status_is(await code.options(id="it").start(), "suspended")
+    async with other:
+        await other.execution("it").send("more", " code")
+        await until(partial(waits_for_code, other), "it fits")
+    fixed = App(place.url, store=lambda: cast("Store", Late()), lease_ttl="2s")
+    _, echo = built(fixed, "old")
+    async with fixed:
+        assert await (await echo.start("x")).result(timeout=20) == "x"
+        assert await waits_for_code(fixed)
+        answer.set()
+        assert await fixed.execution("it").result(timeout=20) == "old code"
+    assert not troubles
+
+
+async def waits_for_code(app: App) -> bool:
+    return (await app.execution("it").info()).reason == Reason.VERSION

@@ -264,20 +264,23 @@ async def test_a_deadline_undoes_and_then_expires(clocked: Place) -> None:
     assert shop.done == ["give back room"]
 
 
-async def test_the_last_timeout_undoes_and_then_expires(app: App) -> None:
+async def test_the_last_timeout_undoes_and_then_expires(clocked: Place, gate: Gate) -> None:
+    app = clocked.app()
     shop = Shop(app)
 
     @app.step
     async def hang() -> None:
-        await asyncio.Event().wait()
+        await gate()
 
-    @app.workflow(timeout="300ms")
+    @app.workflow(timeout="1h")
     async def order() -> None:
         await outlast.compensate(shop.give_back, "room")
         await hang()
 
     async with app:
         handle = await order.start()
+        await gate.reached()
+        await clocked.pass_time(app, "2h")
         with pytest.raises(ExecutionExpired, match="attempt_timeout"):
             await handle.result(timeout=20)
         assert [attempt.outcome for attempt in await handle.attempts()] == ["timed_out", "cancelled"]

@@ -328,7 +328,7 @@ async def test_an_unknown_execution_is_a_typed_error(app: App):
             with pytest.raises(ExecutionNotFound, match="nobody"):
                 await call()
         with pytest.raises(ExecutionNotFound):
-            await handle.result(timeout=5)
+            await handle.result(timeout=20)
 
 
 # ---- results and failures -----------------------------------------------------------------------------------------
@@ -517,7 +517,7 @@ async def test_an_attempt_longer_than_its_timeout_is_stopped_on_a_live_worker(ap
             said.append("stopped")
             raise
 
-    @app.workflow(timeout="100ms", retry=Retry(max_attempts=2, initial=0))
+    @app.workflow(timeout="500ms", retry=Retry(max_attempts=2, initial=0))
     async def slow() -> None:
         await endless()
 

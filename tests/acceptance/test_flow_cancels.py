@@ -152,7 +152,7 @@ async def test_flow_only_shuts_the_gate_and_a_retry_opens_it(app: App):
         with pytest.raises(FlowRefused, match="with policy flow_only, and not with cancel_all"):
             await fh.cancel()
         with pytest.raises(FlowCancelled):
-            await fh.result("5s")
+            await fh.result("20s")
         await app.execution("f/waits").send("go", 3)
         await asyncio.sleep(0.1)
         assert await statuses(fh) == {"waits": "ready", "below": "blocked"}
@@ -228,7 +228,7 @@ async def test_the_backlog_is_finished_after_the_grace_and_not_before(clocked: P
         assert set((await statuses(fh)).values()) == {"cancelled"}
         assert await backlog(app) == []
         with pytest.raises(FlowCancelled, match="why not"):
-            await fh.result("5s")
+            await fh.result("20s")
         journal = await engine_of(app).store.scan("event", ("default", "f/m7", "outlast:cancel"))
         assert [msgspec.structs.asdict(event)["value"] for event in journal] == [b"why not"]
 

@@ -213,7 +213,7 @@ async def test_the_same_id_is_the_same_flow_and_with_other_members_a_conflict(ap
         with pytest.raises(FlowConflict, match="execution"):
             await other.start()
         with pytest.raises(FlowNotFound):
-            await app.flow_handle("nowhere").result("1s")
+            await app.flow_handle("nowhere").result("20s")
         assert await app.count() == 2
 
 

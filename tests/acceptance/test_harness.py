@@ -118,7 +118,7 @@ async def test_a_delay_of_months_takes_no_time():
         later = await checkout.options(delay="60d").start("cup", 5)
         assert await later.result() == "paid 5, sent cup"
         assert h.clock.now - before == timedelta(days=60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 async def test_advance_runs_what_falls_due_in_order_and_no_further():

@@ -124,7 +124,7 @@ async def test_a_look_that_failed_is_repeated(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(client, "_look", fails_once)
         await h.clock.advance("6d")
         assert failed
-        assert (await asyncio.wait_for(waiting, 5))["total"] == 8
+        assert (await asyncio.wait_for(waiting, 20))["total"] == 8
 
 
 async def test_whoever_waits_when_the_app_is_closed_is_told():
@@ -132,4 +132,4 @@ async def test_whoever_waits_when_the_app_is_closed_is_told():
         waiting = asyncio.create_task((await two_sleepers().start()).result())
         await h.settle()
     with pytest.raises(StoreClosed, match="closed"):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 20)

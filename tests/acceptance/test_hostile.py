@@ -17,7 +17,7 @@ from outlast import App, ExecutionCancelled, OutlastError, Retry
 from outlast.app import store_for
 from outlast.errors import StoreClosed, StoreError, WrongPlace
 from outlast.runtime.threads import DaemonThreads
-from tests.acceptance.conftest import Gate, Place, status_is, until
+from tests.acceptance.conftest import Gate, Place, sessions_run_out, status_is, until
 
 Build = Callable[[App], Any]
 
@@ -25,7 +25,7 @@ Build = Callable[[App], Any]
 async def crashed_and_resumed(place: Place, build: Build, gate: Gate, *, store: Any = None) -> Any:
     """The result of a workflow whose worker dies while it waits at the gate."""
     options = {} if store is None else {"store": store}
-    first = App(place.url, lease_ttl="300ms", **options)
+    first = App(place.url, lease_ttl="10m", **options)
     workflow = build(first)
     await first.__aenter__()
     await workflow.options(id="it").start()
@@ -33,8 +33,9 @@ async def crashed_and_resumed(place: Place, build: Build, gate: Gate, *, store: 
     opened, first._opened = first._opened, None
     assert opened is not None
     await opened.abandon()
+    await sessions_run_out(place.url)
     gate.open()
-    second = App(place.url, lease_ttl="300ms")
+    second = place.app()
     workflow = build(second)
     async with second:
         return await workflow.execution("it").result(timeout=15)
@@ -147,6 +148,7 @@ async def test_what_asyncio_wait_gives_comes_in_the_same_order_at_replay(place: 
 
 async def test_an_outcome_on_its_way_to_the_journal_beats_a_timeout_that_comes_later(place: Place, gate: Gate):
     """What is recorded first is seen first, live as at replay."""
+    recording = asyncio.Event()
 
     class SlowToRecord:
         def __init__(self) -> None:
@@ -157,6 +159,7 @@ async def test_an_outcome_on_its_way_to_the_journal_beats_a_timeout_that_comes_l
 
         async def commit(self, batch: Any) -> Any:
             if "'late'" in str(batch):
+                recording.set()
                 await asyncio.sleep(0.3)
             return await self._store.commit(batch)
 
@@ -174,8 +177,12 @@ async def test_an_outcome_on_its_way_to_the_journal_beats_a_timeout_that_comes_l
         @app.workflow
         async def impatient() -> str:
             try:
-                async with asyncio.timeout(0.1):
-                    said = await late()
+                async with asyncio.timeout(None) as limit:
+                    going = asyncio.create_task(late())
+                    while not recording.is_set():  # noqa: ASYNC110 (however long that takes)
+                        await asyncio.sleep(0)
+                    limit.reschedule(asyncio.get_running_loop().time() + 0.1)
+                    said = await going
             except TimeoutError:
                 said = await instead()
             await last()
@@ -436,35 +443,35 @@ def test_threads_of_steps_are_daemons_and_take_what_waits_in_turn():
     seen: list[bool] = []
     done = [threads.submit(lambda: seen.append(threading.current_thread().daemon)) for _ in range(20)]
     for one in done:
-        one.result(timeout=5)
+        one.result(timeout=20)
     assert seen == [True] * 20
     block = threading.Event()
     both_run = threading.Barrier(3)
-    stuck = [threads.submit(lambda: (both_run.wait(5), block.wait(5))) for _ in range(2)]
-    both_run.wait(5)
+    stuck = [threads.submit(lambda: (both_run.wait(20), block.wait(20))) for _ in range(2)]
+    both_run.wait(20)
     waiting = threads.submit(print)
     threads.shutdown(wait=False, cancel_futures=True)
     assert waiting.cancelled()
     block.set()
     for one in stuck:
-        one.result(timeout=5)
+        one.result(timeout=20)
 
 
 def test_a_thread_whose_work_was_given_up_is_made_up_for():
     threads, block, begun = DaemonThreads(1, name="test"), threading.Event(), threading.Event()
-    stuck = threads.submit(lambda: (begun.set(), block.wait(5)))
-    assert begun.wait(5)
+    stuck = threads.submit(lambda: (begun.set(), block.wait(20)))
+    assert begun.wait(20)
     waiting = threads.submit(threading.get_ident)
     unwanted = threads.submit(print)
     threads.forsake(unwanted)
     assert unwanted.cancelled(), "it has not begun"
     threads.forsake(stuck)
-    waiting.result(timeout=5)
-    assert threads.submit(threading.get_ident).result(timeout=5) == waiting.result(), "one is enough"
+    waiting.result(timeout=20)
+    assert threads.submit(threading.get_ident).result(timeout=20) == waiting.result(), "one is enough"
     block.set()
-    stuck.result(timeout=5)
+    stuck.result(timeout=20)
     threads.forsake(stuck)  # it has ended: there is nothing to make up for
-    threads.submit(print).result(timeout=5)
+    threads.submit(print).result(timeout=20)
     threads.shutdown()
 
 
@@ -627,7 +634,7 @@ async def test_whoever_waits_is_told_when_the_app_closes(app: App):
         waiting = asyncio.create_task(handle.result())
         await asyncio.sleep(0.2)
     with pytest.raises(StoreClosed):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await waiting
 
 

@@ -13,7 +13,7 @@ from outlast.app import store_for
 from outlast.errors import StoreClosed
 from outlast.machine.changes import Changes, Delete
 from outlast.store.port import Committed, Store
-from tests.acceptance.conftest import Place, status_is, until
+from tests.acceptance.conftest import Place, sessions_run_out, status_is, until
 
 MANY = 3_000
 
@@ -108,7 +108,7 @@ async def test_a_failed_attempt_runs_thousands_of_operations_again(place: Place,
     ledger = Ledger()
     policy = Retry(max_attempts=2, initial="1ms")
     first = Stopping(store_for(place.url), at=10**9 if dies_at is None else dies_at)
-    app = App(store=lambda: cast("Store", first), lease_ttl="2s")
+    app = App(store=lambda: cast("Store", first), lease_ttl="10m")
     fan = fan_on(app, ledger, retry=policy, all_fail=all_fail)
     async with app.worker() as worker:
         handle = await fan.options(id="fan").start()
@@ -122,8 +122,9 @@ async def test_a_failed_attempt_runs_thousands_of_operations_again(place: Place,
                 await first.reached.wait()
             ledger.well = True
             await worker.abandon()
+            await sessions_run_out(place.url)
             first.over.set()
-            other = place.app()  # a lease that it keeps, however busy the machine is
+            other = place.app()
             fan = fan_on(other, ledger, retry=policy, all_fail=all_fail)
             async with other:
                 assert await fan.execution("fan").result(timeout=60) == 1

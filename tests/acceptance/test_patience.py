@@ -117,5 +117,5 @@ async def test_an_app_does_not_wait_for_a_store_that_is_not_there(place: Place):
 
     app = App(place.url, store=lambda: cast("Store", Gone()))
     with pytest.raises(StoreUnavailable, match="nobody there"):
-        async with asyncio.timeout(5), app:
+        async with asyncio.timeout(20), app:
             pass

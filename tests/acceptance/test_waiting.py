@@ -60,7 +60,7 @@ async def test_a_result_that_is_purged_while_it_is_read_is_not_found(place: Plac
     async with reader.client():  # another process: nothing is pushed to it
         store.armed = True
         with pytest.raises(ExecutionNotFound):
-            await reader.execution("it").result(timeout=5)
+            await reader.execution("it").result(timeout=20)
 
 
 async def test_a_failure_that_is_purged_while_its_retry_reads_it_is_not_found(place: Place):
@@ -103,7 +103,7 @@ async def test_what_was_skipped_says_so(app: App):
         await engine.begin(start)
         await engine.tell("default", "it", facts.Skip(change_id="skip", cause="upstream failed"))
         with pytest.raises(ExecutionSkipped, match="upstream failed"):
-            await never.execution("it").result(timeout=5)
+            await never.execution("it").result(timeout=20)
 
 
 # ---- the feed -----------------------------------------------------------------------------------------------------

@@ -386,7 +386,8 @@ async def test_a_step_without_a_retry_is_tried_once(app: App):
 async def test_a_step_longer_than_its_timeout_is_cancelled_and_tried_again(app: App):
     tries: list[str] = []
 
-    @app.step(timeout="30ms", retry=Retry(max_attempts=2, initial=0))
+    # More tries than one: the last ones may take too long as well, where the machine stalls.
+    @app.step(timeout="30ms", retry=Retry(max_attempts=20, initial=0))
     async def slow_at_first() -> str:
         tries.append("begun")
         try:
@@ -402,17 +403,20 @@ async def test_a_step_longer_than_its_timeout_is_cancelled_and_tried_again(app: 
 
     async with app:
         assert await impatient() == "done"
-    assert tries == ["begun", "cancelled", "begun"]
+    assert tries[:3] == ["begun", "cancelled", "begun"]
+    assert tries == ["begun", "cancelled"] * (len(tries) // 2) + ["begun"]
 
 
 async def test_a_timeout_reaches_the_code_as_a_timeout_error(app: App):
+    given_up = threading.Event()
+
     @app.step(timeout="20ms")
     async def slow() -> None:
         await asyncio.sleep(30)
 
     @app.step(timeout="20ms")
     def slow_def() -> None:
-        time.sleep(0.2)
+        given_up.wait(30)
 
     @app.workflow
     async def impatient() -> list[str]:
@@ -429,6 +433,7 @@ async def test_a_timeout_reaches_the_code_as_a_timeout_error(app: App):
             "step 'slow' took longer than 0.02 s",
             "step 'slow_def' took longer than 0.02 s",
         ]
+        given_up.set()
 
 
 async def test_a_timeout_of_the_steps_own_is_not_taken_for_ours(app: App):
@@ -585,15 +590,12 @@ def nap_step(app: App, ran: list[str]):
 
 
 async def test_gather_runs_steps_side_by_side_and_keeps_their_order(app: App):
-    running: set[int] = set()
-    together: list[int] = []
+    together = asyncio.Barrier(5)
 
     @app.step
     async def part(n: int) -> int:
-        running.add(n)
-        await asyncio.sleep(0.02)
-        together.append(len(running))
-        running.discard(n)
+        async with asyncio.timeout(20):
+            await together.wait()
         return n
 
     @app.workflow
@@ -602,19 +604,20 @@ async def test_gather_runs_steps_side_by_side_and_keeps_their_order(app: App):
 
     async with app:
         assert await spread() == [0, 1, 2, 3, 4]
-    assert max(together) == 5
 
 
 async def test_a_task_group_cancels_the_siblings_of_a_failure(app: App):
     ended: list[str] = []
+    sleeping = asyncio.Event()
 
     @app.step
     async def fails() -> None:
-        await asyncio.sleep(0.01)
+        await sleeping.wait()
         raise Declined("no")
 
     @app.step
     async def sleeps() -> None:
+        sleeping.set()
         try:
             await asyncio.sleep(30)
         except asyncio.CancelledError:

@@ -47,12 +47,16 @@ class ValkeyHarness:
 
 
 def valkey_url(folder: Path) -> str:
-    """A store of its own on this process's server, named after a test's folder."""
-    return f"{the_server('acceptance').url}?prefix={folder.name}"
+    """A store of its own on this process's server, named after a test's folder. Whatever others left is gone."""
+    server = the_server("acceptance")
+    server.ask("FLUSHALL", "SYNC")
+    return f"{server.url}?prefix={folder.name}"
 
 
 def cluster_url(folder: Path) -> str:
     """The same on this process's cluster."""
+    for server in the_cluster().primaries:
+        server.ask("FLUSHALL", "SYNC")
     return f"{the_cluster().url}?prefix={folder.name}"
 
 
@@ -62,5 +66,3 @@ def check_leaks(url: str) -> None:
     servers = the_cluster().primaries if "+cluster" in url else [the_server("acceptance")]
     found = [leak for server in servers for leak in leaks(server, prefix)]
     assert not found, "\n".join(found)
-    for server in servers:
-        server.ask("FLUSHALL", "SYNC")

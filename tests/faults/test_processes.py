@@ -61,7 +61,7 @@ async def test_frozen_holder_blocks_until_it_goes_on_or_dies(path: Path, then: s
                 assert await asyncio.to_thread(holder.line) == "committed"
             else:
                 holder.signal(signal.SIGKILL)
-            told = await asyncio.wait_for(waiting, 5)
+            told = await asyncio.wait_for(waiting, 30)
             assert told.applied
             [other] = await store.load([execution_key(NS, "of-the-holder")])
             assert (other is not None) == (then == "continue")
@@ -80,7 +80,7 @@ async def test_killed_process_in_the_queue_lets_the_next_one_pass(path: Path):
             await asyncio.wait([mine], timeout=0.3)
             waiting[0].signal(signal.SIGKILL)
             holder.tell("go")
-            assert (await asyncio.wait_for(mine, 5)).applied
+            assert (await asyncio.wait_for(mine, 30)).applied
             for process in waiting[1:]:
                 process.tell("stop")
                 count, _ = (await asyncio.to_thread(process.line)).split()
@@ -97,7 +97,7 @@ async def test_forked_child_is_told_to_open_its_own_and_keeps_no_lock(path: Path
             parent.signal(signal.SIGKILL)
             os.kill(child, 0)  # it lives, and is in nobody's way
             async with opened(path, migrated=False) as store, running(store) as engine:
-                told = await asyncio.wait_for(engine.tell(NS, "mine", start("mine")), 5)
+                told = await asyncio.wait_for(engine.tell(NS, "mine", start("mine")), 30)
                 assert told.applied
                 assert await store.count(Query(namespace=NS)) == 3
         finally:

@@ -93,6 +93,8 @@ class Worker:
         """Partitions that could not be asked at the last renewal, and when the last good one was asked for."""
         self._errands: set[asyncio.Task[None]] = set()
         self._duties: list[asyncio.Task[None]] = []
+        self._begun: set[Name] | None = set()
+        """What began here before this worker had looked for what waits for its code."""
 
     @property
     def name(self) -> str:
@@ -204,8 +206,19 @@ class Worker:
     async def _claim_for_ever(self) -> None:
         await self._announce()
         await self._say_what_it_offers()
-        # Before the first claim: what this worker's own code finds not to fit must not be woken by it again.
-        await self._wake_what_waits_for_code()
+        timing = self._parts.engine.timing
+        looking = asyncio.create_task(self._wake_what_waits_for_code(), name="outlast code")
+        try:
+            # Before the first claim, as a rule. But one server that is away keeps nobody from what lives on the others.
+            with suppress(TimeoutError):
+                async with timing.limit(self._options.lease_ttl_ms / 3_000):
+                    await asyncio.shield(looking)
+            await self._claim_until_drained()
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _claim_until_drained(self) -> None:
         timing = self._parts.engine.timing
         while not self._draining:
             # One look for all that rings or ends together, such as a batch of ends, or a start here and its doorbell.
@@ -347,6 +360,8 @@ class Worker:
         if name in self._attempts:  # our lease ran out unnoticed, and we are the one who claimed it anew
             self._attempts[name].lose("the lease ran out, and it was claimed anew")
         self._attempts[name] = attempt
+        if self._begun is not None:
+            self._begun.add(name)
         running = asyncio.create_task(self._run(name, attempt), name=f"outlast {execution.id}")
         self._running.add(running)
         running.add_done_callback(self._ended)
@@ -412,16 +427,21 @@ class Worker:
             self._offered = serves
 
     async def _wake_what_waits_for_code(self) -> None:
-        """A replay that diverged waits for code that fits. A worker that starts may have it: let it try, once."""
+        """A replay that diverged waits for code that fits. A worker that starts may have it: let it try, once. What
+        its own code finds not to fit meanwhile is not woken by it again."""
         engine = self._parts.engine
         serves = self._serves()
-        try:
-            async for execution in self._waiting_for_code():
-                if (execution.workflow, execution.version) in serves:
-                    fact = Wake(change_id=engine.entropy.new_id(), cause=Reason.VERSION)
-                    await engine.tell(execution.namespace, execution.id, fact, seen=execution)
-        except OutlastError as error:
-            _log.warning("looking for what waits for a version failed: %s", error)
+        while self._begun is not None:
+            try:
+                async for execution in self._waiting_for_code():
+                    begun = (execution.namespace, execution.id) in self._begun
+                    if (execution.workflow, execution.version) in serves and not begun:
+                        fact = Wake(change_id=engine.entropy.new_id(), cause=Reason.VERSION)
+                        await engine.tell(execution.namespace, execution.id, fact, seen=execution)
+                self._begun = None
+            except OutlastError as error:
+                _log.warning("looking for what waits for a version failed, and is tried again: %s", error)
+                await engine.timing.beat(self._options.lease_ttl_ms / 3_000)
 
     async def _waiting_for_code(self) -> AsyncIterator[Execution]:
         """The store finds them: there may be many more that sleep."""

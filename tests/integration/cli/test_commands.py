@@ -111,7 +111,9 @@ def test_long_text_in_the_timeline_is_cut_and_leaves_the_times_whole(outlast: Ou
     assert outlast("cancel", "t-1", "--reason", "she called, and wrote, " * 9).code == 0
     told = outlast("show", "t-1").out.partition("Timeline")[2].splitlines()
     [asked] = [line for line in told if "cancel asked for" in line]
-    assert re.match(r"  \d\d:\d\d:\d\d\.\d{3}  \+\w+  cancel asked for +.*she called, and wrote.*…$", asked), asked
+    assert re.match(r"  \d\d:\d\d:\d\d\.\d{3}  \+[\d.]+\w+  cancel asked for +.*she called, and wrote.*…$", asked), (
+        asked
+    )
 
 
 def test_a_narrow_list_folds_ids_and_keeps_statuses_whole(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):

@@ -37,7 +37,7 @@ def status_of(outlast: Outlast, execution_id: str) -> str:
 
 
 def test_sigterm_drains_and_a_second_signal_stops_at_once(outlast: Outlast):
-    outlast("start", "shop:app", "slow", "--id", "nap", "--arg", "1.5")
+    outlast("start", "shop:app", "slow", "--id", "nap", "--arg", "3")
     worker = outlast.begin("worker", "shop:app")
     outlast.until(lambda: status_of(outlast, "nap") == "active", "the claim")
     worker.send_signal(signal.SIGTERM)
@@ -48,11 +48,12 @@ def test_sigterm_drains_and_a_second_signal_stops_at_once(outlast: Outlast):
     worker = outlast.begin("worker", "shop:app")
     outlast.until(lambda: status_of(outlast, "long") == "active", "the claim")
     worker.send_signal(signal.SIGINT)
+    word = "draining: what runs may finish; a second signal stops at once"
+    outlast.until(lambda: outlast.log().count(word) == 2, "the word of each of the two workers")
     with pytest.raises(subprocess.TimeoutExpired):
         worker.wait(1)
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(10) == 1
-    assert "draining: what runs may finish; a second signal stops at once" in outlast.log()
+    assert worker.wait(20) == 1
     assert status_of(outlast, "long") == "active", "its lease is left to run out"
 
 

@@ -20,7 +20,7 @@ from outlast.model.status import Status
 from outlast.store.port import Store
 from outlast.testing.conformance.actors import changing, commit_one
 from outlast.testing.conformance.samples import samples
-from tests.acceptance.conftest import status_is
+from tests.acceptance.conftest import sessions_run_out, status_is
 from tests.integration.copying.places import URLS, Shop, everything, leaks_of, opened
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ async def leave_half_done(shop: Shop) -> None:
         order = await shop.order.options(id="order", tags={"colour": "blue"}).start("order")
         await shop.sleeps.options(id="sleeps").start("sleeps")
         await shop.hangs.options(id="hangs").start("hangs")
-        await shop.short.options(id="later", delay="1s").start("later")
+        await shop.short.options(id="later", delay="1500ms").start("later")
         await asyncio.wait_for(shop.stuck.wait(), 20)
         await status_is(order, Status.SUSPENDED)
         await status_is(app.execution("order/parcel"), Status.SUSPENDED)
@@ -100,7 +100,7 @@ async def test_half_finished_work_goes_on_in_the_other_store(source: str, target
             await Copying(one, other).run()
         assert await everything(other) == {}
         await leaves(one, "another")
-        await asyncio.sleep(0.4)  # its process is gone, and its session is over
+        await sessions_run_out(here)
         copied = await Copying(one, other).run()
         before, after = await everything(one), await everything(other)
         assert copied.records["execution"] == 7

@@ -237,9 +237,14 @@ async def test_a_network_that_swallows_answers_loses_no_commit(url: str):
         await store.open()
         await actors.start(store)
         execution = await actors.look(store, "a")
+        beside = PostgresStore(url)
+        await beside.open()
         proxy.mute = True
         sending = asyncio.create_task(actors.commit_one(store, actors.decided(store, execution, actors.sends())))
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(20):
+            while (await actors.look(beside, "a")).inbox == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await beside.close()
         proxy.mute = False
         proxy.cut()
         verdict = await asyncio.wait_for(sending, 20)

@@ -250,7 +250,7 @@ async def test_a_commit_starts_it_and_a_rollback_leaves_nothing(app: App, url: s
             handle = await checkout.options(id="a").start_in(connection, "apple", count=2)
             assert await ids(url) == ([], [])
             with pytest.raises(ExecutionNotFound):
-                await handle.result(timeout=5)
+                await handle.result(timeout=20)
         assert await handle.result(timeout=10) == "appleapple"
         with suppress(RolledBack):
             async with ASYNC[kind](url) as (connection, insert):
@@ -316,7 +316,7 @@ async def test_the_commit_rings_so_it_starts_at_once(url: str):
             async with with_asyncpg(url) as (connection, _):
                 handle = await checkout_of(client).start_in(connection, "x")
                 await asyncio.sleep(0.1)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 assert await handle.result() == "x"
 
 

@@ -234,7 +234,7 @@ async def test_a_connection_that_is_cut_at_any_moment_neither_loses_nor_doubles_
 
 async def test_a_serialization_failure_and_a_deadlock_are_nobodys_business(url: str, bank: Any):
     app, tries = App(url), {"deadlock": 0, "serial": 0}
-    both = asyncio.Event()
+    both, two_have_read = asyncio.Event(), asyncio.Event()
 
     @app.transaction
     async def crossing(first: str, second: str) -> None:
@@ -252,7 +252,9 @@ async def test_a_serialization_failure_and_a_deadlock_are_nobodys_business(url: 
         sql = outlast.connection()
         tries["serial"] += 1
         cents = await sql.fetchval("SELECT cents FROM account WHERE name = 'bob'")
-        await asyncio.sleep(0.02)
+        if tries["serial"] >= 2:
+            two_have_read.set()
+        await two_have_read.wait()
         await sql.execute("UPDATE account SET cents = $1 WHERE name = 'bob'", cents + 1)
 
     @app.workflow
@@ -449,7 +451,7 @@ async def test_a_process_that_stands_still_has_not_used_up_the_time(app: App, ba
 
     async with app:
         await pay()
-    assert len(calls) == 2
+    assert len(calls) > 1, "it was called again"
     assert (await balances(bank))["bob"] == 1
 
 
@@ -470,7 +472,7 @@ async def test_while_it_runs_others_tell_its_execution_what_they_want(app: App, 
     async with app:
         handle = await pay.start()
         await began.wait()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             await handle.send("word", "hello")
         over.set()
         assert await handle.result(timeout=10) == "hello"

@@ -67,6 +67,7 @@ def home_of(cluster: ValkeyCluster, slot: int) -> ValkeyServer:
 
 
 ELECTION_S = 15.0
+PATIENCE_S = 60.0
 
 
 async def comes_true(condition: Callable[[], bool], seconds: float) -> bool:
@@ -147,6 +148,9 @@ class Trouble:
                     # A failover in between cancels it: then the slot stays where it is.
                     self.moves += await comes_true(lambda: home_of(self._cluster, slot) is target, 5)  # noqa: B023
 
+    def is_enough(self) -> bool:
+        return self.kills >= 2 and self.failovers >= 1 and self.moves >= 1
+
     def end(self) -> None:
         for process in self.workers:
             if process.poll() is None:
@@ -192,10 +196,11 @@ async def running(*works) -> AsyncIterator[list[asyncio.Task[None]]]:
                 raise outcome
 
 
-async def start_on(app: App, handles: list[Handle[int]], until_s: float) -> None:
-    """Waves of executions: those whose start was acknowledged are remembered; others are tried until they are."""
+async def start_on(app: App, handles: list[Handle[int]], until_s: float, enough: Callable[[], bool]) -> None:
+    """Waves of executions: those whose start was acknowledged are remembered; others are tried until they are. Where
+    the machine is slow, until there was trouble enough."""
     ten = app.registry.newest("ten")
-    while time.monotonic() < until_s:
+    while (now_s := time.monotonic()) < until_s or (not enough() and now_s < until_s + PATIENCE_S):
         for number in range(len(handles), len(handles) + 4):
             while True:
                 try:
@@ -221,7 +226,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_stuck(cluster: Valkey
         async with app.client():
             async with running(clocks.watch()):
                 async with running(trouble.kill_workers(), trouble.break_servers(), trouble.move_slots()):
-                    await start_on(app, handles, time.monotonic() + SECONDS)
+                    await start_on(app, handles, time.monotonic() + SECONDS, trouble.is_enough)
                 for server in cluster.servers:  # what was cut off in the middle of its trouble comes back
                     if server._process is not None and server._process.poll() is not None:
                         await asyncio.to_thread(server.start)
@@ -233,9 +238,7 @@ async def test_nothing_acknowledged_is_lost_and_nothing_is_stuck(cluster: Valkey
         trouble.end()
         await store.close()
     print(f"{len(handles)} executions, {trouble.kills} kills, {trouble.failovers} failovers, {trouble.moves} moves")
-    assert trouble.kills >= 2
-    assert trouble.failovers >= 1
-    assert trouble.moves >= 1
+    assert trouble.is_enough()
     assert clocks.looks > 100
     primaries = [server for server in cluster.servers if b"role:master" in server.ask("INFO", "replication")]
     assert [leak for server in primaries for leak in leaks(server)] == []

@@ -139,9 +139,9 @@ async def test_a_replica_takes_over_and_nothing_that_was_acknowledged_is_lost(cl
         work, over = Work(store, "w"), asyncio.Event()
         working = asyncio.create_task(work.until(over))
         await asyncio.sleep(1)
+        await until(lambda: bool(work.ended))
         victim = home_of(cluster, store, "x")
         before = await store.now()
-        assert work.ended
         victim.kill()
         # The shard has no replica left to confirm: its writes wait until the old primary is back, as its replica.
         await until(lambda: home_of(cluster, store, "x") is not victim)
@@ -193,7 +193,7 @@ async def test_slots_move_while_work_goes_on(cluster: ValkeyCluster):
             home.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.ask("CLUSTER", "MYID"))
             await until(lambda: home_of(cluster, store, name) is target)  # noqa: B023 (it is awaited here)
             await asyncio.sleep(0.5)
+        await until(lambda: len(work.ended) > 50)
         over.set()
         await asyncio.wait_for(working, 60)
-        assert len(work.ended) > 50
         await work.check(cluster)

@@ -20,6 +20,7 @@ from outlast.model.journal import JournalEntry
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.port import RESCAN, DueKind, Grade, Query
 from outlast.store.valkey import ValkeyStore, doorbell, servers
+from outlast.store.valkey.connection import Connection
 from outlast.store.valkey.health import Settings, settings
 from outlast.testing.conformance.actors import (
     NAMESPACE,
@@ -227,12 +228,19 @@ async def test_a_listener_notices_a_server_that_fell_silent(
     server: ValkeyServer, store: ValkeyStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(doorbell, "PING_S", 0.05)
+    given_up, abort = asyncio.Event(), Connection.abort
+
+    def aborted(connection: Connection) -> None:
+        given_up.set()
+        abort(connection)
+
     listening = aiter(store.listen())
     async with asyncio.timeout(20):
         assert RESCAN in await anext(listening)
         again = asyncio.ensure_future(anext(listening))
+        monkeypatch.setattr(Connection, "abort", aborted)
         with stopped(server):
-            await asyncio.sleep(0.5)
+            await given_up.wait()
         assert RESCAN in await again
 
 

@@ -24,6 +24,8 @@ from outlast.testing.valkey_server import DURABLE, ValkeyCluster, ValkeyServer
 from tests.acceptance.conftest import until
 from tests.conformance.valkey_audit import leaks
 
+ANSWER_TIMEOUT_S = 4
+
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("valkey cluster"), pytest.mark.timeout(120)]
 
 
@@ -33,6 +35,10 @@ def cluster() -> Iterator[ValkeyCluster]:
     options = (*DURABLE, "--cluster-require-full-coverage", "no")
     with ValkeyCluster(replicas=0, node_timeout_ms=2_000, options=options) as cluster:
         yield cluster
+
+
+def patient(cluster: ValkeyCluster) -> str:
+    return f"{cluster.url}?answer_timeout={ANSWER_TIMEOUT_S}s"
 
 
 def server_of(cluster: ValkeyCluster, namespace: str, execution_id: str) -> ValkeyServer:
@@ -93,41 +99,46 @@ async def away(server: ValkeyServer, how: str) -> AsyncIterator[None]:
 @pytest.mark.parametrize("how", ["frozen", "dead"])
 async def test_what_lives_on_other_servers_goes_on(cluster: ValkeyCluster, how: str):
     victim = cluster.primaries[1]
-    shop = Shop(f"{cluster.url}?answer_timeout=4s")
+    shop = Shop(patient(cluster))
     there = ids_on(cluster, victim, "there", 5, there=True)
     elsewhere = ids_on(cluster, victim, "elsewhere", 10, there=False)
+    usual = ids_on(cluster, victim, "usual", 20, there=False)
     later = ids_on(cluster, victim, "later", 20, there=False)
 
     def start(name: str, times: int) -> Any:
         return shop.ticks.options(id=name).start(name, times)
 
+    async def short_ones(names: list[str]) -> tuple[list[Any], float]:
+        began_s = time.monotonic()
+        handles = await asyncio.gather(*(start(name, 2) for name in names))
+        async with asyncio.timeout(60):
+            assert await asyncio.gather(*(handle.result() for handle in handles)) == [2] * len(names)
+        return handles, time.monotonic() - began_s
+
     async with shop.app:
+        _, usual_s = await short_ones(usual)
         long = await asyncio.gather(*(start(name, 60) for name in elsewhere))  # longer than a lease
         stalled = await asyncio.gather(*(start(name, 20) for name in there))
         await asyncio.sleep(0.5)
         async with away(victim, how):
-            began_s = time.monotonic()
-            short = await asyncio.gather(*(start(name, 2) for name in later))
-            async with asyncio.timeout(12):
-                assert await asyncio.gather(*(handle.result() for handle in short)) == [2] * len(later)
-            took_s = time.monotonic() - began_s
+            short, took_s = await short_ones(later)
             async with asyncio.timeout(40):
                 assert await asyncio.gather(*(handle.result() for handle in long)) == [60] * len(elsewhere)
             one_more = await start(ids_on(cluster, victim, "more", 1, there=False)[0], 1)
-            assert await asyncio.wait_for(one_more.result(), 5) == 1
+            assert await asyncio.wait_for(one_more.result(), 20) == 1
             infos = await asyncio.gather(*(handle.info() for handle in (*long, *short)))
             assert [info.attempts for info in infos] == [1] * len(infos), "no lease was lost"
         async with asyncio.timeout(40):
             assert await asyncio.gather(*(handle.result() for handle in stalled)) == [20] * len(there)
     assert {shop.steps[name] for name in elsewhere} == {60}, "no step twice"
-    assert took_s < 10
+    assert took_s < 2 * ANSWER_TIMEOUT_S + 5 * usual_s, "nothing waits more than twice for who does not answer"
     assert [leak for server in cluster.primaries for leak in leaks(server)] == []
 
 
 async def test_the_end_of_a_flow_on_another_server_is_heard_of(cluster: ValkeyCluster):
     """By a process that does not run it, and waits for a flow on the frozen server, too."""
     victim = cluster.primaries[1]
-    shop, worker = Shop(f"{cluster.url}?answer_timeout=4s"), Shop(f"{cluster.url}?answer_timeout=4s")
+    shop, worker = Shop(patient(cluster)), Shop(patient(cluster))
     [there] = ids_on(cluster, victim, "there", 1, there=True)
     [elsewhere] = ids_on(cluster, victim, "elsewhere", 1, there=False)
 
@@ -139,16 +150,16 @@ async def test_the_end_of_a_flow_on_another_server_is_heard_of(cluster: ValkeyCl
 
     async with worker.app, shop.app.client():
         lost, found = await started(there), await started(elsewhere)
-        await asyncio.sleep(0.5)
+        await until(lambda: {there, elsewhere} <= worker.steps.keys(), "they have not begun")
         async with away(victim, "frozen"):
-            assert await asyncio.wait_for(found, 20) == {"one": 30}
+            assert await asyncio.wait_for(found, 45) == {"one": 30}
             assert not lost.done()
         assert await asyncio.wait_for(lost, 40) == {"one": 30}
 
 
 async def test_commits_claims_and_renewals_are_answered_for_the_servers_that_are_there(cluster: ValkeyCluster):
     victim = cluster.primaries[0]
-    store = ValkeyStore(f"{cluster.url}?answer_timeout=4s")
+    store = ValkeyStore(patient(cluster))
     await store.migrate()
     await store.open()
     [here] = ids_on(cluster, victim, "x", 1, there=False, of=NAMESPACE)
@@ -165,10 +176,10 @@ async def test_commits_claims_and_renewals_are_answered_for_the_servers_that_are
         homes = {p for p in range(16) if store.shard(p) == f"127.0.0.1:{victim.port}"}
         assert renewed.unreached == homes
         assert await store.now() >= claimed.now
-        assert time.monotonic() - began_s < 8
+        assert time.monotonic() - began_s < 3 * ANSWER_TIMEOUT_S, "not for each of the three in turn"
         began_s = time.monotonic()
         await store.renew("w", lease_ttl_ms=60_000)
-        assert time.monotonic() - began_s < 1, "it is known to be away"
+        assert time.monotonic() - began_s < ANSWER_TIMEOUT_S, "it is known to be away"
 
     async def all_reached() -> bool:
         return not (await store.renew("w", lease_ttl_ms=60_000)).unreached
@@ -180,7 +191,7 @@ async def test_commits_claims_and_renewals_are_answered_for_the_servers_that_are
 
 async def told(cluster: ValkeyCluster, *arguments: str) -> tuple[int | None, Any]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "outlast", *arguments, "--json", "--url", f"{cluster.url}?answer_timeout=4s"),
+        *(sys.executable, "-m", "outlast", *arguments, "--json", "--url", patient(cluster)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )

@@ -403,7 +403,7 @@ async def test_what_takes_long_keeps_no_process_from_ending_and_stays_owed(
     world.engine, mine = ending, world.engine
     delivery = await world.owe(held, FAR, word())
     await begun.wait()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await ending.close()
     world.engine = mine
     assert await world.owed() == [delivery]

@@ -67,6 +67,6 @@ async def until_it_waits(store: SlowStore) -> None:
 
 
 async def until_asked(store: SlowStore) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await store.asked.wait()
     store.asked.clear()
