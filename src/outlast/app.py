@@ -74,13 +74,13 @@ MIGRATE_PATIENCE_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-def store_for(url: str, *, clock: Clock | None = None, points: Points | None = None) -> Store:
-    """The store that a URL names."""
+def store_for(url: str, *, clock: Clock | None = None, points: Points | None = None, inline: bool = False) -> Store:
+    """The store that a URL names; `inline`: in the event loop itself, if it is a file. For tests."""
     scheme = url.partition("://")[0] if "://" in url else "sqlite"
     if scheme == "sqlite":
         from outlast.store.sqlite import SqliteStore
 
-        return SqliteStore(url, clock=clock, points=points)
+        return SqliteStore(url, clock=clock, points=points, inline=inline)
     if scheme in ("postgresql", "postgres"):
         try:
             from outlast.store.postgres import PostgresStore

@@ -85,10 +85,11 @@ class Replay:
             if self._gap is None and entry.position != place:
                 self._gap = place
             self._last = entry.position
-            scope, beside, call = entry.scope.rpartition(BESIDE)
             if entry.op == RETRY:
+                scope, _, call = entry.scope.rpartition(BESIDE)
                 self.tries.setdefault((scope, entry.name, int(call)), []).append(entry)
             elif entry.op == WAIT:
+                scope, beside, call = entry.scope.rpartition(BESIDE)
                 key = (scope, entry.name, int(call)) if call else (beside, entry.name, 0)
                 self.wake_times[key] = _wake_time.decode(entry.value or b"0")
             elif entry.op == UNWIND:
@@ -143,8 +144,9 @@ class Replay:
                 return entry
         while self._left:
             entry = self._left[0]
-            passed = key_of(entry) in self._passed
-            if not passed and entry.op not in UNBIDDEN and key_of(entry) not in called:
+            key = key_of(entry)
+            passed = key in self._passed
+            if not passed and key not in called and entry.op not in UNBIDDEN:
                 return None
             self._left.popleft()
             if not passed:

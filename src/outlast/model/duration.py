@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
+from functools import lru_cache
 from typing import TypeAlias
 
 from outlast import limits
@@ -45,6 +46,15 @@ def to_ms(duration: object, *, what: str = "duration") -> int:
 
 
 def _parse(text: str, what: str) -> float:
-    if not _WHOLE.fullmatch(text):
+    ms = _read(text)
+    if ms is None:
         raise InvalidDuration(f'{what}: {text!r} is not a duration; write "200ms", "30s", "1h30m" or "7d"')
+    return ms
+
+
+@lru_cache(maxsize=1_000)
+def _read(text: str) -> float | None:
+    """The same few in every program, and again with every replay."""
+    if not _WHOLE.fullmatch(text):
+        return None
     return sum(float(number) * _UNIT_MS[unit] for number, unit in _PART.findall(text))

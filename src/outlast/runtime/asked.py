@@ -141,6 +141,11 @@ class Asked:
         """What wakes the code beside all that it awaits."""
         return (Reason.event(UPDATE),) if self.updates else ()
 
+    @property
+    def handles(self) -> bool:
+        """Whether a function that others asked for runs now."""
+        return self._handling is not None
+
     def refuse_operation(self, what: str) -> None:
         """What is durable, or moves the code's own numbers, in a function that others asked for."""
         if self._handling is not None:

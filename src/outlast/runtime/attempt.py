@@ -203,7 +203,7 @@ class LiveAttempt:
         assert isinstance(future, asyncio.Future)
         if self._signal is not None:
             raise self._signal
-        future.add_done_callback(lambda done: self._future_done(operation, done))
+        operation.watched(future, lambda done: self._future_done(operation, done))
         self._call(operation)
         return future
 
@@ -252,7 +252,8 @@ class LiveAttempt:
     def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
         if self._signal is not None:
             raise self._signal
-        self.asked.refuse_operation(f"{kind.OP} {kind.name!r}")
+        if self.asked.handles:
+            self.asked.refuse_operation(f"{kind.OP} {kind.name!r}")
         return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place())
 
     def _call(self, operation: Operation) -> None:
@@ -365,6 +366,7 @@ class LiveAttempt:
             return  # the code gave it up
         self._outstanding.pop(operation.key, None)
         self._delivered = operation
+        operation.unwatch()
         if isinstance(self._code, ThreadCode):
             self._code.delivered()
         if outcome.error is not None:
@@ -433,6 +435,7 @@ class LiveAttempt:
         if self._outstanding.pop(operation.key, None) is None or self._signal is not None or self._ended.done():
             return
         operation.dropped = True
+        operation.unwatch()
         if self._delivered is not None and isinstance(self._delivered.kind, Timer):
             self._struck = self._delivered.key
         if operation in self._held:

@@ -21,6 +21,7 @@ from outlast.runtime.marks import marked
 if TYPE_CHECKING:
     import asyncio
     import contextvars
+    from collections.abc import Callable
 
     from outlast.codec.values import Values
     from outlast.model.execution import Execution
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 _PACKAGE = str(Path(__file__).parent.parent)
 _LIBRARY = (_PACKAGE, str(Path(sys.modules["asyncio"].__file__ or "asyncio").parent))
-_OURS: set[CodeType] = set()
-"""Code of Outlast that was seen below user code: found again faster than by its file's name."""
+_OURS: dict[int, CodeType] = {}
+"""Code of Outlast that was seen below user code, by its `id`: to hash code takes longer than to compare file names."""
 
 
 class Kind:
@@ -77,7 +78,7 @@ class Outcome(Struct, frozen=True):
 class Operation:
     """One call, waiting for its outcome. `future` belongs to the code that called it."""
 
-    __slots__ = ("context", "dropped", "future", "key", "kind", "place")
+    __slots__ = ("_watch", "context", "dropped", "future", "key", "kind", "place")
 
     def __init__(
         self,
@@ -92,8 +93,20 @@ class Operation:
         self.future = future
         self.context = context
         self.place = place
+        self._watch: Callable[[asyncio.Future[Any]], None] | None = None
         self.dropped = False
         """Nobody wants its outcome any more: the code gave it up, or the attempt has ended."""
+
+    def watched(self, future: asyncio.Future[Any], done: Callable[[asyncio.Future[Any]], None]) -> None:
+        """`done` hears of it if the code gives the future up."""
+        self._watch = done
+        future.add_done_callback(done)
+
+    def unwatch(self) -> None:
+        """The code has its outcome, or has given it up: a callback less to run."""
+        if self._watch is not None:
+            self.future.remove_done_callback(self._watch)  # type: ignore[union-attr]
+            self._watch = None
 
     @property
     def line(self) -> str:
@@ -136,8 +149,8 @@ def described(op: str, key: OperationKey) -> str:
 def calling_place() -> tuple[CodeType, int]:
     """Where user code called: the nearest frame outside of Outlast and asyncio."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while (code := frame.f_code) in _OURS or code.co_filename.startswith(_LIBRARY):
-        _OURS.add(code)
+    while id(code := frame.f_code) in _OURS or code.co_filename.startswith(_LIBRARY):
+        _OURS[id(code)] = code
         if frame.f_back is None:
             break
         frame = frame.f_back

@@ -274,7 +274,7 @@ async def harness(
         world = World(
             where,
             clock,
-            lambda: store_for(where, clock=clock, points=points),
+            lambda: store_for(where, clock=clock, points=points, inline=url is None),
             namespace=app.config.namespace,
             points=points,
             entropy=None if seed is None else SeededEntropy(seed),

@@ -24,6 +24,7 @@ _AGAIN = statement("claim_again").format(columns=_TABLE.columns)
 _STARTED = TABLES[Attempt.KIND].read(("started_at",))
 _READY = statement("claim_ready").format(columns=_TABLE.columns)
 _JOURNAL, _EVENT = TABLES[JournalEntry.KIND], TABLES[Event.KIND]
+_ENTRY_VALUE, _EVENT_VALUE = _JOURNAL.fields.index("value"), _EVENT.fields.index("value")
 _ENTRIES = _JOURNAL.scan(prefix=3, after=False)
 _EVENTS = _EVENT.scan(prefix=2, after=False)
 
@@ -155,24 +156,25 @@ class _Along:
         """Its journal and its first events, unless that is long, or too much has come along already."""
         if e.never_ran:
             return None, []
-        entries = self._few(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1), SHORT)
+        entries = self._few(_ENTRIES, (e.namespace, e.id, e.journal_generation, SHORT + 1), SHORT, _ENTRY_VALUE)
         if entries is None:
             return None, []
-        events = self._few(_EVENTS, (e.namespace, e.id, EARLY_EVENTS), EARLY_EVENTS) if e.inbox else []
+        events = self._few(_EVENTS, (e.namespace, e.id, EARLY_EVENTS), EARLY_EVENTS, _EVENT_VALUE) if e.inbox else []
         if events is None:
             return None, []
         journal = [cast("JournalEntry", _JOURNAL.record(row)) for row in entries]
         return journal, [cast("Event", _EVENT.record(row)) for row in events]
 
-    def _few(self, sql: str, values: tuple[object, ...], most: int) -> list[tuple[object, ...]] | None:
+    def _few(self, sql: str, values: tuple[object, ...], most: int, weighed: int) -> list[tuple[object, ...]] | None:
         bytes_max = min(SHORT_BYTES, self._left)
         if bytes_max <= 0:
             return None
-        rows = self._tx.few_rows_beside(sql, values, most=most, bytes_max=bytes_max)
-        if rows is None:
+        found = self._tx.few_rows_beside(sql, values, most=most, weighed=weighed, bytes_max=bytes_max)
+        if found is None:
             self._left -= bytes_max  # it was read in vain
-        else:
-            self._left -= sum(ROW_BYTES + sum(len(v) for v in row if isinstance(v, bytes)) for row in rows)
+            return None
+        rows, weight = found
+        self._left -= ROW_BYTES * len(rows) + weight
         return rows
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from asyncio import events
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from queue import Empty, SimpleQueue
@@ -79,18 +80,23 @@ class Transaction:
         self.points("statement done")
         return rows
 
-    def few_rows_beside(self, sql: str, values: Any, *, most: int, bytes_max: int) -> list[tuple[Any, ...]] | None:
-        """The same, for what must not take long: None if there are more, or if their values are longer in all."""
+    def few_rows_beside(
+        self, sql: str, values: Any, *, most: int, weighed: int, bytes_max: int
+    ) -> tuple[list[tuple[Any, ...]], int] | None:
+        """The same, for what must not take long: the rows, and the bytes of the column that is `weighed`; None if there
+        are more, or more bytes."""
         if self.points is not None:
             self.points("statement")
-        found: list[tuple[Any, ...]] | None = []
-        left = bytes_max
+        found: tuple[list[tuple[Any, ...]], int] | None = None
+        rows: list[tuple[Any, ...]] = []
+        weight = 0
         for row in cast("Iterable[tuple[Any, ...]]", self.cursor.execute(sql, values)):
-            left -= sum(len(value) for value in row if isinstance(value, bytes))
-            if left < 0 or len(found) == most:
-                found = None
+            weight += len(row[weighed] or b"")
+            if weight > bytes_max or len(rows) == most:
                 break
-            found.append(row)
+            rows.append(row)
+        else:
+            found = rows, weight
         if self.points is not None:
             self.points("statement done")
         return found
@@ -133,8 +139,12 @@ class Connection:
         clock: Clock,
         points: Points | None,
         ring: Callable[[set[str]], None] | None,
+        inline: bool = False,
     ) -> None:
+        """`inline`: without a thread of its own, in the event loop of whoever calls; for tests, where nobody waits."""
         self._pid = os.getpid()
+        self._inline = inline
+        self._at_hand: tuple[apsw.Connection, apsw.Cursor] | None = None
         self._path = path
         self._begin = begin
         self._writes = ring is not None
@@ -153,6 +163,10 @@ class Connection:
 
     def open(self) -> None:
         """Start the thread and its connection; raises what opening raised."""
+        if self._inline:
+            connection = self._connected()
+            self._at_hand = connection, connection.cursor()
+            return
         self._thread.start()
         error = self._opened.get()
         if error is not None:
@@ -169,6 +183,7 @@ class Connection:
                 self._calls.put(None)
         if self._thread.is_alive():
             self._thread.join()
+        self._let_go_inline()
 
     def call(self, name: str, operation: Callable[[Transaction], T]) -> asyncio.Future[T]:
         """Run the operation in a transaction; the future has its result once the transaction is durable."""
@@ -180,20 +195,43 @@ class Connection:
             if self._dead is not None:
                 raise StoreClosed(f"the store {self._path} has stopped") from self._dead
             call = _Call(name, operation, asyncio.get_running_loop())
-            self._calls.put(call)
+            if not self._inline:
+                self._calls.put(call)
+        if self._at_hand is not None:
+            self._do_inline(self._at_hand[1], call)
         return call.future
+
+    def _do_inline(self, cursor: apsw.Cursor, call: _Call) -> None:
+        outer = events._get_running_loop()
+        events._set_running_loop(None)  # what it calls finds no loop, as in a thread
+        try:
+            self._run_shared(cursor, [call])
+        except BaseException as error:
+            self._dead = error  # a test's crash point, and its caller knows: as the thread would end
+            self._let_go_inline()
+        finally:
+            events._set_running_loop(outer)
+
+    def _let_go_inline(self) -> None:
+        if self._at_hand is not None:
+            self._at_hand[0].close(True)
+            self._at_hand = None
 
     # ---- the thread -----------------------------------------------------------------------------------------------
 
+    def _connected(self) -> apsw.Connection:
+        with translated(self._path):
+            connection = self._connect()
+            # Plans that do not depend on bound values: else SQLite prepares the statements of claim and due anew at
+            # every call, which takes twenty times as long as running them.
+            connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+            if self._writes and connection.pragma("synchronous") == _FULL:
+                self._level = _FULL
+            return connection
+
     def _serve(self) -> None:
         try:
-            with translated(self._path):
-                connection = self._connect()
-                # Plans that do not depend on bound values: else SQLite prepares the statements of claim and due anew
-                # at every call, which takes twenty times as long as running them.
-                connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-                if self._writes and connection.pragma("synchronous") == _FULL:
-                    self._level = _FULL
+            connection = self._connected()
         except BaseException as error:
             self._opened.put(error)
             return
@@ -348,8 +386,9 @@ class Connection:
         for call in calls:
             by_loop.setdefault(call.loop, []).append(call)
         for loop, its_calls in by_loop.items():
+            soon = loop.call_soon if self._inline else loop.call_soon_threadsafe
             with suppress(RuntimeError):  # its loop is closed: nobody is left to hear it
-                loop.call_soon_threadsafe(_settle, its_calls)
+                soon(_settle, its_calls)
 
 
 def _settle(calls: list[_Call]) -> None:

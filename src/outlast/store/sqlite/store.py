@@ -99,8 +99,10 @@ class SqliteStore:
         clock: Clock | None = None,
         points: Points | None = None,
         on_connect: Callable[[apsw.Connection], None] | None = None,
+        inline: bool = False,
     ) -> None:
-        """`on_connect` is called with each new SQLite connection: for a PRAGMA of one's own, a limit, a trace."""
+        """`on_connect` is called with each new SQLite connection: for a PRAGMA of one's own, a limit, a trace.
+        `inline` is for tests: without threads, in the event loop, which waits meanwhile."""
         self._shown, self._synchronous, self._read_only = parse_url(url)
         # One name for one file, whatever a process calls it and wherever it goes: locks and doorbells hang on it.
         self._file = Path(self._shown).resolve()
@@ -108,6 +110,7 @@ class SqliteStore:
         self._clock = OnwardClock(clock or SystemClock())
         self._points = points
         self._on_connect = on_connect
+        self._inline = inline
         self._parts: _Parts | None = None
 
     @property
@@ -188,6 +191,7 @@ class SqliteStore:
             clock=self._clock,
             points=None,
             ring=None,
+            inline=self._inline,
         )
         writer = None
         if not self._read_only:
@@ -199,6 +203,7 @@ class SqliteStore:
                 clock=self._clock,
                 points=self._points,
                 ring=bell.ring,
+                inline=self._inline,
             )
         parts = _Parts(writer, reader, turn, bell)
         try:
