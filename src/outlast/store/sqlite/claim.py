@@ -28,7 +28,7 @@ _ENTRY_VALUE, _EVENT_VALUE = _JOURNAL.fields.index("value"), _EVENT.fields.index
 _ENTRIES = _JOURNAL.scan(prefix=3, after=False)
 _EVENTS = _EVENT.scan(prefix=2, after=False)
 
-SHORT, SHORT_BYTES = 100, 256 * 1024
+SHORT, SHORT_BYTES = 500, 256 * 1024
 """A journal with more than this is left to its reader: a claim holds up every other writer."""
 ALONG_BYTES, ROW_BYTES = 1024 * 1024, 500
 """So much is read for all that one claim takes; and what a row takes beside its values, about."""

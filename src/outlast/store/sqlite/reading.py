@@ -48,7 +48,9 @@ def scan(tx: Transaction, kind: str, prefix: tuple[str | int, ...], after: Key |
             raise InvalidInput(f"scan: {after} is not under {kind}{prefix!r}, so it is no place to go on from")
         values = (*prefix, *_position(tx, table, after))
     rows = tx.rows(table.scan(len(prefix), after=after is not None), (*values, limit))
-    return [_checked(table, row) for row in rows]
+    if table.kind is Execution:
+        return [_checked(table, row) for row in rows]
+    return [table.record(row) for row in rows]
 
 
 def _position(tx: Transaction, table: Table, after: Key) -> tuple[Any, ...]:

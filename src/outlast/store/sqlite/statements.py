@@ -48,7 +48,8 @@ class Table:
         self.columns_of_x = ", ".join(f"x.{field}" for field in fields)
         self._seq = fields.index("seq") if kind.SEQUENCED else None
         self._times = tuple(fields.index(name) for name in kind.TIMES)
-        self._flags = tuple(fields.index(name) for name in kind.FLAGS)
+        self._is_plain = not kind.FLAGS and not kind.WORDS
+        """A row has its values as they are."""
         self._key = " AND ".join(f"{name} = ?" for name in kind.KEY)
         written = [name for name in fields if name != "seq" or not kind.SEQUENCED]
         names = {"table": self.name, "columns": ", ".join(written), "marks": ", ".join("?" * len(written))}
@@ -115,7 +116,8 @@ class Table:
         return values
 
     def record(self, row: tuple[Any, ...]) -> Record:
-        return self.kind.decode(dict(zip(self.fields, row, strict=True)))
+        values = dict(zip(self.fields, row, strict=True))
+        return self.kind(**values) if self._is_plain else self.kind.decode(values)
 
     def _check(self, fields: tuple[str, ...]) -> None:
         unknown = [name for name in fields if name not in self.fields]
