@@ -78,10 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
         profile=options.profile,
         systems=_systems(options),
         repeats=options.repeats or (3 if options.quick else 9),
-        seconds=options.seconds or (0.5 if options.quick else 2.0),
+        seconds=options.seconds or (0.3 if options.quick else 2.0),
         finished=options.finished or (20_000 if options.quick else 1_000_000),
         ready=2_000 if options.quick else 100_000,
-        rounds=options.rounds or (150 if options.quick else 1_000),
+        rounds=options.rounds or (100 if options.quick else 1_000),
     )
     began, report, load_before = time.perf_counter(), Report(), getloadavg()[0]
     print(
