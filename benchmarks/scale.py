@@ -61,6 +61,18 @@ def measure(settings: Settings, report: Report) -> None:
         report.bar(f"{name}: {ratio:.2f}× of an empty file (at most {BAR}×)", met=ratio <= BAR)
 
 
+def claim_request() -> ClaimRequest:
+    return ClaimRequest(
+        namespace=NAMESPACE,
+        lanes=(LANE,),
+        serves=frozenset({(WORKFLOW, VERSION)}),
+        worker=WORKER,
+        claim_id=new_id(),
+        limit=CLAIM_LIMIT,
+        lease_ttl_ms=60_000,
+    )
+
+
 def medians(samples: list[float], parts: int) -> list[float]:
     """The medians of consecutive parts of a run: their spread is the noise."""
     size = max(1, len(samples) // parts)
@@ -105,15 +117,7 @@ class _Asked:
         await self._store.close()
 
     async def claim(self) -> float:
-        request = ClaimRequest(
-            namespace=NAMESPACE,
-            lanes=(LANE,),
-            serves=frozenset({(WORKFLOW, VERSION)}),
-            worker=WORKER,
-            claim_id=_new_id(),
-            limit=CLAIM_LIMIT,
-            lease_ttl_ms=60_000,
-        )
+        request = claim_request()
         asked = time.perf_counter()
         claimed = await self._store.claim(request)
         took_ms = (time.perf_counter() - asked) * 1_000
@@ -123,10 +127,10 @@ class _Asked:
 
     async def _roll(self, claimed: list[ClaimedExecution], now: int) -> None:
         ends = [
-            decide(View(0, each.execution), facts.Complete(change_id=_new_id(), epoch=1, output=OUTPUT), now)
+            decide(View(0, each.execution), facts.Complete(change_id=new_id(), epoch=1, output=OUTPUT), now)
             for each in claimed
         ]
-        starts = [decide(NOTHING, start(_new_id(), _new_id()), now) for _ in claimed]
+        starts = [decide(NOTHING, start(new_id(), new_id()), now) for _ in claimed]
         batch = [answer for answer in (*ends, *starts) if isinstance(answer, Changes)]
         committed = await self._store.commit(batch)
         assert sum(verdict.applied for verdict in committed.verdicts) == 2 * CLAIM_LIMIT
@@ -139,5 +143,5 @@ class _Asked:
         return took_ms
 
 
-def _new_id() -> str:
+def new_id() -> str:
     return uuid_utils.uuid7().hex

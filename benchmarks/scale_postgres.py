@@ -15,13 +15,12 @@ from statistics import median
 from typing import Any
 
 import asyncpg
-import uuid_utils
 
 from benchmarks.history import YEAR_MS, life, waiting
-from benchmarks.load import LANE, NAMESPACE, OUTPUT, VERSION, WORKER, WORKFLOW
+from benchmarks.load import NAMESPACE, OUTPUT, WORKFLOW
 from benchmarks.real import Real, start
 from benchmarks.report import Report, Scene, heading
-from benchmarks.scale import BAR, CLAIM_LIMIT, READY_FEW, WARM_UP, medians
+from benchmarks.scale import BAR, CLAIM_LIMIT, READY_FEW, WARM_UP, claim_request, medians, new_id
 from benchmarks.settings import Settings
 from benchmarks.stage import DURABLE, ROOM
 from outlast.machine import facts
@@ -31,7 +30,7 @@ from outlast.model.execution import Execution
 from outlast.model.partition import partition_of
 from outlast.model.record import Record
 from outlast.model.status import Status
-from outlast.store.port import ClaimRequest, DueKind, Query
+from outlast.store.port import DueKind, Query
 from outlast.store.postgres import PostgresStore
 from outlast.store.postgres.statements import TABLES
 from outlast.testing.postgres_server import PostgresServer
@@ -162,23 +161,15 @@ class _Asked:
     # ---- asking ---------------------------------------------------------------------------------------------------
 
     async def claim(self) -> float:
-        request = ClaimRequest(
-            namespace=NAMESPACE,
-            lanes=(LANE,),
-            serves=frozenset({(WORKFLOW, VERSION)}),
-            worker=WORKER,
-            claim_id=_new_id(),
-            limit=CLAIM_LIMIT,
-            lease_ttl_ms=60_000,
-        )
+        request = claim_request()
         asked = time.perf_counter()
         claimed = await self.store.claim(request)
         took_ms = (time.perf_counter() - asked) * 1_000
         assert len(claimed.executions) == CLAIM_LIMIT
         batch: list[Changes] = []
         for held in (each.execution for each in claimed.executions):
-            ended = facts.Complete(change_id=_new_id(), epoch=held.epoch, output=OUTPUT)
-            new = start(_new_id(), _new_id())
+            ended = facts.Complete(change_id=new_id(), epoch=held.epoch, output=OUTPUT)
+            new = start(new_id(), new_id())
             for view, fact in ((View(self._home(held.id), held), ended), (View(self._home(new.id), None), new)):
                 answer = decide(view, fact, claimed.now)
                 assert isinstance(answer, Changes)
@@ -211,7 +202,3 @@ def _literal(value: object) -> str:
             return f"'\\x{value.hex()}'::bytea"
         case _:
             return "'" + str(value).replace("'", "''") + "'"
-
-
-def _new_id() -> str:
-    return uuid_utils.uuid7().hex
