@@ -159,7 +159,7 @@ async def test_a_query_shows_what_is_recorded_though_its_holder_has_not_heard_so
 
     async with app:
         engine, shown = engine_of(app), list[int]()
-        commit_timed = engine.commit_timed
+        commit_timed = engine.group.commit_timed
 
         async def then_asked(changes: Changes) -> Any:
             committed = await commit_timed(changes)
@@ -167,7 +167,7 @@ async def test_a_query_shows_what_is_recorded_though_its_holder_has_not_heard_so
                 shown.append(await asyncio.create_task(handle.query("count"), context=contextvars.Context()))
             return committed
 
-        monkeypatch.setattr(engine, "commit_timed", then_asked)
+        monkeypatch.setattr(engine.group, "commit_timed", then_asked)
         handle = await counts.options(id="counts").start()
         assert await handle.update("add") == 1
         assert shown == [1]

@@ -801,7 +801,8 @@ def _in_memory(apps: list[App]) -> list[str]:
     workers = [app._opened.worker for app in apps if app._opened is not None]
     return [
         f"in memory: {a.execution.id} epoch {a.execution.epoch} at_rest {a.at_rest} busy {a.busy} "
-        f"heard {a.heard_inbox} told {a._told_inbox} looking {a._looking} falls asleep {a.suspending.under_way}"
+        f"heard {a.hearing.heard} told {a.hearing.told} looking {a.hearing._looking} "
+        f"falls asleep {a.suspending.under_way}"
         for worker in workers
         if worker is not None
         for a in worker.attempts

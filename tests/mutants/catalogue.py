@@ -821,7 +821,8 @@ _RUNTIME = (
         breaks="settlement 9",
         what="a step whose outcome is in the journal is performed again",
         file="runtime/attempt.py",
-        old="        if entry is not None:\n            self.replay.call(operation.key)\n        elif self.replay:",
+        old="        if entry is not None:\n            self.replay.call(operation.key)\n"
+        "        elif not self._caught_up and self.replay:",
         new="        if entry is not None and False:\n            self.replay.call(operation.key)\n        elif False:",
         noticed_by=(
             f"{REPLAY}a_recorded_step_is_never_run_again",
@@ -833,7 +834,7 @@ _RUNTIME = (
         breaks="settlement 9",
         what="new operations begin while the journal is still being replayed",
         file="runtime/attempt.py",
-        old="        elif self.replay:\n            self._held.append(operation)\n",
+        old="        elif not self._caught_up and self.replay:\n            self._held.append(operation)\n",
         new="",
         noticed_by=(f"{ATTEMPT}code_does_nothing_new_before_its_journal_is_replayed",),
     ),
@@ -842,13 +843,11 @@ _RUNTIME = (
         breaks="settlement 9",
         what="the code goes on with an outcome that is not durable yet",
         file="runtime/attempt.py",
-        old="""        try:
-            entry = await self._record(operation, outcome, placed)
+        old="""        lease, entry = self.lease, outcome.entry
 """,
-        new="""        self._arrivals.append((operation, outcome, None))
+        new="""        lease, entry = self.lease, outcome.entry
+        self._arrivals.append((operation, outcome, None))
         self.nudge()
-        try:
-            entry = await self._record(operation, outcome, placed)
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
     ),
@@ -857,8 +856,8 @@ _RUNTIME = (
         breaks="rule 3",
         what="an event is received while an outcome is delivered that makes the code give the receive up",
         file="runtime/attempt.py",
-        old="        quiet = not self._settling and not self.lease.transacts\n",
-        new="        quiet = True\n",
+        old="        if not self._settling and not self.lease.transacts:\n",
+        new="        if True:\n",
         noticed_by=(f"{WAITING}an_event_is_not_taken_while_another_outcome_is_on_its_way",),
     ),
     Mutant(

@@ -107,7 +107,7 @@ class Step(Generic[P, R]):
         return StepCall(self._definition, args, kwargs)
 
     def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        attempt = _recording()
+        attempt = None if step_var.get() is not None else attempt_var.get()  # `_recording`, in short
         if attempt is not None:
             return attempt.call(self.kind(args, kwargs))
         return _plain_call(self.fn, args, kwargs)

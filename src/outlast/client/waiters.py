@@ -75,7 +75,8 @@ class Waiters:
         self._fresh: dict[Name, tuple[int, float]] = {}
         self.rings = 0
         """Grows whenever something may have ended, here or elsewhere."""
-        self._bell = asyncio.Event()
+        self._bell: asyncio.Event | None = None
+        """Rung at the next ring; made by who waits for that."""
         self.on_wait: Callable[[], None] | None = None
         """Called when somebody begins to wait."""
 
@@ -92,12 +93,18 @@ class Waiters:
     async def rung(self, rings: int) -> None:
         """Until something may have ended since there were so many `rings`; for so long as the net takes, at most."""
         if self.rings == rings:
-            await self._timing.beat(POLL_S, unless=self._bell, of="completions")
+            await self._timing.beat(POLL_S, unless=self._next_ring(), of="completions")
 
     def _ring(self) -> None:
         self.rings += 1
-        self._bell.set()
-        self._bell = asyncio.Event()
+        if self._bell is not None:
+            self._bell.set()
+            self._bell = None
+
+    def _next_ring(self) -> asyncio.Event:
+        if self._bell is None:
+            self._bell = asyncio.Event()
+        return self._bell
 
     async def ended(self, namespace: str, execution_id: str) -> End | None:
         """How the execution ended, once it has; None if there is none."""
@@ -150,7 +157,7 @@ class Waiters:
         name, loop = (namespace, execution_id), asyncio.get_running_loop()
         while True:
             ended: asyncio.Future[End | None] = loop.create_future()
-            bell = self._bell
+            bell = self._next_ring()
             self._waiting.setdefault(name, set()).add(ended)
             self._keep_polling()
             if self.on_wait is not None:

@@ -28,6 +28,7 @@ class Arguments:
         # Most functions take a few plain parameters, and are called with all of them in order: no need to bind.
         plain = all(parameter.kind in _PLAIN for parameter in parameters.values())
         self._plain = tuple(parameters) if plain else None
+        self._names = frozenset(parameters)
 
     @property
     def result(self) -> Any:
@@ -74,11 +75,11 @@ class Arguments:
         """The arguments to call the function with; `CodecError` if they are not of the declared types."""
         plain = values.unseal(data, f"input of {self._what}")
         raw: dict[str, msgspec.Raw] = values.read(plain, _BY_NAME, self._what, "input")
-        unknown = raw.keys() - self.signature.parameters.keys()
+        if self._plain is not None and raw.keys() == self._names:
+            return tuple([values.read(raw[name], self.annotation(name), self._what, name) for name in self._plain]), {}
+        unknown = raw.keys() - self._names
         if unknown:
             raise CodecError(f"{self._what} does not take {min(unknown)!r}, which this execution was started with")
-        if self._plain is not None and len(raw) == len(self._plain):
-            return tuple(values.read(raw[name], self.annotation(name), self._what, name) for name in self._plain), {}
         bound = self.signature.bind_partial()
         for name in self.signature.parameters:
             if name in raw:

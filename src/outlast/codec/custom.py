@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
+from types import GenericAlias
 from typing import Any, cast
 
 import msgspec
@@ -36,6 +37,16 @@ def from_plain(annotation: Any, value: Any) -> Any:
         # As JSON: a strict model takes a string for a date from there only.
         return cast("Any", annotation).model_validate_json(msgspec.json.encode(value), by_name=True, by_alias=True)
     raise NotImplementedError(f"{name_of(annotation)} is no kind of value that Outlast reads")
+
+
+def anything_for_object(annotation: Any) -> Any:
+    """`dict[str, object]` as `dict[str, Any]`, which msgspec reads by itself, without asking for every value."""
+    if annotation is object:
+        return Any
+    if type(annotation) is GenericAlias and annotation.__args__:
+        origin: Any = annotation.__origin__
+        return origin[tuple(anything_for_object(one) for one in annotation.__args__)]
+    return annotation
 
 
 def _is_model(kind: object) -> bool:

@@ -85,7 +85,7 @@ def unstorable_in(value: object, path: str, *, depth: int = 0) -> str | None:
 
 def change_in(before: object, after: object, path: str, *, depth: int = 0) -> Change | None:
     """Where what would come back differs from what was given; None if it is the same for all that code can tell."""
-    if _equal(before, after) or depth > DEPTH_MAX:
+    if equal(before, after) or depth > DEPTH_MAX:
         return None
     if type(before) is type(after) and isinstance(before, _SCALARS):
         return _change(before, after, path)
@@ -164,7 +164,7 @@ def _change(before: object, after: object, path: str) -> Change:
     return Change(path, f"{type(before).__qualname__} {_shown(before)}", f"{type(after).__qualname__} {_shown(after)}")
 
 
-def _equal(before: object, after: object) -> bool:
+def equal(before: object, after: object) -> bool:
     try:
         return bool(before == after)
     except Exception:  # a type with an equality of its own kind

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Protocol, cast
 
@@ -24,9 +25,9 @@ import msgspec
 
 from outlast import limits
 from outlast.codec.annotations import Unresolved, name_of
-from outlast.codec.custom import from_plain, to_builtins, to_plain
-from outlast.codec.pickled import is_pickled, pickled, unpickled
-from outlast.codec.shapes import Change, change_in, culprit_in, unstorable_in
+from outlast.codec.custom import anything_for_object, from_plain, to_builtins, to_plain
+from outlast.codec.pickled import MARK, is_pickled, pickled, unpickled
+from outlast.codec.shapes import Change, change_in, culprit_in, equal, unstorable_in
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded
 
 
@@ -54,6 +55,7 @@ class Values:
         self._encoder = msgspec.json.Encoder(enc_hook=to_plain)
         self._canonical = msgspec.json.Encoder(enc_hook=to_builtins, order="deterministic")
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+        self._undeclared = msgspec.json.Decoder(Any)
 
     def encode(self, value: object, what: object) -> bytes:
         """The bytes of a value whose reader is not known yet; `CodecError` names the path of what cannot be stored."""
@@ -92,8 +94,7 @@ class Values:
         if kind is annotation and (kind is str or kind is bool or (type(value) is int and abs(value) < _LARGE)):
             return value  # it was written, so it comes back as it is
         settled = self.read(data, annotation, what, path)
-        change = change_in(value, settled, path)
-        if change is not None:
+        if not equal(value, settled) and (change := change_in(value, settled, path)) is not None:
             raise CodecError(f"{what}: {_explained(change, annotation)}")
         return settled
 
@@ -109,7 +110,7 @@ class Values:
             data = self._encoder.encode(value)
         except Exception as error:
             raise CodecError(f"{what}: {self._why_not(value, path, error)}") from error
-        if is_pickled(data):
+        if data.startswith(MARK):
             raise CodecError(f"{what}: {path} looks like a pickled value, and cannot be stored")
         return data
 
@@ -118,7 +119,11 @@ class Values:
         if is_pickled(data):
             return self._unpickled(data, what, path)
         try:
-            return self._decoder(annotation).decode(data)
+            decoder = self._decoders[annotation]
+        except (KeyError, TypeError):
+            decoder = None
+        try:
+            return (decoder or self._decoder(annotation)).decode(data)
         except Exception as error:  # also whatever a user's own validation raises
             raise CodecError(f"{what}: {_located(str(error), path)}; it should be {name_of(annotation)}") from error
 
@@ -183,13 +188,10 @@ class Values:
 
     def _decoder(self, annotation: Any) -> msgspec.json.Decoder[Any]:
         if isinstance(annotation, Unresolved):
-            annotation = Any
-        try:
-            decoder = self._decoders.get(annotation)
-        except TypeError:  # an annotation that cannot be hashed is rare enough not to be kept
-            return msgspec.json.Decoder(annotation, dec_hook=from_plain)
-        if decoder is None:
-            decoder = self._decoders[annotation] = msgspec.json.Decoder(annotation, dec_hook=from_plain)
+            return self._undeclared
+        decoder = msgspec.json.Decoder(anything_for_object(annotation), dec_hook=from_plain)
+        with suppress(TypeError):  # an annotation that cannot be hashed is rare enough not to be kept
+            self._decoders[annotation] = decoder
         return decoder
 
     def _why_not(self, value: object, path: str, error: Exception) -> str:

@@ -106,12 +106,17 @@ class Add(Struct, frozen=True, gc=False):
 
 Write: TypeAlias = Insert | Patch | Put | Delete | Add
 
+_LANE = "lane:"
 HOME = "home"
 """The ring of the partition itself; the store knows its number."""
 
 
 def lane_channel(namespace: str, lane: str) -> str:
-    return f"lane:{namespace}:{lane}"
+    return f"{_LANE}{namespace}:{lane}"
+
+
+def is_lane_channel(channel: str) -> bool:
+    return channel.startswith(_LANE)
 
 
 def partition_channel(partition: int) -> str:

@@ -99,19 +99,28 @@ class Start(Fact, frozen=True, kw_only=True):
         check_word("workflow", self.workflow)
         check_word("version", self.version)
         check_word("lane", self.lane)
-        _at_most("requires", len(self.requires), limits.REQUIRES_MAX, "capabilities")
-        for word in self.requires:
-            check_word("capability", word)
-        check_tags(self.tags)
         check_payload("input", self.input)
-        _at_most("events sent with a start", len(self.sends), limits.SENDS_MAX, "events")
+        if self.requires:
+            _at_most("requires", len(self.requires), limits.REQUIRES_MAX, "capabilities")
+            for word in self.requires:
+                check_word("capability", word)
+        # Most starts have none of these: what is not there is not asked about.
+        if self.tags:
+            check_tags(self.tags)
+        if self.sends:
+            _at_most("events sent with a start", len(self.sends), limits.SENDS_MAX, "events")
         if self.quota is not None:
             check_word("quota", self.quota)
-        check_priority(self.priority)
-        _duration("delay", self.delay_ms)
-        _duration("deadline", self.deadline_ms)
-        _duration("timeout", self.timeout_ms)
-        _duration("retention", self.retention_ms)
+        if self.priority:
+            check_priority(self.priority)
+        if self.delay_ms:
+            _duration("delay", self.delay_ms)
+        if self.deadline_ms is not None:
+            _duration("deadline", self.deadline_ms)
+        if self.timeout_ms is not None:
+            _duration("timeout", self.timeout_ms)
+        if self.retention_ms is not None:
+            _duration("retention", self.retention_ms)
         if self.after_dependencies and self.delay_ms:
             raise InvalidInput("a delay cannot be combined with dependencies: delay an upstream instead")
         if not 1 <= self.crash_cap <= limits.CRASHES_MAX:
@@ -537,9 +546,7 @@ def _fraction(what: str, number: float) -> None:
         raise InvalidInput(f"{what} must be at least 0 and below 1, not {number}")
 
 
-def _duration(what: str, ms: int | None) -> None:
-    if ms is None:
-        return
+def _duration(what: str, ms: int) -> None:
     if ms < 0:
         raise InvalidInput(f"{what} must not be negative, not {ms} ms")
     _at_most(what, ms, limits.DURATION_MAX_MS, "ms")

@@ -55,7 +55,7 @@ def changes(
     )
 
 
-_key = lru_cache(maxsize=10_000)(execution_key)
+_key = lru_cache(maxsize=1_000)(execution_key)
 
 
 def key_of(execution: Execution) -> Key:

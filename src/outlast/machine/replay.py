@@ -11,7 +11,6 @@ no divergence.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterable
 from heapq import heapify, heappop, heappush
 
@@ -47,14 +46,15 @@ class Replay:
     """True while something is left to deliver."""
 
     def __init__(self) -> None:
-        self._left: deque[JournalEntry] = deque()
+        self._left: list[JournalEntry] = []
+        """The next one last."""
         self._loose_left: dict[OperationKey, JournalEntry] = {}
         self._called: list[tuple[int, OperationKey]] = []
         self._gap: int | None = None
         self._last: int | None = None
         self.retried = False
         """Whether an attempt has failed before, or an operator opened it again."""
-        self._passed: set[OperationKey] = set()
+        self._passed: dict[OperationKey, None] = {}  # half the size of a set, and mostly empty
         self.loose = False
         """Order no longer binds."""
         self.recorded: dict[OperationKey, JournalEntry] = {}
@@ -62,7 +62,7 @@ class Replay:
         self.tries: dict[OperationKey, list[JournalEntry]] = {}
         self.wake_times: dict[OperationKey, int] = {}
         """Until when what waits may wait, by the store's clock."""
-        self.given_up: set[OperationKey] = set()
+        self.given_up: dict[OperationKey, None] = {}
         """What is noted as given up."""
         self.unwound: JournalEntry | None = None
         """That the code has ended, and how: its undos run. It must not go on."""
@@ -76,7 +76,7 @@ class Replay:
 
     @property
     def head(self) -> JournalEntry:
-        return self._left[0]
+        return self._left[-1]
 
     def load(self, entries: Iterable[JournalEntry], *, retried: bool = False) -> None:
         """The journal, by position."""
@@ -99,22 +99,20 @@ class Replay:
             elif entry.op == PATCH:
                 self.patches |= msgspec.json.decode(entry.value or b"[]", type=set[str])
             elif entry.scope.endswith(GIVEN_UP):
-                self.given_up.add((entry.scope.removesuffix(GIVEN_UP), entry.name, entry.occurrence))
+                self.given_up[entry.scope.removesuffix(GIVEN_UP), entry.name, entry.occurrence] = None
             else:
-                self.append(entry)
+                self._left.append(entry)
+                self.cancelled = self.cancelled or entry.op == CANCEL
                 if entry.op not in UNBIDDEN:
                     self.recorded[key_of(entry)] = entry
         if self.given_up and not retried:
-            self._left = deque(entry for entry in self._left if key_of(entry) not in self.given_up)
-
-    def append(self, entry: JournalEntry) -> None:
-        self._left.append(entry)
-        self.cancelled = self.cancelled or entry.op == CANCEL
+            self._left = [entry for entry in self._left if key_of(entry) not in self.given_up]
+        self._left.reverse()
 
     def unread(self) -> JournalEntry | None:
         """What the code may not have seen yet, once the journal is loaded: the end of its last wait, if nothing was
         recorded behind it."""
-        last = self._left[-1] if self._left else None
+        last = self._left[0] if self._left else None
         return last if last is not None and last.op in WAITED and self.ends_with(last) else None
 
     def ends_with(self, entry: JournalEntry) -> bool:
@@ -124,7 +122,7 @@ class Replay:
     def hear(self, cancel: JournalEntry) -> None:
         """A cancel comes before any other wake-up: before what is unread, if anything is."""
         behind = 0 if self.unread() is None else 1
-        self._left.insert(len(self._left) - behind, cancel)
+        self._left.insert(behind, cancel)
         self.cancelled = True
 
     def call(self, key: OperationKey) -> None:
@@ -134,7 +132,7 @@ class Replay:
 
     def pass_over(self, key: OperationKey) -> None:
         """The code has given up what is recorded: when that is next, nobody waits for it."""
-        self._passed.add(key)
+        self._passed[key] = None
 
     def take(self, called: Container[OperationKey]) -> JournalEntry | None:
         """Take the entry whose turn it is; None if the code has not called its operation yet."""
@@ -143,12 +141,12 @@ class Replay:
             if entry is not None and (entry.op in UNBIDDEN or key_of(entry) in called):
                 return entry
         while self._left:
-            entry = self._left[0]
+            entry = self._left[-1]
             key = key_of(entry)
             passed = key in self._passed
             if not passed and key not in called and entry.op not in UNBIDDEN:
                 return None
-            self._left.popleft()
+            self._left.pop()
             if not passed:
                 return entry
         return None
@@ -160,7 +158,7 @@ class Replay:
         if not (past_gap and waits_for_new) and not (self.retried and not can_move):
             return False
         self.loose = True
-        self._loose_left = {key_of(entry): entry for entry in self._left}
+        self._loose_left = {key_of(entry): entry for entry in reversed(self._left)}
         self._called = [
             (entry.position, key)
             for key, entry in self._loose_left.items()

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -120,36 +119,34 @@ class Asked:
         self._attempt = attempt
         self.queries: dict[str, Handler] = {}
         self.updates: dict[str, Handler] = {}
-        self._handling: str | None = None
+        self.handling: str | None = None
         """The function that runs: nothing durable can be done in it."""
         self._only_looks = False
         self._counts: dict[str, int] = {}
-        self._found: deque[Event] = deque()
-        self._seen: set[Key] = set()
+        self._found: list[Event] = []
+        self._seen: dict[Key, None] = {}
         self._read_to: Key | None = None
         self._looked = False
         """Whether all that came from outside was looked at."""
-        self._looking = asyncio.Lock()
         self._accepting: str | None = None
         """The key of the update that is on its way into the journal, or to the code."""
         self._answering: asyncio.Task[Any] | None = None
         self._replayed: Answer | None = None
         """The answer to the last update of the journal: whoever accepted it may have died before he gave it."""
 
+    @cached_property
+    def _one_look(self) -> asyncio.Lock:
+        return asyncio.Lock()  # most attempts are never asked
+
     @property
     def waits(self) -> tuple[str, ...]:
         """What wakes the code beside all that it awaits."""
         return (Reason.event(UPDATE),) if self.updates else ()
 
-    @property
-    def handles(self) -> bool:
-        """Whether a function that others asked for runs now."""
-        return self._handling is not None
-
     def refuse_operation(self, what: str) -> None:
         """What is durable, or moves the code's own numbers, in a function that others asked for."""
-        if self._handling is not None:
-            raise WrongPlace(f"{what} was called in {self._handling}: do it in the workflow's own code")
+        if self.handling is not None:
+            raise WrongPlace(f"{what} was called in {self.handling}: do it in the workflow's own code")
 
     def refuse_change(self, what: str) -> None:
         """What would leave a trace, in a function that only looks."""
@@ -167,11 +164,11 @@ class Asked:
 
     def _aside(self, handler: Handler, fn: Callable[..., Any], data: bytes) -> Any:
         """Where it can only look: nothing durable, and nothing that goes on by itself."""
-        self._handling, self._only_looks = handler.what, True
+        self.handling, self._only_looks = handler.what, True
         try:
             return without_loop(partial(handler.call, fn, self._attempt.parts.values, data))
         finally:
-            self._handling, self._only_looks = None, False
+            self.handling, self._only_looks = None, False
 
     # ---- looking for updates --------------------------------------------------------------------------------------
 
@@ -182,7 +179,7 @@ class Asked:
     async def _look(self) -> None:
         self._looked = True
         execution = self._attempt.execution
-        async with self._looking:
+        async with self._one_look:
             after = self._read_to
             while True:
                 page = await self._attempt.parts.engine.store.scan(
@@ -191,7 +188,7 @@ class Asked:
                 for event in page:
                     assert isinstance(event, Event)
                     if event.key not in self._seen:
-                        self._seen.add(event.key)
+                        self._seen[event.key] = None
                         await self._see(event)
                     if event.consumed and self._read_to == after:
                         self._read_to = event.key
@@ -212,7 +209,7 @@ class Asked:
         while not self._looked and self._attempt.execution.inbox > 0:
             await self._look()
         while self._found and not listens:
-            event = self._found.popleft()
+            event = self._found.pop(0)
             name = question_in(event).name
             await self._answer(event.dedup, self._refusal(name, _unknown("update", name, {})))
         return not self._found
@@ -236,7 +233,7 @@ class Asked:
         if not self._looked and self._attempt.execution.inbox > 0:
             self._answering = self._attempt.errand(self._look())
         elif self._found:
-            event = self._found.popleft()
+            event = self._found.pop(0)
             asked = question_in(event)
             try:
                 refusal = self._objection(asked)
@@ -287,7 +284,7 @@ class Asked:
 
     def _handle(self, handler: Handler, data: bytes) -> None:
         attempt, values = self._attempt, self._attempt.parts.values
-        self._handling = handler.what
+        self.handling = handler.what
         try:
             result = handler.call(handler.fn, values, data)
             answer = Answer(handler.name, ACCEPTED, handler.result(values, result))
@@ -297,7 +294,7 @@ class Asked:
         except BaseException as raised:
             answer = Answer(handler.name, FAILED, self._failure(_ordinary(raised)))
         finally:
-            self._handling = None
+            self.handling = None
         key, self._accepting = self._accepting, None
         if key is None:
             self._replayed = answer

@@ -18,7 +18,6 @@ import contextvars
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
@@ -39,6 +38,7 @@ from outlast.runtime.current import attempt_var
 from outlast.runtime.effects import NO_EFFECTS
 from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, is_end
 from outlast.runtime.family import suspended_for_children
+from outlast.runtime.hearing import Hearing
 from outlast.runtime.lease import UNRECORDABLE, Lease
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
@@ -60,7 +60,10 @@ _log = logging.getLogger(__name__)
 
 
 class LiveAttempt:
-    """`ending = await LiveAttempt(parts, claimed, workflow, leaves=freed).run()`."""
+    """`ending = await LiveAttempt(parts, claimed, workflow, leaves=freed).run()`.
+
+    Many live at once. With more than 30 attributes each would have a dict of its own, several times as large.
+    """
 
     def __init__(
         self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition, *, leaves: Callable[[], None]
@@ -68,17 +71,17 @@ class LiveAttempt:
         """`leaves` is called when its code has ended, and only its end is on its way to the store."""
         self.parts = parts
         self._leaves = leaves
-        self.lease = Lease(parts, claimed, heard=self.hear)
+        self.hearing = Hearing(self, claimed.execution.inbox)
+        self.lease = Lease(parts, claimed, heard=self.hearing.hear)
         self.replay = Replay()
-        self._input = claimed.input
         self.workflow = workflow
-        self._real = asyncio.get_running_loop()
+        self.real = asyncio.get_running_loop()
         self.patches = Patches(self)
         self.performing = Performing(self)
         self.waits = Waits(self)
         self._outstanding: dict[OperationKey, Operation] = {}
         self._held: list[Operation] = []
-        self._arrivals: deque[tuple[Operation, Outcome, JournalEntry | None] | JournalEntry] = deque()
+        self._arrivals: list[tuple[Operation, Outcome, JournalEntry | None] | JournalEntry] = []
         self._settling: set[Operation] = set()
         """What has its outcome, which is on its way to the journal."""
         self._errands: set[asyncio.Task[Any]] = set()
@@ -86,17 +89,14 @@ class LiveAttempt:
         """What the code has seen last."""
         self._struck: OperationKey | None = None
         """The timer that made the code give something up last."""
-        self.heard_inbox = claimed.execution.inbox
-        """How far everything that came from outside was looked at."""
-        self._told_inbox = self.heard_inbox
-        """How far it has grown, by anybody's word: also by what is said while somebody looks."""
-        self._looking = False
         self.suspending = Suspending(self)
         self.asked = Asked(self)
         self._signal: type[Signal] | None = None
-        self._ended: asyncio.Future[Ending] = self._real.create_future()
+        self._ended: asyncio.Future[Ending] = self.real.create_future()
         self._code: Code
         self._begun = False
+        self._caught_up = False
+        """Whether all that was recorded before is delivered."""
         self.now_ms = 0
         """The code's time."""
         self.stream = Stream(self)
@@ -114,6 +114,11 @@ class LiveAttempt:
     def over(self) -> bool:
         return self._ended.done()
 
+    @property
+    def lives(self) -> bool:
+        """Whether its code has begun, and not ended."""
+        return self._begun and not self._ended.done()
+
     # ---- life -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> Ending:
@@ -126,7 +131,7 @@ class LiveAttempt:
                 await self.patches.begin(self.workflow.patches())
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.hear(await self.lease.record_cancel(before=self.replay.unread()))
-            args, kwargs = self.workflow.arguments.decode(self.parts.values, self._input)
+            args, kwargs = self.workflow.arguments.decode(self.parts.values, self.lease.input)
         except CodecHookFailed:
             raise  # nothing is wrong with the work: it is handed back, and tried again
         except CodecError as error:
@@ -146,7 +151,7 @@ class LiveAttempt:
         self._show_time(self.lease.began_at)
         self._begun = True
         self._code.begin()
-        self.hear(self._told_inbox)  # not before: what is recorded of it stands behind all that was read
+        self.hear(self.hearing.told)  # not before: what is recorded of it stands behind all that was read
         alarm = set_alarm(self)  # its timeout also stops code on a worker that is alive and well
         try:
             ending = await self._ended
@@ -165,8 +170,9 @@ class LiveAttempt:
 
     def _let_go(self) -> None:
         """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
-        parts = (self.lease, self.patches, self.performing, self.waits, self.unwinding, self.suspending, self.asked)
-        for part in parts:
+        for part in (self.hearing, self.lease, self.patches, self.performing, self.waits):
+            part.let_go()
+        for part in (self.unwinding, self.suspending, self.asked):
             part.let_go()
         self._outstanding.clear()
         self._delivered = None
@@ -181,11 +187,8 @@ class LiveAttempt:
         await self.lease.tell(facts.HandBack(change_id=self.lease.new_id(), epoch=self.execution.epoch))
 
     def hear(self, inbox: int) -> None:
-        """Something came from outside; `inbox` is the newest number. It counts as known once it was looked at."""
-        self._told_inbox = max(self._told_inbox, inbox)
-        if inbox > self.heard_inbox and self._begun and not self._looking and not self._ended.done():
-            self._looking = True
-            self.errand(self.look_outside())
+        """Something came from outside; `inbox` is the newest number."""
+        self.hearing.hear(inbox)
 
     # ---- called by user code --------------------------------------------------------------------------------------
 
@@ -195,7 +198,7 @@ class LiveAttempt:
         if not isinstance(code, AsyncCode):
             face = f"{kind.name}.sync(...)" if kind.OP in ("step", "start") else f"outlast.sync.{kind.OP}(...)"
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {face}")
-        return self._operation(kind, code.loop.create_future())
+        return self._operation(kind, asyncio.Future(loop=code.loop))
 
     def begin(self, operation: Operation) -> asyncio.Future[Any]:
         """From now on it is performed or waited for, and its future has its outcome once that is durable."""
@@ -225,7 +228,7 @@ class LiveAttempt:
             )
         future: ThreadFuture[Any] = ThreadFuture()
         operation = self._operation(kind, future)
-        self._real.call_soon_threadsafe(self._call_from_thread, code, operation)
+        self.real.call_soon_threadsafe(self._call_from_thread, code, operation)
         return future.result()
 
     def _call_from_thread(self, code: ThreadCode, operation: Operation) -> None:
@@ -252,7 +255,7 @@ class LiveAttempt:
     def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
         if self._signal is not None:
             raise self._signal
-        if self.asked.handles:
+        if self.asked.handling is not None:
             self.asked.refuse_operation(f"{kind.OP} {kind.name!r}")
         return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place())
 
@@ -264,7 +267,7 @@ class LiveAttempt:
         self._outstanding[operation.key] = operation
         if entry is not None:
             self.replay.call(operation.key)
-        elif self.replay:
+        elif not self._caught_up and self.replay:
             self._held.append(operation)
         else:
             self.begin_or_hold(operation)
@@ -283,21 +286,12 @@ class LiveAttempt:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
         if self._ended.done() or self._signal is not None or self.unwinding.begun:
             return False
-        while self.replay:
-            entry = self.replay.take(self._outstanding)
-            if entry is None and self.replay.loose:
-                break
-            if entry is None:
-                if not self.replay or self.replay.loosens(self._outstanding, can_move=self._code.can_move):
-                    continue
-                return self._stuck_replay(self.replay.head)
-            self._show_time(settled(entry.recorded_at) or 0)
-            if entry.op in UNBIDDEN:
-                return self._deliver_unbidden(entry)
-            return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
-        if self.replay.unwound is not None:
-            return self._stuck_replay(self.replay.unwound)  # the code has ended before; it must not go on now
-        self.stream.replayed()
+        if not self._caught_up:
+            delivered = self._deliver_next()
+            if delivered is not None:
+                return delivered
+            self._caught_up = not self.replay
+            self.stream.replayed()
         if self._held and not self.suspending.under_way:
             held, self._held = self._held, []
             for operation in held:
@@ -306,12 +300,32 @@ class LiveAttempt:
         if self._arrivals:
             self._deliver_arrival()
             return True
-        quiet = not self._settling and not self.lease.transacts
-        if quiet and (self.asked.takes(can_move=self._code.can_move) or self.waits.receives()):
-            return False
+        if not self._settling and not self.lease.transacts:
+            updates = self.asked.updates and self.asked.takes(can_move=self._code.can_move)
+            if updates or self.waits.receives():
+                return False
         if not self.performing.live and not self._code.can_move:
             self.nothing_runs()
         return False
+
+    def _deliver_next(self) -> bool | None:
+        """What is next in the journal. None: there is no more, or none that binds."""
+        replay = self.replay
+        while replay:
+            entry = replay.take(self._outstanding)
+            if entry is None and replay.loose:
+                break
+            if entry is None:
+                if not replay or replay.loosens(self._outstanding, can_move=self._code.can_move):
+                    continue
+                return self._stuck_replay(replay.head)
+            self._show_time(settled(entry.recorded_at) or 0)
+            if entry.op in UNBIDDEN:
+                return self._deliver_unbidden(entry)
+            return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
+        if replay.unwound is not None:
+            return self._stuck_replay(replay.unwound)  # the code has ended before; it must not go on now
+        return None
 
     def _stuck_replay(self, entry: JournalEntry) -> bool:
         """The journal's next operation was not called. If nothing else can make the code call it, it never will be."""
@@ -351,13 +365,15 @@ class LiveAttempt:
         return True
 
     def _deliver_arrival(self) -> None:
-        arrival = self._arrivals.popleft()
+        arrival = self._arrivals.pop(0)
         if isinstance(arrival, JournalEntry):
             self._show_time(settled(arrival.recorded_at) or 0)
             self._deliver_unbidden(arrival)
             return
         operation, outcome, entry = arrival
-        if entry is not None and not operation.future.done():  # what the code gave up, a replay does not show it
+        if operation.future.done():
+            return  # what the code gave up, a replay does not show it
+        if entry is not None:
             self._show_time(settled(entry.recorded_at) or 0)
         self._deliver(operation, outcome)
 
@@ -376,9 +392,10 @@ class LiveAttempt:
 
     def _show_time(self, now: int) -> None:
         """The code's time is that of the last outcome that it saw: the same when it is replayed."""
-        self.now_ms = max(self.now_ms, now)
-        if isinstance(self._code, AsyncCode):
-            self._code.loop.show_time(now / 1_000)
+        if now > self.now_ms:
+            self.now_ms = now
+            if isinstance(self._code, AsyncCode):
+                self._code.loop.show_time(now / 1_000)
 
     def _cancel_code(self) -> None:
         """Where the journal says that the cancel was observed: a replay unwinds from the same place."""
@@ -406,25 +423,23 @@ class LiveAttempt:
         """Record the outcome, then let the code have it. A result that is too large is a failure of the operation, as
         is a child whose id another one has by now."""
         self._settling.add(operation)
-        entry = None
+        lease, entry = self.lease, outcome.entry
         try:
-            entry = await self._record(operation, outcome, placed)
+            if entry is None:
+                entry = await lease.record_placed(placed or lease.placed(operation, outcome))
         except UNRECORDABLE as error:
             data = self.parts.values.seal(encode_failure(failure_of(error)))
             outcome = Outcome(data, error=error, tries=outcome.tries)
             with suppress(LimitExceeded):  # a full journal: the code sees it, now and at every replay
-                entry = await self._record(operation, outcome, None)
+                entry = await lease.record_placed(lease.placed(operation, outcome))
         finally:
             self._settling.discard(operation)
+        if entry is not None:
+            self.replay.recorded[operation.key] = entry
         if outcome.error is not None:
             marked(outcome.error, operation.key)
         self._arrivals.append((operation, outcome, entry))
         self.nudge()
-
-    async def _record(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None) -> JournalEntry:
-        entry = outcome.entry or await self.lease.record_placed(placed or self.lease.placed(operation, outcome))
-        self.replay.recorded[operation.key] = entry
-        return entry
 
     def _future_done(self, operation: Operation, future: asyncio.Future[Any]) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""
@@ -449,7 +464,7 @@ class LiveAttempt:
             self.replay.pass_over(key)
         too_late = key in self.replay.recorded and not self.replay
         if operation.kind.NOTED and key not in self.replay.given_up and (too_late or key not in self.replay.recorded):
-            self.replay.given_up.add(key)
+            self.replay.given_up[key] = None
             self.errand(self._note_given_up(operation))
 
     async def _note_given_up(self, operation: Operation) -> None:
@@ -497,7 +512,7 @@ class LiveAttempt:
         self.unwinding.close()
         # Not from within the code's own callbacks.
         if self._begun:
-            self._real.call_soon(self._code.close)
+            self.real.call_soon(self._code.close)
 
     async def _commit(self, ending: Ending) -> None:
         try:
@@ -512,33 +527,10 @@ class LiveAttempt:
         struck = [self._struck] if origins.timed_out and self._struck is not None else []
         return self.replay.escaped([*origins.failures, *struck])
 
-    # ---- the outside ----------------------------------------------------------------------------------------------
-
-    async def look_outside(self) -> None:
-        """A cancel first; then what the code waits for."""
-        try:
-            while True:
-                self._looking = True
-                told = self._told_inbox
-                fresh = await self.lease.look()
-                if fresh.cancel_requested and not self.replay.cancelled:
-                    self.replay.cancelled = True
-                    self._arrivals.append(await self.lease.record_cancel())
-                await self.waits.look()
-                self.asked.heard()
-                self.heard_inbox = max(self.heard_inbox, fresh.inbox)
-                # What was said before this look is answered by it, also if a server has lost what it said.
-                if self.execution.inbox <= self.heard_inbox and self._told_inbox <= max(told, self.heard_inbox):
-                    return
-        except LeaseLost as lost:
-            self.lose(str(lost))
-        finally:
-            self._looking = False
-
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
     def errand(self, coro: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        return self.accompany(self._real.create_task(coro))
+        return self.accompany(self.real.create_task(coro))
 
     def accompany(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
         """The attempt waits for it before it waits for anything else; if it fails, the attempt is lost."""
@@ -571,8 +563,8 @@ class LiveAttempt:
     @property
     def at_rest(self) -> bool:
         """Whether all that is recorded was delivered, and the code has nothing to run."""
-        live = self._begun and not self._ended.done() and self._signal is None
-        return live and not self.replay and not self._arrivals and not self._code.can_move
+        delivered = not self.replay and not self._arrivals
+        return self.lives and self._signal is None and delivered and not self._code.can_move
 
     def nothing_runs(self) -> None:
         """The code is idle, and nothing is performed for it."""
@@ -597,4 +589,4 @@ class LiveAttempt:
     @property
     def thinks(self) -> bool:
         """Whether a `def` workflow runs between two of its operations, in its thread."""
-        return self._begun and not self._ended.done() and isinstance(self._code, ThreadCode) and self._code.can_move
+        return self.lives and isinstance(self._code, ThreadCode) and self._code.can_move

@@ -105,17 +105,20 @@ class Engine:
     async def commit(self, changes: Changes) -> Verdict:
         """Commit, and carry at once what the commit owes to others."""
         verdict = await self.group.commit(changes)
-        self._post(changes, verdict)
+        if verdict.applied:
+            self.post(changes)
         return verdict
 
     async def commit_timed(self, changes: Changes) -> tuple[Verdict, int]:
         """… and the store's time of that commit."""
         verdict, committed_at = await self.group.commit_timed(changes)
-        self._post(changes, verdict)
+        if verdict.applied:
+            self.post(changes)
         return verdict, committed_at
 
-    def _post(self, changes: Changes, verdict: Verdict) -> None:
-        if self.carries and verdict.applied and len(changes.writes) > 1:
+    def post(self, changes: Changes) -> None:
+        """What was committed is carried to others, if they are owed something."""
+        if self.carries and len(changes.writes) > 1:
             self.outbox.post(changes)
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:

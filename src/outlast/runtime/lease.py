@@ -54,6 +54,7 @@ def _ignored(inbox: int) -> None:
 class Lease:
     def __init__(self, parts: Parts, claimed: ClaimedExecution, *, heard: Callable[[int], None]) -> None:
         execution = self.execution = claimed.execution
+        self.input = claimed.input
         self._parts = parts
         self._heard = heard
         self._entries = 0
@@ -62,7 +63,7 @@ class Lease:
         """Places that were taken, and have no outcome yet."""
         self._first_open = 0
         """No place before this one is open: thousands may be, and each asks for the first."""
-        self._transacted: set[int] = set()
+        self._transacted: dict[int, None] = {}
         """Those of them that transactions have taken."""
         self._turns: list[asyncio.Future[None]] = []
         self._began_unknown = claimed.began_at is None
@@ -140,7 +141,8 @@ class Lease:
         """Write down what has its place."""
         try:
             _, committed_at = await self._tell(fact)
-            await self._turn(fact.entries)
+            if self._first() < fact.entries:
+                await self._turn(fact.entries)
         finally:
             self._leave(fact.entries)
         if fact.unwinds and not self.execution.unwinds:
@@ -255,11 +257,12 @@ class Lease:
 
     def _leave(self, place: int) -> None:
         self._open.discard(place)
-        self._transacted.discard(place)
-        turns, self._turns = self._turns, []
-        for turn in turns:
-            if not turn.done():
-                turn.set_result(None)
+        self._transacted.pop(place, None)
+        if self._turns:
+            turns, self._turns = self._turns, []
+            for turn in turns:
+                if not turn.done():
+                    turn.set_result(None)
 
     async def transact(
         self, store: Transacting, key: OperationKey, op: str, tries: int, call: Call, *, limit_ms: int
@@ -278,7 +281,7 @@ class Lease:
                 fact = self._fact(key, op, SUCCEEDED, data, tries, change_id=change_id)
                 made[:] = [fact if place is None else structs.replace(fact, entries=place)]
                 if place is None:
-                    self._transacted.add(self._take())
+                    self._transacted[self._take()] = None
             answer = decide(view, made[0], now)
             if isinstance(answer, Refusal):
                 raise self._full()
@@ -373,11 +376,13 @@ class Lease:
             answer = decide(view, fact, engine.group.now)
             if isinstance(answer, Refusal):
                 return self._refused(fact, answer), engine.group.now
-            verdict, committed_at = await engine.commit_timed(answer)
+            verdict, committed_at = await engine.group.commit_timed(answer)
             if verdict.inbox is not None:
                 self._heard(verdict.inbox)
             if verdict.applied:
-                self._parts.committed(view, answer)
+                if len(answer.writes) > 1 or not isinstance(fact, facts.StepRecorded):  # else it concerns nobody else
+                    engine.post(answer)
+                    self._parts.committed(view, answer)
                 if isinstance(fact, facts.StepRecorded):
                     if fact.adopts is not None:
                         self.execution = structs.replace(self.execution, has_children=True)

@@ -149,8 +149,12 @@ def described(op: str, key: OperationKey) -> str:
 def calling_place() -> tuple[CodeType, int]:
     """Where user code called: the nearest frame outside of Outlast and asyncio."""
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while id(code := frame.f_code) in _OURS or code.co_filename.startswith(_LIBRARY):
-        _OURS[id(code)] = code
+    while True:
+        code = frame.f_code
+        if id(code) not in _OURS:
+            if not code.co_filename.startswith(_LIBRARY):
+                break
+            _OURS[id(code)] = code
         if frame.f_back is None:
             break
         frame = frame.f_back

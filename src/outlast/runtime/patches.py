@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +16,7 @@ class Patches:
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
         self._replay = attempt.replay
-        self._real = asyncio.get_running_loop()
+        self._real = attempt.real
         self._begins_here = False
 
     async def begin(self, names: tuple[str, ...]) -> None:

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 class Performing:
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
-        self._real = asyncio.get_running_loop()
+        self._real = attempt.real
         self.live: dict[Operation, asyncio.Task[None]] = {}
         self._backing_off: dict[Operation, Alarm] = {}
 
@@ -43,21 +43,19 @@ class Performing:
         self._go(operation, len(tries))
 
     def _go(self, operation: Operation, tries: int) -> None:
-        name = operation.kind.name
         # The step's code runs in this task, in the context of its call; another try gets a task and a context anew.
-        context = operation.context.copy()
-        context.run(step_var.set, name)
-        context.run(operation_var.set, operation)
         self.live[operation] = self._real.create_task(
-            self._perform(operation, tries), name=f"outlast {name}", context=context
+            self._perform(operation, tries), name=f"outlast {operation.kind.name}", context=operation.context.copy()
         )
 
     async def _perform(self, operation: Operation, tries: int) -> None:
         attempt, kind = self._attempt, operation.kind
         assert isinstance(kind, Performed)
+        step_var.set(kind.name)
+        operation_var.set(operation)
         if attempt.parts.on_perform is not None:
             attempt.parts.on_perform(attempt.execution.id, operation.key)
-        _log.debug("performing %s of execution %s", operation.key, attempt.execution.id)
+        settled = False
         try:
             outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)
             if isinstance(outcome, BackOff):
@@ -67,6 +65,7 @@ class Performing:
             if attempt.stream.owes:
                 await attempt.stream.flushed()  # what it emitted comes before its outcome
             await attempt.settle(operation, outcome)
+            settled = True
         except LeaseLost as lost:
             attempt.lose(str(lost))
         except asyncio.CancelledError:
@@ -79,7 +78,8 @@ class Performing:
             attempt.lose(f"{operation} could not be recorded: {error}")
         finally:
             self.live.pop(operation, None)
-            attempt.nudge()
+            if not settled:
+                attempt.nudge()
 
     async def _record_try(self, operation: Operation, back_off: BackOff) -> None:
         value = msgspec.json.encode(back_off.wake_at)

@@ -54,7 +54,7 @@ class Stream:
 
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt: LiveAttempt = weakref.proxy(attempt)  # no circle: what has ended is freed at once
-        self._real = asyncio.get_running_loop()
+        self._real = attempt.real
         self._thread = threading.get_ident()
         self._frames: list[tuple[str, bytes]] = []
         self._written = 0

@@ -72,7 +72,7 @@ class Suspending:
         """`only`: nothing can wake it but this operation."""
         attempt = self._attempt
         # As far as `waits` are true: what is heard while this looks and writes may be what it waits for.
-        inbox = attempt.heard_inbox
+        inbox = attempt.hearing.heard
         try:
             await attempt.waits.write_down()
             if not await attempt.asked.may_sleep(waits):
@@ -104,7 +104,7 @@ class Suspending:
             attempt.fall_asleep()
             return
         self.under_way = False
-        await attempt.look_outside()
+        await attempt.hearing.look()
         attempt.nudge()
 
     def let_go(self) -> None:

@@ -39,7 +39,7 @@ class Unwinding:
 
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
-        self._real = asyncio.get_running_loop()
+        self._real = attempt.real
         self._undos: list[Performed] = []
         self._running: asyncio.Task[None] | None = None
         self._awaited: asyncio.Task[Any] | None = None
@@ -83,7 +83,7 @@ class Unwinding:
                 self.refuse_new_page()  # registered behind the call, in a `finally`
             except WrongPlace as error:
                 ending = Raised(error)
-        if isinstance(ending, Completed):
+        if isinstance(ending, Completed) and attempt.growths:
             ending = self._all_done(ending)
         if isinstance(ending, Completed) and self:
             ending = self._storable(ending, workflow)

@@ -362,7 +362,7 @@ class Worker:
         self._attempts[name] = attempt
         if self._begun is not None:
             self._begun.add(name)
-        running = asyncio.create_task(self._run(name, attempt), name=f"outlast {execution.id}")
+        running = attempt.real.create_task(self._run(name, attempt), name=f"outlast {execution.id}")
         self._running.add(running)
         running.add_done_callback(self._ended)
 

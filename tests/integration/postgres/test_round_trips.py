@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest_asyncio
 
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.postgres import PostgresStore
+from outlast.store.postgres.doorbell import SELDOM_S
 from outlast.testing.conformance import actors
+from outlast.testing.conformance.doorbell import LANE_BELL, Ear, ear
 from tests import postgres
 from tests.integration.postgres.proxy import Proxy
 
@@ -79,3 +83,63 @@ async def test_a_claim_and_a_renewal_are_one_round_trip_each(proxy: Proxy, store
     assert len((await actors.claim(store, limit=20)).executions) == 20
     await store.renew("w1", lease_ttl_ms=1_000)
     assert proxy.round_trips - before == 2
+
+
+# ---- rings --------------------------------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture
+async def ringing(proxy: Proxy) -> AsyncIterator[tuple[PostgresStore, Ear, str]]:
+    """Who rings, through the proxy and not for a while; who hears it, besides; and their database."""
+    url = await postgres.empty()
+    store, other = PostgresStore(f"{proxy.url_of(url)}&pool_size=1"), PostgresStore(url)
+    await store.open()
+    await other.open()
+    listener = await ear(other)
+    await started(store, "prepared")  # which takes a round trip more, once for each statement
+    store.ring(frozenset({"prepared"}))
+    await listener.hears("prepared")
+    await asyncio.sleep(5 * SELDOM_S)
+    yield store, listener, url
+    await listener.subscription.close()
+    await store.close()
+    await other.close()
+
+
+async def started(store: PostgresStore, name: str) -> None:
+    """In one call."""
+    assert (await actors.commit_one(store, actors.start_changes(store, actors.start_fact(name)))).applied
+
+
+async def test_who_rings_seldom_rings_with_the_commit(proxy: Proxy, ringing: tuple[PostgresStore, Ear, str]):
+    store, listener, _ = ringing
+    for number in range(3):
+        before = proxy.round_trips
+        await started(store, f"x{number}")
+        await listener.hears(LANE_BELL)
+        await asyncio.sleep(5 * SELDOM_S)
+        assert proxy.round_trips - before == 1
+
+
+async def test_who_rings_often_gathers_rings(proxy: Proxy, ringing: tuple[PostgresStore, Ear, str]):
+    """Commits that ring wait for each other: of two in a row, only the first one does."""
+    store, listener, _ = ringing
+    before = proxy.round_trips
+    await started(store, "first")
+    await started(store, "second")
+    await asyncio.sleep(5 * SELDOM_S)
+    assert proxy.round_trips - before == 3
+    await listener.hears(LANE_BELL)
+
+
+async def test_a_commit_does_not_wait_for_the_ring_of_another(proxy: Proxy, ringing: tuple[PostgresStore, Ear, str]):
+    """Somebody else's commit rings, and is not done: this one rings behind it, by itself."""
+    store, listener, url = ringing
+    other = await asyncpg.connect(url)
+    async with other.transaction():
+        await other.execute("SELECT pg_advisory_xact_lock(hashtextextended('outlast.ring', 0))")
+        before = proxy.round_trips
+        await started(store, "x")
+        await listener.hears(LANE_BELL)
+        assert proxy.round_trips - before == 2
+    await other.close()

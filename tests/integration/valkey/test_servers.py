@@ -14,7 +14,7 @@ import uvloop
 import outlast
 from outlast.app import App
 from outlast.errors import InvalidConfig, ReplyLost, SchemaOutdated, StoreError, StoreFull, StoreUnavailable
-from outlast.machine.changes import Insert
+from outlast.machine.changes import Insert, partition_channel
 from outlast.model.execution import execution_key
 from outlast.model.journal import JournalEntry
 from outlast.runtime.group_commit import GroupCommit
@@ -27,8 +27,10 @@ from outlast.testing.conformance.actors import (
     changing,
     claimed_ids,
     commit_one,
+    completes,
     decided,
     look,
+    partition,
     records,
     running,
     sends,
@@ -38,6 +40,7 @@ from outlast.testing.conformance.actors import (
     start_many,
     steps,
 )
+from outlast.testing.conformance.doorbell import LANE_BELL, ear
 from outlast.testing.valkey_server import DURABLE, ValkeyServer, free_ports, stopped
 from tests.conformance.valkey_audit import leaks
 
@@ -89,6 +92,24 @@ async def test_calls_made_at_once_do_not_wait_for_each_other(server: ValkeyServe
     await asyncio.gather(*[store.commit([start_changes(store, start_fact(name))]) for name in names])
     assert await store.count(Query(namespace=NAMESPACE)) == 100
     assert len(server.ask("CLIENT", "LIST", "TYPE", "NORMAL").splitlines()) == 2, "ours, and the one that asks"
+
+
+async def test_a_claim_behind_one_ring_is_one_call_also_if_something_ended_meanwhile(
+    server: ValkeyServer, store: ValkeyStore
+):
+    """Ends ring too, for who waits for them: they leave nothing to claim in their partition."""
+    listener = await ear(store)
+    for number in range(5):
+        held = await running(store, f"ends{number}")
+        assert await claimed_ids(store) == []  # a look at everything: nothing is left anywhere
+        assert (await commit_one(store, decided(store, held, completes(held)))).applied
+        await listener.hears(partition_channel(partition(store, held.id)))
+        await start(store, f"next{number}")
+        await listener.hears(LANE_BELL)
+        before = info(server, "fcall"), info(server, "fcall_ro")
+        assert await claimed_ids(store) == [f"next{number}"]
+        assert (info(server, "fcall"), info(server, "fcall_ro")) == (before[0] + 1, before[1])
+    await listener.subscription.close()
 
 
 def test_it_works_on_uvloop_too(server: ValkeyServer):

@@ -59,7 +59,9 @@ class StepCall(Performed):
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
         """Try until it succeeds, may not be retried, or must wait for long."""
-        step = self.step = stood_in(parts, self.step)
+        if parts.stand_ins:
+            self.step = stood_in(parts, self.step)
+        step = self.step
         here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
         while True:
             tries += 1

@@ -37,6 +37,7 @@ from outlast.model.kinds import OF_EXECUTION
 from outlast.model.record import Key, Plain, Record, settled
 from outlast.store.port import Committed, Verdict
 from outlast.store.postgres.connection import Pool, Session
+from outlast.store.postgres.doorbell import Ring
 from outlast.store.postgres.errors import KeyTaken
 from outlast.store.postgres.functions import CALLS, EXPECTED, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
@@ -58,7 +59,10 @@ _INSERTS = {kind: SLOTS["insert", kind] for kind in TABLES}
 _json = msgspec.json.Encoder()
 
 
-async def commit(pool: Pool, time: StoreTime, partitions: int, batch: Sequence[Changes]) -> Committed:
+async def commit(
+    pool: Pool, time: StoreTime, partitions: int, batch: Sequence[Changes], ring: Ring | None = None
+) -> Committed:
+    """`ring` is rung with it, if it can be."""
     verdicts: dict[int, Verdict] = {}
     now = 0
     some, waiting = list(enumerate(batch)), list[Numbered]()
@@ -67,7 +71,7 @@ async def commit(pool: Pool, time: StoreTime, partitions: int, batch: Sequence[C
         some, waiting = _next_round(some)
         call = Call(some) if waiting else call
     while True:
-        refused, at = await _apply(pool, time, call, some, verdicts)
+        refused, at = await _apply(pool, time, call, some, verdicts, None if waiting else ring)
         now = max(now, at)
         for number, changes in refused:
             verdicts[number], at = await _explained(pool, time, partitions, changes)
@@ -79,16 +83,18 @@ async def commit(pool: Pool, time: StoreTime, partitions: int, batch: Sequence[C
 
 
 async def _apply(
-    pool: Pool, time: StoreTime, call: Call, some: list[Numbered], verdicts: dict[int, Verdict]
+    pool: Pool, time: StoreTime, call: Call, some: list[Numbered], verdicts: dict[int, Verdict], ring: Ring | None
 ) -> tuple[list[Numbered], int]:
     """Commit changes that do not depend on each other: the refused ones, and the time."""
     for chance in range(_CAREFUL_MAX):
         try:
-            row = await pool.call("commit", lambda session: call.made(session, time, careful=chance > 0))  # noqa: B023
+            row = await pool.call("commit", lambda session: call.made(session, time, ring, careful=chance > 0))  # noqa: B023
         except KeyTaken:
             continue
-        now, refused_list, inbox_list = row
+        now, refused_list, inbox_list, rung = row
         time.saw(now)
+        if ring is not None:
+            ring.rung = rung
         inboxes = call.inboxes_of(inbox_list)
         added: dict[Key, int] = {}
         if not refused_list:
@@ -367,10 +373,10 @@ class Call:
     def _row(self, operation: str, kind: str, row: Row) -> None:
         self._rows.setdefault(SLOTS[operation, kind], []).append(row)
 
-    async def made(self, session: Session, time: StoreTime, *, careful: bool) -> Any:
+    async def made(self, session: Session, time: StoreTime, ring: Ring | None = None, *, careful: bool) -> Any:
         """The function's answer."""
         self._anchors.sort(key=_lock_order)
-        return await self._called(session, time, self._anchors, self._slots(careful=careful))
+        return await self._called(session, time, self._anchors, self._slots(careful=careful), ring)
 
     async def locked(self, session: Session, time: StoreTime) -> Any:
         """Only the locks, and the time under them."""
@@ -387,14 +393,23 @@ class Call:
             slots |= {TAKEN_BY[slot]: rows for slot, rows in self._rows.items() if slot in TAKEN_BY}
         return dict(sorted(slots.items()))
 
-    async def _called(self, session: Session, time: StoreTime, anchors: list[Row], slots: dict[int, list[Row]]) -> Any:
+    async def _called(
+        self,
+        session: Session,
+        time: StoreTime,
+        anchors: list[Row],
+        slots: dict[int, list[Row]],
+        ring: Ring | None = None,
+    ) -> Any:
         try:
             docs = [_json.encode(rows).decode() for rows in slots.values()]
             first = _json.encode(anchors).decode()
         except (TypeError, OverflowError, UnicodeEncodeError) as error:
             raise InvalidInput(f"a value that a record cannot have: {error}") from error
         values = {"anchors": first, "slots": ",".join(map(str, slots)), "docs": docs, **time.values()}
-        return (await session.rows(CALLS["commit"], values))[0]
+        if ring is not None:
+            values |= {"bell": ring.bell, "heard": ring.heard}
+        return (await session.rows(CALLS["commit" if ring is None else "commit:ringing"], values))[0]
 
     def document(self) -> dict[str, Any]:
         """The same arguments, for who calls by a document: of one change that inserts, and locks nothing loose."""

@@ -1,8 +1,11 @@
-"""Doorbells between processes: LISTEN and NOTIFY, on a connection of their own and in transactions of their own.
+"""Doorbells between processes: LISTEN on a connection of its own, and NOTIFY, most often in a transaction of its own.
 
 Rings of one process gather while a NOTIFY is under way, and for a few milliseconds after it; listeners of the same
-process hear at once, without the server. When the connection is lost it is made again, and everybody is told to look
-at everything. A lost ring costs one interval of the polling net, never work, and so ringing never fails.
+process hear at once, without the server. A process that rings seldom lets the commit itself ring, which is heard sooner
+(`aboard`): not always, because commits that ring wait for each other.
+
+When the connection is lost it is made again, and everybody is told to look at everything. A lost ring costs one
+interval of the polling net, never work, and so ringing never fails.
 """
 
 # asyncpg has no stubs; what is used of it here are its errors.
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
@@ -19,6 +23,7 @@ from typing import Any
 from weakref import WeakSet
 
 import asyncpg
+from msgspec import Struct
 
 from outlast.errors import OutlastError
 from outlast.store.port import RESCAN
@@ -32,6 +37,8 @@ _log = logging.getLogger(__name__)
 BELL = "outlast"
 INTERVAL_S = 0.003
 """At most one NOTIFY of a process in this time."""
+SELDOM_S = 0.01
+"""Who has not rung for so long may ring with a commit."""
 RECONNECT_MIN_S, RECONNECT_MAX_S = 0.05, 2.0
 KEEPALIVE_S = 10.0
 """A listener whose connection says nothing is asked whether it is still there."""
@@ -40,6 +47,14 @@ TRIED_S = 2.0
 _HEARD_MAX_BYTES = 7_000
 """PostgreSQL takes less than 8,000; longer rings say RESCAN."""
 _CHANNELS_MAX = 1_000
+
+
+class Ring(Struct):
+    """What a commit is to say when it is durable, and whether it did."""
+
+    bell: str
+    heard: str
+    rung: bool = False
 
 
 class Doorbell:
@@ -55,16 +70,29 @@ class Doorbell:
         self._listeners: WeakSet[Listener] = WeakSet()
         self._connected = False
         self._closed = False
+        self._rang_s = -math.inf
 
     # ---- ringing --------------------------------------------------------------------------------------------------
 
-    def ring(self, channels: Iterable[str]) -> None:
+    def aboard(self, channels: Iterable[str]) -> Ring | None:
+        """A ring for a commit to take along; None if there is nothing to say, or this process rings often."""
+        channels = set(channels)
+        seldom = self._sending is None and asyncio.get_running_loop().time() - self._rang_s > SELDOM_S
+        if not channels or not seldom or self._closed or not self._address.doorbell:
+            return None
+        return Ring(BELL, self._said(channels))
+
+    def ring(self, channels: Iterable[str], *, rung: bool = False) -> None:
+        """`rung`: a commit has said so already, to everybody else."""
         channels = set(channels)
         if not channels or self._closed:
             return
         for listener in self._listeners:
             listener.hear(channels)
         if not self._address.doorbell:
+            return
+        self._rang_s = asyncio.get_running_loop().time()
+        if rung:
             return
         self._rung |= channels
         if len(self._rung) > _CHANNELS_MAX:
@@ -76,14 +104,16 @@ class Doorbell:
         try:
             while self._rung:
                 rung, self._rung = self._rung, set()
-                heard = "\n".join((self._me, *sorted(rung)))
-                if len(heard.encode(errors="replace")) > _HEARD_MAX_BYTES:
-                    heard = f"{self._me}\n{RESCAN}"
-                await self._notify(heard)
+                await self._notify(self._said(rung))
+                self._rang_s = asyncio.get_running_loop().time()
                 if not self._closed:
                     await asyncio.sleep(INTERVAL_S)
         finally:
             self._sending = None
+
+    def _said(self, channels: set[str]) -> str:
+        heard = "\n".join((self._me, *sorted(channels)))
+        return heard if len(heard.encode(errors="replace")) <= _HEARD_MAX_BYTES else f"{self._me}\n{RESCAN}"
 
     async def _notify(self, heard: str, bell: str = BELL) -> None:
         async def notify(session: Session) -> None:

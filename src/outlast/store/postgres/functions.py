@@ -216,6 +216,7 @@ for _what, _text in _TEXTS.items():
 
 
 _COMMIT = next(name for name in FUNCTIONS if name.startswith("commit_"))
+CALLS["commit:ringing"] = statement("commit:ringing_call").format(name=_COMMIT)
 
 
 def _settling() -> None:

@@ -135,8 +135,9 @@ class PostgresStore:
         pool, bell = self._opened()
         if not batch:
             return Committed(await self.now(), [])
-        committed = await commit.commit(pool, self._time, self._partitions, batch)
-        bell.ring(_rings(batch, committed.verdicts))
+        ring = bell.aboard(_channels(batch[0])) if len(batch) == 1 else None
+        committed = await commit.commit(pool, self._time, self._partitions, batch, ring)
+        bell.ring(_rings(batch, committed.verdicts), rung=ring is not None and ring.rung)
         return committed
 
     async def transact(self, check: Changes, body: Body, *, limit_ms: int) -> Transacted:
@@ -245,8 +246,12 @@ class PostgresStore:
 def _rings(batch: Sequence[Changes], verdicts: Sequence[Verdict]) -> set[str]:
     """Whom to tell of what was written just now."""
     return {
-        partition_channel(changes.partition) if ring == HOME else ring
+        channel
         for changes, verdict in zip(batch, verdicts, strict=True)
         if verdict.applied and not verdict.again
-        for ring in changes.rings
+        for channel in _channels(changes)
     }
+
+
+def _channels(changes: Changes) -> list[str]:
+    return [partition_channel(changes.partition) if ring == HOME else ring for ring in changes.rings]

@@ -268,11 +268,12 @@ class Connection:
         return calls
 
     def _run_shared(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
+        rings: set[str] = set()
         try:
             try:
-                self._run(cursor, calls)
+                rings = self._run(cursor, calls)
             except Met:
-                self._run(cursor, calls, singly=True)
+                rings = self._run(cursor, calls, singly=True)
         except Exception as error:
             if len(calls) > 1:
                 self._run_alone(cursor, calls)
@@ -282,6 +283,8 @@ class Connection:
             self._crashed(calls, crash)
             raise
         self._deliver(calls)
+        if self._ring is not None and rings:
+            self._ring(rings)  # behind the answers: whoever waits here does not wait for that
 
     def _run_alone(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
         for done, call in enumerate(calls, start=1):
@@ -298,7 +301,8 @@ class Connection:
             call.error = crash
         self._deliver(calls)
 
-    def _run(self, cursor: apsw.Cursor, calls: list[_Call], *, singly: bool = False) -> None:
+    def _run(self, cursor: apsw.Cursor, calls: list[_Call], *, singly: bool = False) -> set[str]:
+        """Whom to ring for it."""
         names = dict.fromkeys(call.name for call in calls)
         rings: set[str] = set()
         with translated(self._path), self._turn:
@@ -325,9 +329,8 @@ class Connection:
                     cursor.execute("ROLLBACK")
                 raise
         self._clock_seen = has_clock
-        if self._ring is not None and rings:
-            self._ring(rings)
         self._reply(names, calls)
+        return rings
 
     def _sync(self, cursor: apsw.Cursor, level: int) -> None:
         """Whether the next commit waits for the disk; only if commits do that at all on this connection."""

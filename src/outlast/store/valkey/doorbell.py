@@ -16,6 +16,7 @@ from typing import Any, cast
 from weakref import WeakSet
 
 from outlast.errors import OutlastError
+from outlast.machine.changes import is_lane_channel
 from outlast.store.port import RESCAN
 from outlast.store.valkey.connection import Address, Connection, Login, connect
 from outlast.store.valkey.keys import Names
@@ -208,7 +209,10 @@ class Listener:
             self._moved.set_result(None)
 
     def _hear(self, channels: list[str], partition: int | None = None) -> None:
-        self._near.heard(None if RESCAN in channels else partition)
+        if partition is None or RESCAN in channels:
+            self._near.heard(None)
+        elif any(map(is_lane_channel, channels)):  # ends ring as well, and leave nothing to claim
+            self._near.heard(partition)
         self._heard.update(channel for channel in channels if channel != ANYWHERE)
         if len(self._heard) > _HEARD_MAX:
             self._heard = {RESCAN}

@@ -53,7 +53,7 @@ def encoded(values: tuple[str | int, ...]) -> str:
         raise InvalidInput(f"{values!r} is not a key: {error}") from error
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=1_000)
 def owner(namespace: str, execution_id: str) -> str:
     """The execution that records belong to, as a name."""
     return text(namespace) + text(execution_id)

@@ -116,4 +116,14 @@ CROSS JOIN LATERAL (SELECT x.ctid AS place FROM outlast.{kind} AS x WHERE {same_
 WHERE t.ctid = o.place AND {same_key};
 
 -- part: call
-SELECT now_ms, refused_list, inbox_list FROM outlast.{name}(:anchors, :slots, :docs, :clock_ms, :floor_ms)
+SELECT now_ms, refused_list, inbox_list, false AS rung
+FROM outlast.{name}(:anchors, :slots, :docs, :clock_ms, :floor_ms)
+
+-- part: ringing_call
+-- The same, and a ring that is heard when it is committed; only if nobody else's commit rings just now, because those
+-- that do wait for each other's disk.
+SELECT now_ms, refused_list, inbox_list,
+  CASE WHEN coalesce(refused_list, '') <> '' THEN false
+    WHEN pg_try_advisory_xact_lock(hashtextextended('outlast.ring', 0)) THEN pg_notify(:bell, :heard)::text = ''
+    ELSE false END AS rung
+FROM outlast.{name}(:anchors, :slots, :docs, :clock_ms, :floor_ms)

@@ -1,3 +1,3 @@
--- ring: tell every process that listens. Sent by itself, never inside of a commit: a NOTIFY makes commits wait for
--- each other.
+-- ring: tell every process that listens. Sent by itself by whoever rings often: a NOTIFY makes commits wait for each
+-- other.
 SELECT pg_notify(:bell, :heard)
