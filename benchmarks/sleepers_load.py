@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from datetime import UTC, datetime, timedelta
+from statistics import median
 
 import apsw
 
@@ -22,10 +23,13 @@ from outlast.runtime.fastest_loop import fastest_loop
 from outlast.testing import ManualClock
 
 BATCH = 1_000
+HOUR_S = 3_600
 WARM_UP = 10_000
 """So many fill some of what is bounded, whatever sleeps. What SQLite keeps in memory (at most 32 MiB of pages for each
 connection) is part of `bytes_each`, and shown apart as `pages_bytes_each`."""
 APART_S = 0.01
+TURNS = 5
+"""So many times a part of them is woken, and as many that were never asleep are drained: a slow minute slows both."""
 
 
 def build(app: App) -> tuple[AsyncWorkflow[[float], float], AsyncWorkflow[[], int]]:
@@ -49,7 +53,7 @@ async def main(file: str, count: int, spread: int) -> dict[str, float]:
     sleeper, awake = build(turned)
     figures: dict[str, float] = {}
     async with turned:
-        hour_s = clock.now_ms() / 1_000 + 3_600
+        hour_s = clock.now_ms() / 1_000 + HOUR_S
         await asleep(turned, sleeper, hour_s, warm_up)
         before, pages_before = holding(), apsw.memory_used()
         await asleep(turned, sleeper, hour_s, count)
@@ -61,25 +65,39 @@ async def main(file: str, count: int, spread: int) -> dict[str, float]:
             "threads_more": after.threads - before.threads,
             "files_more": after.files - before.files,
         }
-        began_s = time.perf_counter()
-        clock.advance(timedelta(hours=1, seconds=1))
-        await until_count(turned, "succeeded", count)
-        figures["wake_per_s"] = count / (time.perf_counter() - began_s)
-    async with turned.client():
-        for begin in range(0, count, BATCH):
-            await turned.start_many(awake.bind() for _ in range(begin, min(begin + BATCH, count)))
-    began_s = time.perf_counter()
-    async with turned:
-        await until_count(turned, "succeeded", 2 * count)
-        figures["drain_per_s"] = count / (time.perf_counter() - began_s)
+    clock.advance(timedelta(seconds=1))
+    woken: list[float] = []
+    drained: list[float] = []
+    part = count // TURNS
+    for turn in range(TURNS):
+        clock.advance(timedelta(seconds=HOUR_S))
+        woken.append(await worked_off(turned, 2 * turn * part, part))
+        async with turned.client():
+            for begin in range(0, part, BATCH):
+                await turned.start_many(awake.bind() for _ in range(begin, min(begin + BATCH, part)))
+        drained.append(await worked_off(turned, (2 * turn + 1) * part, part))
+    figures |= {
+        "wake_per_s": median(woken),
+        "drain_per_s": median(drained),
+        "wake_share": median(one / other for one, other in zip(woken, drained, strict=True)),
+    }
     return figures | await lateness(f"{file}.late", spread)
 
 
-async def asleep(app: App, sleeper: AsyncWorkflow[[float], float], until_s: float, count: int) -> None:
-    """Until so many sleep in all."""
+async def worked_off(app: App, before: int, number: int) -> float:
+    """How many per second, of those that a worker finds due or ready when it begins."""
+    began_s = time.perf_counter()
+    async with app:
+        await until_count(app, "succeeded", before + number)
+        return number / (time.perf_counter() - began_s)
+
+
+async def asleep(app: App, sleeper: AsyncWorkflow[[float], float], first_s: float, count: int) -> None:
+    """Until so many sleep in all: equal parts of them until that hour, and the next ones."""
     there = await app.count(workflow="sleeper")
     for begin in range(there, count, BATCH):
-        await app.start_many(sleeper.bind(until_s) for _ in range(begin, min(begin + BATCH, count)))
+        numbers = range(begin, min(begin + BATCH, count))
+        await app.start_many(sleeper.bind(first_s + number % TURNS * HOUR_S) for number in numbers)
     await until_count(app, "suspended", count)
 
 

@@ -235,7 +235,7 @@ _GUARDS = (
         what="a timer fires when a reconciler says so, whatever the store's clock says",
         file="machine/decide_clock.py",
         old="""    if timed:
-        guards.append(Reached(execution.key, "wake_at"))
+        guards.append(Reached(key_of(execution), "wake_at"))
 """,
         new="",
         noticed_by=(f"{ENGINE}wake_that_is_early_by_the_stores_clock_is_not_due",),

@@ -30,6 +30,7 @@ from outlast.machine.parts import (
     ends_wait,
     held_and_heard,
     inbox_record,
+    key_of,
     rings_for,
     runnable,
 )
@@ -51,9 +52,9 @@ def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusa
         return Refusal(Code.NOT_DUE, f"waits for {awaited}, not for {fact.cause}")
     guards: list[Guard] = [as_seen(execution)]
     if timed:
-        guards.append(Reached(execution.key, "wake_at"))
+        guards.append(Reached(key_of(execution), "wake_at"))
     fields: Fields = {**runnable(execution), "change_id": fact.change_id}
-    writes: list[Write] = [Patch(execution.key, fields)]
+    writes: list[Write] = [Patch(key_of(execution), fields)]
     if timed:
         writes += ends_wait(execution, fact, None, SLEEP, TIMER, value=NOTHING)
     return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))

@@ -146,13 +146,18 @@ def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: 
     held = execution.held if held is None else held
     blocked_on = waits if after_ms or waits == Reason.DEPENDENCIES else ""
     fields: Fields = {
-        **LEASE_GONE,
-        "waits": blocked_on,
-        "wake_at": Now(after_ms) if after_ms else None,
         # Claimed before, in this generation: epochs do not begin at zero.
         "resumed": execution.attempt_open or execution.attempt > 1,
         "held": held,
     }
+    # What it does not have is not written: every index that it names costs.
+    active = execution.status is Status.ACTIVE
+    if active:
+        fields |= LEASE_GONE
+    if not active or blocked_on:
+        fields["waits"] = blocked_on
+    if execution.wake_at is not None or after_ms:
+        fields["wake_at"] = Now(after_ms) if after_ms else None
     if execution.awaits:
         fields["awaits"] = ""
     if held or blocked_on:

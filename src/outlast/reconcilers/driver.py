@@ -157,6 +157,10 @@ class Reconcilers:
     async def _repair_all(self, row: Row, records: list[Record]) -> list[bool | None]:
         """For each: done, not needed any more, or (None) failed."""
         settled: list[bool | None] = []
+        if row.repair_together is not None and len(records) > 1:
+            done = await row.repair_together(self._engine, records)
+            settled = [True for one in done if one]
+            records = [record for record, one in zip(records, done, strict=True) if not one]
         for start in range(0, len(records), PARALLEL):
             some = records[start : start + PARALLEL]
             settled += await asyncio.gather(*(self._repair(row, record) for record in some))
@@ -174,7 +178,8 @@ class Reconcilers:
                 backoffs[record.key] = _Backoff(failures, self.metrics[row.name].cycles + pause_cycles)
             _log.exception("reconciler %s: %s failed (%d times)", row.name, record.key, failures)
             return None
-        backoffs.pop(record.key, None)
+        if backoffs:
+            backoffs.pop(record.key, None)
         return done
 
     async def _repaired(self, row: Row, record: Record) -> bool:
@@ -190,7 +195,8 @@ class Reconcilers:
             del backoffs[key]
 
     def _backs_off(self, row: Row, item: DueItem) -> bool:
-        backoff = self._backoffs[row.name].get(item.record.key)
+        backoffs = self._backoffs[row.name]
+        backoff = backoffs.get(item.record.key) if backoffs else None
         return backoff is not None and self.metrics[row.name].cycles < backoff.until_cycle
 
     async def _mine(self, row: Row, item: DueItem, now: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -14,6 +14,9 @@ from outlast.store.port import EVERYTHING, Due, DueKind, Filter
 
 Repair: TypeAlias = Callable[[Engine, Record], Awaitable[bool]]
 """Repairs one item, and says whether there was something to do: that it was done meanwhile is no error."""
+
+RepairTogether: TypeAlias = Callable[[Engine, Sequence[Record]], Awaitable[list[bool]]]
+"""Repairs many in one commit, and says which: each of the others is then repaired by itself."""
 
 RepairWithin: TypeAlias = Callable[[Engine, Record, Filter], Awaitable[bool]]
 """The same for an item that stands for many: the filter says which of them are this reconciler's to repair."""
@@ -34,6 +37,7 @@ class Row(Struct, frozen=True, kw_only=True):
     interval_ms: int
     batch: int
     repair: Repair | None = None
+    repair_together: RepairTogether | None = None
     repair_within: RepairWithin | None = None
     sweep: Sweep | None = None
     due: DueKind | None = None

@@ -6,7 +6,7 @@ the store checks that under its lock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from outlast.model.status import Reason, Status
 from outlast.reconcilers import flows
 from outlast.reconcilers.index_check import look_at_next, repair_indexes
 from outlast.reconcilers.outbox import deliver
-from outlast.reconcilers.row import Repair, Row
+from outlast.reconcilers.row import Repair, RepairTogether, Row
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy
 from outlast.store.port import DueKind, Filter
@@ -37,6 +37,17 @@ def tells(fact_of: FactOf) -> Repair:
         fact = fact_of(record, engine.entropy)
         told = await engine.tell(record.namespace, record.id, fact, seen=record)
         return told.applied
+
+    return repair
+
+
+def tells_all(fact_of: FactOf) -> RepairTogether:
+    """The same for many at once, upon what was seen of them."""
+
+    async def repair(engine: Engine, records: Sequence[Record]) -> list[bool]:
+        executions = [record for record in records if isinstance(record, Execution)]
+        assert len(executions) == len(records)
+        return await engine.tell_all([(execution, fact_of(execution, engine.entropy)) for execution in executions])
 
     return repair
 
@@ -91,6 +102,7 @@ ROWS: tuple[Row, ...] = (
         steal_after=1,
         batch=200,
         repair=tells(_lease_lost),
+        repair_together=tells_all(_lease_lost),
     ),
     Row(
         name="attempt_timeout",
@@ -99,6 +111,7 @@ ROWS: tuple[Row, ...] = (
         interval_ms=1_000,
         batch=200,
         repair=tells(_time_out),
+        repair_together=tells_all(_time_out),
     ),
     Row(
         name="execution_deadline",
@@ -107,6 +120,7 @@ ROWS: tuple[Row, ...] = (
         interval_ms=1_000,
         batch=200,
         repair=tells(_deadline_passed),
+        repair_together=tells_all(_deadline_passed),
     ),
     Row(
         name="timer",
@@ -118,6 +132,7 @@ ROWS: tuple[Row, ...] = (
         interval_ms=500,
         batch=500,
         repair=tells(_wake),
+        repair_together=tells_all(_wake),
     ),
     Row(
         name="outbox",

@@ -6,11 +6,12 @@ refused by the machine, or refused by the record that was there first.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from outlast.errors import StoreUnavailable
+from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine.changes import (
     Absent,
     Ahead,
@@ -176,6 +177,28 @@ class Engine:
                 return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
             execution = await self.look(namespace, execution_id)
         raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")
+
+    async def tell_all(self, said: Sequence[tuple[Execution, AnyFact]]) -> list[bool]:
+        """Tell many facts at once, each upon what was seen of its execution, and say which were applied. About the
+        others nothing is known yet: they are to be told one by one (`tell`)."""
+        now = await self._now()
+        answers: list[Changes | None] = []
+        for execution, fact in said:
+            try:
+                answer = decide(self.view(execution.namespace, execution.id, execution), fact, now)
+            except OutlastError:
+                answer = None  # what is wrong with it is said when it is told by itself
+            answers.append(answer if isinstance(answer, Changes) else None)
+        asked = [self.group.commit(answer) for answer in answers if answer is not None]
+        verdicts = iter(await asyncio.gather(*asked, return_exceptions=True))
+        done: list[bool] = []
+        for answer in answers:
+            verdict = None if answer is None else next(verdicts)
+            applied = isinstance(verdict, Verdict) and verdict.applied
+            if applied and answer is not None:
+                self.post(answer)
+            done.append(applied)
+        return done
 
     async def cascade(
         self, view: View, execution: Execution, fact: CancelRequested, answer: Changes, now: int

@@ -146,7 +146,9 @@ def due(tx: Transaction, kind: DueKind, limit: int, filter: Filter) -> Due:
     part = statement(f"due:{kind}").format(columns=table.columns_of_x, filter=text)
     rows = tx.rows(part, {"now": tx.now, "limit": limit, **values})
     items = [DueItem(row[0], table.record(row[1:])) for row in rows]
-    depth, counted = len(items), statement("due:depth").format(part=part)
+    # To count needs nothing but the index: no row is looked at.
+    counted = statement("due:depth").format(part=statement(f"due:{kind}").format(columns="1", filter=text))
+    depth = len(items)
     if depth == limit:
         depth = tx.rows(counted, {"now": tx.now, "limit": DEPTH_MAX, **values})[0][0]
     owed = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -300,7 +301,7 @@ class ReconcilerConformance(Conformance):
             assert timer.repair is not None
             return await timer.repair(engine, record)
 
-        row = msgspec.structs.replace(timer, batch=2, repair=repair)
+        row = msgspec.structs.replace(timer, batch=2, repair=repair, repair_together=None)
         driver = reconcilers_on(store, rows=(row,))
         first = await driver.cycle("timer")
         assert (first.processed, first.errors) == (0, 2)
@@ -312,6 +313,28 @@ class ReconcilerConformance(Conformance):
         assert tries == ["d0", "d1", "d2", "d3", "d0", "d1"]
         assert (driver.metrics["timer"].errors, driver.metrics["timer"].processed) == (4, 2)
 
+    async def test_what_changed_since_the_look_does_not_keep_the_others_from_their_repair(
+        self, world: World, store: Store
+    ) -> None:
+        """They are told together, upon what was seen: whatever is not so any more is told by itself."""
+        for number in range(3):
+            await actors.start(store, f"d{number}", delay_ms=1_000)
+        world.clock.advance("4s")
+        timer = next(row for row in ROWS if row.name == "timer")
+
+        async def too_late(engine: Engine, records: Sequence[Record]) -> list[bool]:
+            await actors.tell(store, "d1", actors.cancels())
+            assert timer.repair_together is not None
+            done = await timer.repair_together(engine, records)
+            assert done == [record.key.values[1] != "d1" for record in records]
+            return done
+
+        driver = reconcilers_on(store, rows=(msgspec.structs.replace(timer, repair_together=too_late),))
+        report = await driver.cycle("timer")
+        assert (report.processed, report.errors, report.skipped) == (2, 0, 1)
+        ended = [(await actors.look(store, f"d{number}")).status for number in range(3)]
+        assert ended == [Status.READY, Status.CANCELLED, Status.READY]
+
     async def test_a_failed_sample_keeps_the_last_depth_and_lag(self, world: World, store: Store) -> None:
         for number in range(3):
             await actors.start(store, f"d{number}", delay_ms=1_000)
@@ -321,7 +344,8 @@ class ReconcilerConformance(Conformance):
         async def leave(engine: Engine, record: Record) -> bool:
             return False
 
-        driver = reconcilers_on(store, rows=(msgspec.structs.replace(timer, repair=leave),))
+        row = msgspec.structs.replace(timer, repair=leave, repair_together=None)
+        driver = reconcilers_on(store, rows=(row,))
         await driver.cycle("timer")
         seen = (driver.metrics["timer"].depth, driver.metrics["timer"].lag_s)
         assert seen == (3, 3.0)
