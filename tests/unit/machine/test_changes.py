@@ -19,6 +19,7 @@ from outlast.machine.changes import (
     View,
     execution_after,
     inserted,
+    is_lane_channel,
     lane_channel,
     partition_channel,
     patched,
@@ -82,6 +83,8 @@ def test_nothing_comes_of_patching_nothing():
 def test_channels_are_named_by_what_they_announce():
     assert lane_channel("shop", "gpu") == "lane:shop:gpu"
     assert partition_channel(3) == "partition:3"
+    assert is_lane_channel(lane_channel("shop", "gpu"))
+    assert not is_lane_channel(partition_channel(3))
 
 
 # ---- the door -----------------------------------------------------------------------------------------------------
