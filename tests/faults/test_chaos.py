@@ -9,7 +9,7 @@ import pytest
 from outlast.testing.postgres_server import PostgresServer
 from tests.faults.chaos import FULL, Chaos, Plan
 
-SMALL = Plan(executions=250, lease_s=5.0, restarts=2, restart_every_s=5.0, limit_s=100)
+SMALL = Plan(executions=600, lease_s=5.0, restarts=2, restart_every_s=5.0, limit_s=100)
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ def test_every_scenario_leaves_its_rows(tmp_path: Path):
         "files_more",
         "wake_per_s",
         "drain_per_s",
+        "wake_share",
         "late_p50_ms",
         "late_p99_ms",
     }
