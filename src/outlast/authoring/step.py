@@ -23,8 +23,7 @@ from outlast.codec.annotations import Hints
 from outlast.errors import InvalidInput
 from outlast.model.duration import Duration
 from outlast.model.names import check_user_name
-from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.current import attempt_var, step_var
+from outlast.runtime.current import inside
 from outlast.runtime.operations.performed import Performed
 from outlast.runtime.operations.step import StepCall, StepDefinition
 
@@ -107,13 +106,13 @@ class Step(Generic[P, R]):
         return StepCall(self._definition, args, kwargs)
 
     def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
-        attempt = None if step_var.get() is not None else attempt_var.get()  # `_recording`, in short
+        attempt = inside()
         if attempt is not None:
             return attempt.call(self.kind(args, kwargs))
         return _plain_call(self.fn, args, kwargs)
 
     def _blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        attempt = _recording()
+        attempt = inside()
         if attempt is not None:
             return attempt.call_from_thread(self.kind(args, kwargs))
         if self._definition.is_async:
@@ -173,10 +172,6 @@ def make_step(fn: object, options: StepOptions) -> AsyncStep[Any, Any] | SyncSte
         raise InvalidInput(f"{fn!r} is a {operation} already; its function is .fn, other options are .options(…)")
     checked = check_callable("step", fn)
     return AsyncStep(checked, options) if is_async(checked) else SyncStep(checked, options)
-
-
-def _recording() -> LiveAttempt | None:
-    return None if step_var.get() is not None else attempt_var.get()
 
 
 async def _plain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

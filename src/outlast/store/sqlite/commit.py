@@ -88,8 +88,6 @@ class Commit:
         guards, writes = changes.guards, changes.writes
         anchor = _anchored(changes)
         inbox: int | None = None
-        if len(guards) == 2 and (woken := self._is_due(*guards)) is not None:
-            guards, inbox = (), woken
         for guard in guards:
             holds, seen = self._holds(guard)
             if not holds:
@@ -150,18 +148,6 @@ class Commit:
         if row is None:
             return False, None
         return row[: len(fields)] == (*expected.values(),), row[-1] if table.has_inbox else None
-
-    def _is_due(self, seen: Guard, due: Guard) -> int | None:
-        """The inbox, if both guards of a wake-up hold, which ask for the same row: one look instead of two. None if
-        they are others, or one of them does not hold."""
-        if type(seen) is not Matches or type(due) is not Reached or seen.key != due.key or seen.key.kind != _EXECUTION:
-            return None
-        fields = (*seen.fields, due.field)
-        row = self._row(TABLES[_EXECUTION].guard(fields), seen.key.values)
-        if row is None or row[: len(seen.fields)] != (*seen.fields.values(),):
-            return None
-        time = row[len(seen.fields)]
-        return row[-1] if time is not None and time <= self._now else None
 
     def _passes(self, key: tuple[str | int, ...], expected: dict[str, Any]) -> tuple[bool, int | None]:
         """The fence of a holder, which is remembered."""
