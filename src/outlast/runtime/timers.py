@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from outlast.errors import OutlastError
@@ -23,19 +23,24 @@ SLACK_S = 0.001
 AGAIN_S = 1.0
 """If the store does not answer."""
 ASK_MAX_S = 3_600.0
+CANCELLED_MAX = 100
+"""So many alarms that nobody waits for are kept, or as many as the others are: whoever sleeps for months leaves one."""
 
 
 class Alarm:
     """One wake time. `cancel()` it when nobody waits any more."""
 
-    __slots__ = ("fire", "wake_at")
+    __slots__ = ("fire", "timers", "wake_at")
 
-    def __init__(self, wake_at: int, fire: Callable[[], object]) -> None:
+    def __init__(self, timers: Timers, wake_at: int, fire: Callable[[], object]) -> None:
+        self.timers = timers
         self.wake_at = wake_at
         self.fire: Callable[[], object] | None = fire
 
     def cancel(self) -> None:
-        self.fire = None
+        if self.fire is not None:
+            self.fire = None
+            self.timers.cancelled()
 
 
 class Timers:
@@ -43,6 +48,8 @@ class Timers:
         self._engine = engine
         self._loop = asyncio.get_running_loop()  # the real one: timers are also set from within workflow code
         self._heap: list[tuple[int, int, Alarm]] = []
+        self._cancelled = 0
+        """How many of the heap nobody waits for."""
         self._numbers = count()
         self._timer: Timer | None = None
         self._asks_at_s = 0.0
@@ -51,7 +58,7 @@ class Timers:
 
     def at(self, wake_at: int, fire: Callable[[], object], *, now: int) -> Alarm:
         """Call `fire` when the store's clock has reached `wake_at`; `now` is its time as last heard."""
-        alarm = Alarm(wake_at, fire)
+        alarm = Alarm(self, wake_at, fire)
         heappush(self._heap, (wake_at, next(self._numbers), alarm))
         delay_s = max(0, wake_at - now) / 1_000
         # Compared by the loop's time: the timer that is set may have been set by a store's time long past.
@@ -60,11 +67,18 @@ class Timers:
             self._arm_in(delay_s + SLACK_S if delay_s else 0.0)
         return alarm
 
+    def cancelled(self) -> None:
+        """One more of them: they are swept out together, when they are most of the heap."""
+        self._cancelled += 1
+        if self._cancelled > max(CANCELLED_MAX, len(self._heap) // 2):
+            self._heap[:] = [entry for entry in self._heap if entry[2].fire is not None]
+            heapify(self._heap)
+            self._cancelled = 0
+
     def _arm(self, now: int) -> None:
-        while self._heap and self._heap[0][2].fire is None:
-            heappop(self._heap)
-        if self._heap:
-            self._arm_in(max(0, self._heap[0][0] - now) / 1_000 + SLACK_S)
+        next_at = self.next_at
+        if next_at is not None:
+            self._arm_in(max(0, next_at - now) / 1_000 + SLACK_S)
 
     def _arm_in(self, delay_s: float) -> None:
         if self._timer is not None:
@@ -102,6 +116,7 @@ class Timers:
         """The first wake time of all."""
         while self._heap and self._heap[0][2].fire is None:
             heappop(self._heap)
+            self._cancelled -= 1
         return self._heap[0][0] if self._heap else None
 
     async def look(self) -> None:
@@ -114,15 +129,16 @@ class Timers:
         return now
 
     def _fire(self, now: int) -> None:
-        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].fire is None):
+        while (next_at := self.next_at) is not None and next_at <= now:
             alarm = heappop(self._heap)[2]
-            if alarm.fire is not None:
-                fire, alarm.fire = alarm.fire, None
-                fire()
+            fire, alarm.fire = alarm.fire, None
+            assert fire is not None  # `next_at` has dropped those that nobody waits for
+            fire()
 
     async def close(self) -> None:
         self._closed = True
         self._heap.clear()
+        self._cancelled = 0
         if self._timer is not None:
             self._timer.cancel()
         if self._asking is not None:
