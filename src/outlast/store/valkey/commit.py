@@ -88,10 +88,7 @@ class Batch:
         layout = LAYOUTS[guard.key.kind]
         match guard:
             case Matches(_, fields):
-                compared: list[Any] = [1, number]
-                for field, value in fields.items():
-                    compared += layout.compared(field, value, self._blobs)
-                return compared
+                return [1, number, *layout.compared(fields, self._blobs)]
             case Absent():
                 return [2, number]
             case Reached(_, field):
@@ -108,11 +105,7 @@ class Batch:
             case Insert(record):
                 return [1, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]
             case Patch(key, fields):
-                layout = layout_of(key.kind)
-                patch: list[Any] = [2, self._number(key)]
-                for field, value in fields.items():
-                    patch += layout.value(field, value, self._blobs)
-                return patch
+                return [2, self._number(key), *layout_of(key.kind).some(fields, self._blobs)]
             case Put(record):
                 return [3, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]
             case Delete(key):

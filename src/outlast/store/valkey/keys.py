@@ -53,6 +53,9 @@ def encoded(values: tuple[str | int, ...]) -> str:
         raise InvalidInput(f"{values!r} is not a key: {error}") from error
 
 
+_rest = lru_cache(maxsize=1_000)(encoded)
+
+
 @lru_cache(maxsize=1_000)
 def owner(namespace: str, execution_id: str) -> str:
     """The execution that records belong to, as a name."""
@@ -68,7 +71,9 @@ def place(key: Key) -> tuple[int, str, str]:
     if len(values) != len(_KEY_FIELDS[kind]):
         raise InvalidInput(f"{key} is not a key: {kind} has {', '.join(_KEY_FIELDS[kind])}")
     if kind in OWNED:
-        return number, owner(str(values[0]), str(values[1])), encoded(values[2:])
+        return number, owner(str(values[0]), str(values[1])), _rest(values[2:])
+    if len(values) == 2 and type(values[0]) is type(values[1]) is str:  # an execution, and what is named as one
+        return number, "", owner(values[0], values[1])
     return number, "", encoded(values)
 
 

@@ -8,10 +8,10 @@ commit as [milliseconds], bytes as [0, the number of the argument that holds the
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
 from hashlib import sha256
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +36,12 @@ DIFFERENT: Any = True
 """Equal to no value that a record can have."""
 
 
+Told: TypeAlias = Callable[[Any, list[bytes]], Any]
+"""How a value is sent: the value, and the bytes that go beside."""
+Otherwise: TypeAlias = list[tuple[int, Told]]
+"""Which of several values are sent otherwise than they are, and how."""
+
+
 class Layout:
     """One kind of record."""
 
@@ -46,13 +52,17 @@ class Layout:
         self.kind = kind
         self.fields = tuple(field.name for field in fields)
         self.positions = {name: position for position, name in enumerate(self.fields, start=1)}
-        self._allowed = [_allowed(hints[name]) for name in self.fields]
-        self._allowed_of = dict(zip(self.fields, self._allowed, strict=True))
-        self.blobs = tuple(name for name in self.fields if bytes in self._allowed_of[name])
-        self._readers = [
-            _reader(allowed, name in kind.FLAGS, kind.WORDS.get(name))
-            for name, allowed in zip(self.fields, self._allowed, strict=True)
-        ]
+        allowed = {name: _allowed(hints[name]) for name in self.fields}
+        self.blobs = tuple(name for name in self.fields if bytes in allowed[name])
+        self._readers = [_reader(allowed[name], name in kind.FLAGS, kind.WORDS.get(name)) for name in self.fields]
+        self._ways = {
+            name: {type_: _told(type_, f"{kind.KIND}.{name}") for type_ in allowed[name]} for name in self.fields
+        }
+        """Of each field: the types that it may have, and how a value of each is sent."""
+        self._whole: dict[tuple[type, ...], Otherwise] = {}
+        """Of whole records, by the types of their values: there are a few such shapes of each kind."""
+        self._some: dict[tuple[str | type, ...], tuple[list[int], Otherwise]] = {}
+        """Of some of their values, by fields and types: where they stand, too."""
 
     def position(self, field: str) -> int:
         position = self.positions.get(field)
@@ -62,46 +72,55 @@ class Layout:
 
     def values(self, record: Record, blobs: list[bytes]) -> list[Any]:
         """A whole record, to be written. Its bytes go into `blobs`, beside it."""
-        values = list(msgspec.structs.astuple(record))
-        for number, (value, allowed) in enumerate(zip(values, self._allowed, strict=True)):
-            if type(value) is not str or str not in allowed:
-                values[number] = self._value(self.fields[number], value, allowed, blobs)
+        row = msgspec.structs.astuple(record)
+        shape = tuple(map(type, row))
+        otherwise = self._whole.get(shape)
+        if otherwise is None:
+            otherwise = self._whole[shape] = _otherwise(enumerate(map(self._way, self.fields, row)))
+        values = [False if value is None else value for value in row]
+        for number, told in otherwise:
+            values[number] = told(values[number], blobs)
         return values
 
-    def value(self, field: str, value: Plain | Now, blobs: list[bytes]) -> tuple[int, Any]:
-        """One value, to be written, and where it stands."""
-        position = self.position(field)
-        return position, self._value(field, value, self._allowed_of[field], blobs)
+    def some(self, fields: Mapping[str, Plain | Now], blobs: list[bytes]) -> list[Any]:
+        """Some values, to be written: where each stands, and the value."""
+        shape = (*fields, *map(type, fields.values()))
+        known = self._some.get(shape)
+        if known is None:
+            positions = [self.position(field) for field in fields]
+            ways = enumerate(map(self._way, fields, fields.values()))
+            known = self._some[shape] = positions, _otherwise(ways)
+        positions, otherwise = known
+        values = [False if value is None else value for value in fields.values()]
+        for number, told in otherwise:
+            values[number] = told(values[number], blobs)
+        flat: list[Any] = [None] * (2 * len(values))
+        flat[::2] = positions
+        flat[1::2] = values
+        return flat
 
-    def compared(self, field: str, value: Plain, blobs: list[bytes]) -> tuple[int, Any]:
-        """One value, to be compared, and where it stands: of another type than the field, it is equal to nothing."""
-        position = self.position(field)
+    def compared(self, fields: Mapping[str, Plain], blobs: list[bytes]) -> list[Any]:
+        """As `some`, to be compared: a value of another type than the field is equal to nothing."""
         try:
-            return position, self._value(field, value, self._allowed_of[field], blobs)
+            return self.some(fields, blobs)
         except InvalidInput:
-            return position, False if value is None else DIFFERENT
+            return [part for field, value in fields.items() for part in self._compared(field, value, blobs)]
 
-    def _value(self, field: str, value: Any, allowed: frozenset[type], blobs: list[bytes]) -> Any:
-        if type(value) not in allowed and not (str in allowed and isinstance(value, str)):
-            raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}")
-        if value is None:
-            return False
-        if isinstance(value, str):  # the commonest, with None: what follows asks one type after the other
-            return value
-        match value:
-            case bool():
-                return int(value)
-            case int() if not -EXACT < value < EXACT:
-                if not -LARGEST <= value < LARGEST:
-                    raise InvalidInput(f"{self.kind.KIND}.{field}: {value} is too large to be stored: at most 64 bits")
-                return str(value)
-            case Now(plus_ms):
-                return [plus_ms]
-            case bytes():
-                blobs.append(value)
-                return [0, len(blobs) + 1]
-            case _:
-                return value
+    def _compared(self, field: str, value: Plain, blobs: list[bytes]) -> list[Any]:
+        try:
+            return self.some({field: value}, blobs)
+        except InvalidInput:
+            return [self.position(field), False if value is None else DIFFERENT]
+
+    def _way(self, field: str, value: Any) -> Told | None:
+        """How such a value is sent; None if as it is."""
+        ways = self._ways[field]
+        try:
+            return ways[type(value)]
+        except KeyError:
+            if str in ways and isinstance(value, str):
+                return None
+            raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}") from None
 
     def record(self, row: Sequence[Any]) -> Record:
         """A record that a script answered."""
@@ -120,6 +139,44 @@ def _allowed(hint: Any) -> frozenset[type]:
         return frozenset({hint, str})
     assert isinstance(hint, type), hint
     return frozenset({hint})
+
+
+def _otherwise(ways: Iterable[tuple[int, Told | None]]) -> Otherwise:
+    return [(number, told) for number, told in ways if told is not None and told is not _nothing]
+
+
+def _told(type_: type, where: str) -> Told | None:
+    """How a value of this type is sent; None if as it is."""
+    if type_ is int:
+        return lambda value, _: value if -EXACT < value < EXACT else _digits(value, where)
+    return _TOLD.get(type_)
+
+
+def _nothing(value: None, blobs: list[bytes]) -> bool:
+    return False
+
+
+def _relative(value: Now, blobs: list[bytes]) -> list[int]:
+    return [value.plus_ms]
+
+
+def _beside(value: bytes, blobs: list[bytes]) -> list[int]:
+    blobs.append(value)
+    return [0, len(blobs) + 1]
+
+
+def _digits(value: int, where: str) -> str:
+    if not -LARGEST <= value < LARGEST:
+        raise InvalidInput(f"{where}: {value} is too large to be stored: at most 64 bits")
+    return str(value)
+
+
+_TOLD: dict[type, Told] = {
+    types.NoneType: _nothing,
+    bool: lambda value, _: int(value),
+    Now: _relative,
+    bytes: _beside,
+}
 
 
 class _Words(dict[bytes, Any]):
