@@ -237,7 +237,7 @@ local function list(call, found, was, is)
       return
     end
     local added = redis.call('ZADD', set, kind.seq and is[kind.seq] or 0, found.rest)
-    if added == 1 and redis.call('ZCARD', set) == 1 then enter(call, call.tag .. 'owners:' .. kind.name, 0, found.owner) end
+    if added == 1 then enter(call, call.tag .. 'owners:' .. kind.name, 0, found.owner) end
   elseif was then
     redis.call('ZREM', set, found.rest)
     if kind.owned and redis.call('EXISTS', set) == 0 then
