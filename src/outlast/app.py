@@ -317,6 +317,11 @@ class App:
         if connection_var.get() is not None:
             raise WrongPlace("a transaction holds the store that this call would wait for: do it before or after")
         if self._opened is not None and self._opened.here:
+            if self._opened.stands_still:
+                raise WrongPlace(
+                    "this app is open in an event loop that this thread does not run just now, so the blocking face "
+                    "(.sync) would wait for ever: await the async one in that loop, or close the app first"
+                )
             return call_in(self._opened.loop, work)
 
         async def opened_first() -> T:

@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ class Opened:
         self.parts: Parts | None = None
         self._watchdog: Watchdog | None = None
         self._pid = os.getpid()
+        self._thread = threading.get_ident()
         self.for_portal = for_portal
         fast_path: FastPath | None = None
         if settings is not None:
@@ -220,3 +222,8 @@ class Opened:
     def here(self) -> bool:
         """Whether this is the process that opened it: a fork has the object, but neither its threads nor its loop."""
         return self._pid == os.getpid()
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether this thread, which opened it, is not running its loop just now: waiting for it would be for ever."""
+        return not self.loop.is_running() and self._thread == threading.get_ident()

@@ -235,3 +235,41 @@ async def test_it_is_for_workflow_code_only(app: App):
     async with app:
         with pytest.raises(WrongPlace, match="inside step"):
             await loop()
+
+
+async def test_a_task_group_goes_on_as_new_as_a_whole(app: App):
+    """From its body or from one of its tasks; what else runs in it is given up. An error in it is still an error."""
+
+    @app.workflow
+    async def loop(turn: int = 0) -> int:
+        async def goes_on() -> None:
+            await outlast.sleep("1ms")
+            outlast.continue_as_new(turn + 1)
+
+        async with asyncio.TaskGroup() as group:
+            if turn < 2:
+                group.create_task(outlast.sleep("1h"))
+            if turn == 0:
+                await goes_on()
+            async with asyncio.TaskGroup() as inner:
+                if turn == 1:
+                    inner.create_task(goes_on())
+        return turn
+
+    @app.workflow
+    async def fails() -> None:
+        async def breaks() -> None:
+            try:
+                await outlast.sleep("1h")
+            finally:
+                raise ValueError("while it was given up")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(breaks())
+            await outlast.sleep("1ms")
+            outlast.continue_as_new()
+
+    async with app:
+        assert await loop(0) == 2
+        with pytest.raises(RuntimeError, match="BaseExceptionGroup"):
+            await fails()

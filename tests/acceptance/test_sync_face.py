@@ -160,6 +160,16 @@ async def test_the_blocking_face_is_refused_on_a_loops_thread(app: App):
         assert await app.count() == 0
 
 
+def test_the_blocking_face_is_refused_while_nobody_runs_the_apps_loop(app: App):
+    """As in a `def` test with an app that an async fixture has opened: it would wait for ever."""
+    total, _, _, _ = program_on(app)
+    with asyncio.Runner() as runner:
+        runner.run(app.__aenter__())
+        with pytest.raises(WrongPlace, match="does not run just now"):
+            total.sync(["1"])
+        runner.run(app.__aexit__(None, None, None))
+
+
 async def test_threads_of_an_open_app_use_its_loop(app: App):
     total, page, _, _ = program_on(app)
     async with app:

@@ -501,6 +501,54 @@ async def test_an_interrupt_is_a_graceful_stop(app: App):
         assert await handle.result(timeout=20) == [0, 1, 2]
 
 
+async def test_an_interrupt_goes_along_when_a_loop_goes_on_as_new(app: App):
+    """It came with an event, and the code took the event first."""
+
+    @app.workflow
+    async def device(seen: int = 0) -> str:
+        reading = await outlast.race(outlast.receive("reading", int), outlast.interrupted())
+        return f"stopped after {seen}" if reading is None else outlast.continue_as_new(seen + 1)
+
+    async with app.client():
+        handle = await device.start()
+        await handle.send("reading", 20)
+        await handle.interrupt()
+    async with app:
+        assert await handle.result(timeout=20) == "stopped after 1"
+
+
+async def test_who_goes_on_as_new_though_it_was_asked_to_stop_is_still_asked(app: App):
+    """As within one generation, where `interrupted()` ends at once from then on."""
+
+    @app.workflow
+    async def device(interrupts: int = 0) -> int:
+        await outlast.interrupted()
+        return interrupts if interrupts == 2 else outlast.continue_as_new(interrupts + 1)
+
+    async with app:
+        handle = await device.start()
+        await handle.interrupt()
+        assert await handle.result(timeout=20) == 2
+        assert (await handle.info()).generation == 3
+
+
+async def test_a_race_with_something_that_nobody_can_await_takes_nothing(app: App):
+    @app.workflow
+    async def waits() -> list[str]:
+        try:
+            await outlast.race(outlast.receive("word", str), 5)  # type: ignore[arg-type]
+        except outlast.InvalidInput as error:
+            return [str(error), await outlast.receive("word", str, timeout="1h")]
+        return []
+
+    async with app:
+        handle = await waits.start()
+        await handle.send("word", "one")
+        said, word = await handle.result(timeout=20)
+        assert "awaitables, not 5" in said
+        assert word == "one"
+
+
 # ---- tokens -------------------------------------------------------------------------------------------------------
 
 KEYS = "new:" + "bmV3" * 8 + ",old:" + "b2xk" * 8 + "@2099-01-01T00:00:00Z"

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Coroutine, Generator
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
@@ -109,6 +110,7 @@ async def race(*awaitables: Awaitable[Any]) -> Any:
     workflow_code("race")
     if not awaitables:
         raise InvalidInput("a race needs somebody who runs")
+    _check_awaitable(awaitables)
     branches = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     try:
         await asyncio.wait(branches, return_when=asyncio.FIRST_COMPLETED)
@@ -119,6 +121,18 @@ async def race(*awaitables: Awaitable[Any]) -> Any:
             branch.cancel()
         await asyncio.gather(*losers, return_exceptions=True)
     return winner.result()
+
+
+def _check_awaitable(awaitables: tuple[object, ...]) -> None:
+    """Before any of them begins: what has begun would go on, and take events."""
+    wrong = [one for one in awaitables if not inspect.isawaitable(one)]
+    if wrong:
+        for one in awaitables:
+            if inspect.iscoroutine(one):
+                one.close()
+        raise InvalidInput(
+            f"a race is between awaitables, not {wrong[0]!r}: outlast.receive(…), outlast.sleep(…), step()"
+        )
 
 
 async def _signed(expiry: Coroutine[Any, Any, int], name: str) -> str:

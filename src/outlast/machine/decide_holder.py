@@ -44,10 +44,12 @@ from outlast.machine.parts import (
     superseded,
 )
 from outlast.model.attempt import Attempt, Outcome, attempt_key
+from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import CHILD, UPDATE, Event, event_key
 from outlast.model.execution import UNWINDING, Execution, ParentClose, execution_key, suspect_route
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import quota_key
+from outlast.model.names import INTERRUPT
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
@@ -184,10 +186,12 @@ def _adopted(execution: Execution, fact: facts.Fact, child: str, parent_close: P
     )
 
 
-def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> Changes:
+def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> Changes | Refusal:
     """A new generation with a journal of its own, under the same id: events not yet received and open children stay,
-    and so does the deadline, which is that of the whole. What the old generation leaves behind is dropped in the
-    background, however much it is."""
+    and so do an interrupt and the deadline, which are those of the whole. What the old generation leaves behind is
+    dropped in the background, however much it is."""
+    if fact.inbox is not None and fact.inbox < execution.inbox:
+        return _look_again(execution, fact.inbox)
     fence: list[Guard] = [held_and_heard(execution, execution.inbox)]
     if execution.expires_for is not None:
         # Its time is over, and the code has nothing left to undo.
@@ -224,7 +228,28 @@ def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> C
         *permit_back(view, execution),
         owed(view, execution, fact, errand.change_id, execution.id, facts.encode_fact(errand)),
     ]
+    if fact.interrupt is not None:
+        writes.append(_interrupted(execution, generation, fact, fact.interrupt))
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
+
+
+def _interrupted(execution: Execution, generation: int, fact: facts.Fact, value: bytes) -> Insert:
+    return Insert(
+        Deferred(
+            namespace=execution.namespace,
+            execution=execution.id,
+            generation=generation,
+            name=INTERRUPT,
+            resolution=Resolution.RESOLVED,
+            value=value,
+            resolved_at=Now(),
+            change_id=fact.change_id,
+        )
+    )
+
+
+def _look_again(execution: Execution, inbox: int) -> Refusal:
+    return Refusal(Code.NOT_ALLOWED, f"has heard {execution.inbox} times from outside, not {inbox}: look again")
 
 
 def answered(view: View, execution: Execution, fact: facts.Answered) -> Changes:
@@ -251,9 +276,7 @@ def progressed(view: View, execution: Execution, fact: facts.Progressed) -> Chan
 def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> Changes | Refusal:
     """Guarded by `inbox`: what came from outside since the code last looked refuses it, so no wake-up is lost."""
     if fact.inbox < execution.inbox:
-        return Refusal(
-            Code.NOT_ALLOWED, f"has heard {execution.inbox} times from outside, not {fact.inbox}: look again"
-        )
+        return _look_again(execution, fact.inbox)
     fields: Fields = {
         **LEASE_GONE,
         "status": Status.SUSPENDED,

@@ -371,9 +371,15 @@ class Fail(HolderFact, frozen=True, kw_only=True):
 
 
 class Continue(HolderFact, frozen=True, kw_only=True):
-    """The code wants to go on from a clean page: the same execution, with this input and an empty journal."""
+    """The code wants to go on from a clean page: the same execution, with this input and an empty journal.
+
+    `interrupt` is the value of an interrupt, if it was asked to stop: the next generation is asked as well. `inbox` is
+    how much had come from outside when that was looked for.
+    """
 
     input: bytes
+    inbox: int | None = None
+    interrupt: bytes | None = None
 
     def __post_init__(self) -> None:
         check_payload("input", self.input)

@@ -75,12 +75,22 @@ def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> Co
             return Unwound()
         case ContinuedAsNew():
             return Continued(error.input)
+        case BaseExceptionGroup() if (going_on := _going_on(error)) is not None:
+            return Continued(going_on.input)
         case Exception():
             return Raised(error)
         case _:
             wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
             wrapped.__cause__ = error
             return Raised(wrapped)
+
+
+def _going_on(group: BaseExceptionGroup[BaseException]) -> ContinuedAsNew | None:
+    """The code goes on as new from within a `TaskGroup`, if nothing of that failed by itself."""
+    going_on, failed = group.split(ContinuedAsNew)
+    while isinstance(going_on, BaseExceptionGroup):
+        going_on = going_on.exceptions[0]
+    return going_on if failed is None and isinstance(going_on, ContinuedAsNew) else None
 
 
 async def commit_ending(
@@ -106,11 +116,24 @@ async def commit_ending(
         case Unwound():
             await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
         case Continued(data):
-            await lease.tell(facts.Continue(change_id=lease.new_id(), epoch=lease.execution.epoch, input=data))
+            await _continue(lease, data)
         case Diverged(error):
             await _wait_for_version(lease, error)
         case Asleep() | Gone():
             pass
+
+
+async def _continue(lease: Lease, data: bytes) -> None:
+    """What comes from outside until it is written may be an interrupt: then it is looked for once more."""
+    told = None
+    while told is None:
+        inbox = lease.execution.inbox
+        interrupt = await lease.interrupt() if inbox else None
+        told = await lease.tell(
+            facts.Continue(
+                change_id=lease.new_id(), epoch=lease.execution.epoch, input=data, inbox=inbox, interrupt=interrupt
+            )
+        )
 
 
 async def _complete(

@@ -20,9 +20,11 @@ from outlast.machine import Refusal, View, decide, facts
 from outlast.machine.changes import Absent, Changes, Code
 from outlast.machine.replay import GIVEN_UP
 from outlast.model.attempt import Attempt, attempt_key
+from outlast.model.deferred import Deferred, deferred_key
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import CANCEL, CANCELLED, FAILED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
+from outlast.model.names import INTERRUPT
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
@@ -114,6 +116,12 @@ class Lease:
             return []
         found = await self._parts.engine.store.scan(Event.KIND, (e.namespace, e.id), limit=EARLY_EVENTS)
         return [event for event in found if isinstance(event, Event)]
+
+    async def interrupt(self) -> bytes | None:
+        """What it was interrupted with, if it was asked to stop."""
+        e = self.execution
+        [sent] = await self._parts.engine.store.load([deferred_key(e.namespace, e.id, e.journal_generation, INTERRUPT)])
+        return sent.value if isinstance(sent, Deferred) else None
 
     async def recorded(self) -> list[JournalEntry]:
         """As `journal`, looked up whatever is known."""

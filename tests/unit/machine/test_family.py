@@ -8,6 +8,7 @@ from outlast import limits
 from outlast.errors import InvalidName, LimitExceeded
 from outlast.machine import facts
 from outlast.machine.changes import Add, Code, Insert, Matches, Patch
+from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.execution import Execution, ParentClose, execution_key
 from outlast.model.journal import JournalEntry
@@ -130,6 +131,19 @@ def test_a_generation_after_a_retry_is_the_next_one():
     retried = after(after(failed(), facts.Retry), facts.Claim)
     new = after(retried, facts.Continue)
     assert (new.generation, new.journal_generation) == (3, 3)
+
+
+def test_an_interrupt_is_there_for_the_next_generation():
+    changes = changes_of(active(), facts.Continue, change_id="c-1", inbox=0, interrupt=b"null")
+    sent = insert_of(changes, Deferred)
+    assert (sent.generation, sent.name, sent.resolution, sent.value) == (2, "outlast:interrupt", "resolved", b"null")
+    assert not inserts_of(changes_of(active(), facts.Continue, inbox=0), Deferred)
+
+
+def test_what_came_from_outside_since_it_looked_may_be_an_interrupt():
+    told = after(active(), facts.EventSent)
+    assert refusal_of(told, facts.Continue, inbox=told.inbox - 1).code is Code.NOT_ALLOWED
+    assert changes_of(told, facts.Continue, inbox=told.inbox).guards == (fence_and_inbox(told),)
 
 
 def test_a_held_one_goes_on_when_it_is_released():
