@@ -44,8 +44,8 @@ async def flows(
     policy: Annotated[
         Policy | None,
         Parameter(
-            help="cancel: cancel_all members; cancel_pending: those that run may finish; flow_only: all members go on. "
-            "[default: cancel_all]"
+            help="cancel: cancel_all members; cancel_pending: those that run may finish; flow_only: all members "
+            "stay as they are, until the flow is retried. [default: cancel_all]"
         ),
     ] = None,
     reason: Annotated[str | None, Parameter(help="cancel: why; `outlast flows show` tells it.")] = None,
@@ -121,7 +121,10 @@ def _came_of(done: FlowCancel, status: FlowInfo, policy: Policy) -> str:
     open_now = sum(count for one, count in status.counts.items() if not one.terminal)
     parts = [f"{plural(done.cancelled, 'member')} cancelled"]
     if policy == "flow_only":
-        parts = [f"{plural(open_now, 'open member')} left to go on as if nothing had happened"]
+        parts = [
+            f"{plural(open_now, 'open member')} left as {'it is' if open_now == 1 else 'they are'}: what runs may "
+            f"go on as long as it runs, nothing else does until `outlast flows retry {status.id}`"
+        ]
     elif done.scheduled and policy == "cancel_pending":
         parts.append(f"{done.scheduled:,} still open: what runs may finish, the workers cancel the others")
     elif done.scheduled:

@@ -7,11 +7,13 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from outlast import limits
 from outlast.cli.words import duration, moment, plural, relative
 from outlast.client.offers import Offers, offers_in
 from outlast.errors import StoreUnavailable
 from outlast.model.event import UPDATE
-from outlast.model.execution import Execution, parse_route
+from outlast.model.execution import Execution, execution_key, parse_route
+from outlast.model.flow import CancelPolicy, Flow, FlowState, Member, decode_ids, flow_key, member_key
 from outlast.model.lane import Lane, lane_key
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
@@ -23,6 +25,8 @@ T = TypeVar("T")
 
 OVERDUE_MS = 5_000
 """A wake-up so late means that nobody looks."""
+NAMED_MAX = 5
+"""So many upstreams are named."""
 
 CAUSES = {
     "failed": "its last attempt failed",
@@ -35,13 +39,23 @@ CAUSES = {
 
 
 @dataclass(frozen=True)
+class Upstreams:
+    """What a member waits for: how each of them is, and how many must succeed."""
+
+    states: dict[str, Status]
+    needed: int
+
+
+@dataclass(frozen=True)
 class Situation:
-    """What is around an execution: the store's time, the workers' sessions (worker → expires at), its lane."""
+    """What is around it: the store's time, the workers' sessions (worker → expires at), its lane, its flow."""
 
     now: int
     sessions: dict[str, int]
     lane_paused: bool = False
     offers: Offers = field(default_factory=lambda: Offers({}))
+    flow: Flow | None = None
+    upstreams: Upstreams | None = None
 
     @property
     def alive(self) -> list[str]:
@@ -86,7 +100,33 @@ async def situation_of(store: Store, e: Execution) -> Situation:
         if not isinstance(store, Sharded):
             raise
         offers = Offers({})  # what the workers offer is on a server that is away
-    return Situation(await store.now(), await sessions_of(store), paused, offers)
+    return Situation(
+        await store.now(),
+        await sessions_of(store),
+        paused,
+        offers,
+        *await _around_member(store, e),
+    )
+
+
+async def _around_member(store: Store, e: Execution) -> tuple[Flow | None, Upstreams | None]:
+    """The flow that it is of, and what it waits for there."""
+    if e.flow is None:
+        return None, None
+    flow, member = await store.load([flow_key(e.namespace, e.flow), member_key(e.namespace, e.id)])
+    upstreams = None
+    if isinstance(member, Member) and e.reason == Reason.DEPENDENCIES:
+        upstreams = await _upstreams(store, member)
+    return flow if isinstance(flow, Flow) else None, upstreams
+
+
+async def _upstreams(store: Store, member: Member) -> Upstreams:
+    ids = decode_ids(member.after)
+    states: dict[str, Status] = {}
+    for begin in range(0, len(ids), limits.LOAD_MAX_KEYS):
+        some = [execution_key(member.namespace, one) for one in ids[begin : begin + limits.LOAD_MAX_KEYS]]
+        states |= {e.id: e.status for e in await store.load(some) if isinstance(e, Execution)}
+    return Upstreams(states, member.needed)
 
 
 def why(e: Execution, s: Situation) -> str:
@@ -100,6 +140,7 @@ def why(e: Execution, s: Situation) -> str:
             text = _waiting(e, s)
         case _:
             return _ended(e, s)
+    text += _shut(e, s)
     if e.expires_for is not None:
         text += f" It undoes what it did, because {CAUSES.get(e.expires_for, e.expires_for)}, and expires then."
     if e.deadline_at is not None:
@@ -110,6 +151,8 @@ def why(e: Execution, s: Situation) -> str:
 
 def _ready(e: Execution, s: Situation) -> str:
     since = f"Ready for {duration(max(0, s.now - (settled(e.ready_at) or s.now)))}"
+    if _shut(e, s):
+        return f"{since}, but it is not claimed."
     if s.lane_paused:
         return f"{since}, but lane {e.lane} is paused: nothing in it is claimed until it is resumed."
     wanted = _wanted(e)
@@ -126,6 +169,26 @@ def _ready(e: Execution, s: Situation) -> str:
         f"{since}: waits for a worker with room. {plural(len(s.alive), 'worker')} {_are(s.alive)} alive; "
         f"if this lasts, none of them serves it: {wanted}."
     )
+
+
+def _shut(e: Execution, s: Situation) -> str:
+    """Why its flow lets nobody claim it, and what to do; nothing if the claim would not ask, or finds it open."""
+    if s.flow is None or e.cancel_requested or e.status is Status.ACTIVE:
+        return ""
+    match s.flow.state:
+        case FlowState.OPEN:
+            return ""
+        case FlowState.STOPPED if s.flow.policy is CancelPolicy.FLOW_ONLY:
+            return (
+                f" Its flow was cancelled ({s.flow.policy}), which left it as it is: it does not go on until "
+                f"`outlast flows retry {s.flow.id}`."
+            )
+        case FlowState.STOPPED:
+            return f" Its flow was cancelled ({s.flow.policy}): the workers cancel it."
+        case FlowState.STAGING:
+            return " Its flow is still being started."
+        case FlowState.REOPENING:
+            return " Its flow is being retried: it goes on when all of its members are open again."
 
 
 def _wanted(e: Execution) -> str:
@@ -182,7 +245,7 @@ def _waiting(e: Execution, s: Situation) -> str:
         case Reason.TIMER:
             text = f"Sleeps{until}."
         case Reason.DEPENDENCIES:
-            text = "Waits for the executions that it depends on."
+            text = _depends(e, s)
         case Reason.VERSION:
             text = (
                 f"The code of {e.workflow} version {e.version} no longer does what its journal recorded. Deploy code "
@@ -209,6 +272,17 @@ def _waiting(e: Execution, s: Situation) -> str:
     return text
 
 
+def _depends(e: Execution, s: Situation) -> str:
+    """On whom, those first that have not ended."""
+    if s.upstreams is None:
+        return "Waits for the executions that it depends on."
+    states = sorted(s.upstreams.states.items(), key=lambda one: one[1].terminal)
+    named = [f"{upstream} ({status})" for upstream, status in states[:NAMED_MAX]]
+    named += [f"{len(states) - NAMED_MAX:,} more"] if len(states) > NAMED_MAX else []
+    needed = f", of which {s.upstreams.needed:,} must succeed" if s.upstreams.needed < len(states) else ""
+    return f"Waits for what it depends on: {', '.join(named)}{needed}. `outlast flows show {e.flow}` draws them all."
+
+
 def _ended(e: Execution, s: Situation) -> str:
     at = settled(e.finished_at) or s.now
     cause = CAUSES.get(e.cause or "", e.cause or "")
@@ -216,5 +290,6 @@ def _ended(e: Execution, s: Situation) -> str:
     took = duration(max(0, at - (settled(e.created_at) or at)))
     text = f"{e.status.capitalize()} {relative(at, now=s.now)}, {took} after its start{because}."
     if e.status in (Status.FAILED, Status.EXPIRED):
-        text += f" To try again without repeating what was recorded: `outlast retry {e.id}`."
+        again = f"retry {e.id}" if e.flow is None else f"flows retry {e.flow}"
+        text += f" To try again without repeating what was recorded: `outlast {again}`."
     return text

@@ -130,8 +130,31 @@ def test_without_waiting_the_members_are_cancelled_before_the_command_has_ended(
 def test_to_cancel_a_flow_alone_leaves_its_members_as_they_are(outlast: Outlast):
     begin_one()
     answer = outlast("flows", "cancel", "nightly-1", "--policy", "flow_only")
-    assert (answer.code, "2 open members left to go on" in answer.out) == (0, True)
+    assert (answer.code, "2 open members left as they are" in answer.out) == (0, True)
     assert outlast.json("flows", "show", "nightly-1")["counts"] == {"ready": 1, "blocked": 1}
+
+
+@pytest.mark.parametrize("member", ["extract", "report"])
+def test_a_member_of_a_flow_that_was_cancelled_alone_says_why_it_does_not_go_on(outlast: Outlast, member: str):
+    begin_one()
+    before = outlast.json("show", f"nightly-1/{member}")["waiting"]
+    assert "cancelled" not in before
+    outlast("flows", "cancel", "nightly-1", "--policy", "flow_only")
+    waiting = outlast.json("show", f"nightly-1/{member}")["waiting"]
+    assert "Its flow was cancelled (flow_only)" in waiting
+    assert "`outlast flows retry nightly-1`" in waiting
+    assert "waits for a worker" not in waiting
+
+
+def test_a_blocked_member_says_whom_it_waits_for(outlast: Outlast):
+    begin_one()
+    waiting = outlast.json("show", "nightly-1/report")["waiting"]
+    assert "depends on: nightly-1/extract (ready). `outlast flows show nightly-1`" in waiting
+
+
+def test_a_failed_member_says_that_it_is_retried_with_its_flow(outlast: Outlast):
+    run_one("sqlite:///outlast.db")
+    assert "`outlast flows retry nightly-1`" in outlast.json("show", "nightly-1/broken")["waiting"]
 
 
 def test_to_cancel_a_flow_twice_says_that_it_was_cancelled_before(outlast: Outlast):

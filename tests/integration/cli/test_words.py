@@ -8,16 +8,23 @@ import pytest
 
 from outlast.cli.doctor import clock_check, due_check, ready_check, workers_check
 from outlast.cli.ls import statuses
-from outlast.cli.waiting import Situation, why
+from outlast.cli.waiting import Situation, Upstreams, why
 from outlast.cli.words import age, duration, failure_line, plain, shown
 from outlast.errors import InvalidInput
 from outlast.model.execution import Execution, route_of
+from outlast.model.flow import CancelPolicy, Flow, FlowState
 from outlast.model.status import TERMINAL, Status
 from outlast.store.port import DueKind, Grade
 
 NOW = 1_800_000_000_000
 ALIVE = Situation(NOW, {"w-1": NOW + 5_000})
 ALONE = Situation(NOW, {"w-0": NOW - 5_000})
+STATES = {"day/a": Status.FAILED, "day/b": Status.ACTIVE, **{f"day/{name}": Status.BLOCKED for name in "cdef"}}
+
+
+def member_of(state: FlowState, policy: CancelPolicy | None = None) -> Situation:
+    flow = Flow(namespace="default", id="day", state=state, policy=policy, created_at=NOW, change_id="")
+    return Situation(NOW, {"w-1": NOW + 5_000}, flow=flow, upstreams=Upstreams(STATES, needed=2))
 
 
 def execution(status: Status, **fields: Any) -> Execution:
@@ -60,6 +67,40 @@ def execution(status: Status, **fields: Any) -> Execution:
         (Status.BLOCKED, {"reason": "retry", "cause": "lease_lost"}, ALIVE, "its last worker died"),
         (Status.BLOCKED, {"reason": "delay", "wake_at": NOW - 90_000}, ALONE, "overdue: no worker with reconcilers"),
         (Status.BLOCKED, {"reason": "dependencies"}, ALIVE, "that it depends on"),
+        (
+            Status.BLOCKED,
+            {"reason": "dependencies", "flow": "day"},
+            member_of(FlowState.OPEN),
+            "day/b (active), day/c (blocked), day/d (blocked), day/e (blocked), day/f (blocked), 1 more, of which 2",
+        ),
+        (Status.READY, {"ready_at": NOW}, member_of(FlowState.OPEN), "waits for a worker with room"),
+        (
+            Status.READY,
+            {"ready_at": NOW, "cancel_requested": True},
+            member_of(FlowState.STOPPED, CancelPolicy.CANCEL_ALL),
+            "waits for a worker with room",
+        ),
+        (
+            Status.READY,
+            {"ready_at": NOW},
+            member_of(FlowState.STOPPED, CancelPolicy.FLOW_ONLY),
+            "it is not claimed. Its flow was cancelled (flow_only), which left it as it is: it does not go on until "
+            "`outlast flows retry day`",
+        ),
+        (
+            Status.SUSPENDED,
+            {"reason": "event:plan"},
+            member_of(FlowState.STOPPED, CancelPolicy.FLOW_ONLY),
+            "Waits for event 'plan'. Its flow was cancelled (flow_only)",
+        ),
+        (
+            Status.READY,
+            {"ready_at": NOW},
+            member_of(FlowState.STOPPED, CancelPolicy.CANCEL_ALL),
+            "(cancel_all): the workers cancel it",
+        ),
+        (Status.READY, {"ready_at": NOW}, member_of(FlowState.REOPENING), "Its flow is being retried"),
+        (Status.READY, {"ready_at": NOW}, member_of(FlowState.STAGING), "still being started"),
         (Status.SUSPENDED, {"reason": "timer", "wake_at": NOW + 1}, ALIVE, "Sleeps until"),
         (Status.SUSPENDED, {"reason": "event:plan"}, ALIVE, "Waits for event 'plan'"),
         (Status.SUSPENDED, {"reason": "event:outlast:update"}, ALIVE, "Waits for an update: `outlast update order-42"),
@@ -70,6 +111,12 @@ def execution(status: Status, **fields: Any) -> Execution:
         (Status.SUSPENDED, {"reason": "quota:stripe"}, ALIVE, "Waits for quota 'stripe'"),
         (Status.EXPIRED, {"cause": "crashes", "finished_at": NOW}, ALIVE, "its worker died too often"),
         (Status.FAILED, {"cause": "failed", "finished_at": NOW - 1_000}, ALIVE, "`outlast retry order-42`"),
+        (
+            Status.FAILED,
+            {"cause": "failed", "finished_at": NOW - 1_000, "flow": "day"},
+            ALIVE,
+            "`outlast flows retry day`",
+        ),
         (Status.SUCCEEDED, {"finished_at": NOW - 1_000}, ALIVE, "Succeeded 1s ago, 59s after its start."),
     ],
 )
