@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from asyncio import sleep
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
+from outlast import limits
 from outlast.cli.context import Context, ContextArgument, Failed
-from outlast.cli.words import plural
+from outlast.cli.words import failure_line, plural
 from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.errors import ExecutionNotFound, FlowNotFound, InvalidInput
+from outlast.model.execution import Execution, execution_key
+from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
+from outlast.store.port import Store
 
 MARKS = {
     Status.BLOCKED: "·",
@@ -29,6 +34,7 @@ MARKS = {
 }
 SHOWN_MAX = 200
 AFTER_MAX = 5
+ERROR_MAX_CHARS = 200
 FOLLOW_S = 1.0
 
 
@@ -91,12 +97,45 @@ async def _show(context: Context, handle: FlowHandle, *, follow: bool) -> None:
         status, graph = await handle.status(), await handle.graph()
         last = not follow or status.status is not None
         if not context.out.json:
-            context.out.show(_headline(status), drawing(graph))
+            context.out.show(_headline(status), drawing(graph, await _errors(context, drawn(graph))))
         elif last:  # programs get one document
-            context.out.document(_document(context.shown_store, status, graph))
+            errors = await _errors(context, graph.members)
+            context.out.document({**_brief(context, status), **_document(status, graph, errors)})
         if last:
             return
         await sleep(FOLLOW_S)
+
+
+async def _errors(context: Context, members: Sequence[MemberInfo]) -> dict[str, str]:
+    """What those raised that did not succeed, by name."""
+    ended = [one for one in members if one.status.terminal and one.status is not Status.SUCCEEDED]
+    if not ended:
+        return {}
+    found: dict[str, str] = {}
+    async with context.looking() as store:
+        for begin in range(0, len(ended), limits.LOAD_MAX_KEYS):
+            found |= await _errors_of(store, context.namespace, ended[begin : begin + limits.LOAD_MAX_KEYS])
+    return found
+
+
+async def _errors_of(store: Store, namespace: str, members: Sequence[MemberInfo]) -> dict[str, str]:
+    executions = await store.load([execution_key(namespace, member.id) for member in members])
+    keys = {
+        member.name: payload_key(namespace, e.id, e.generation, Role.FAILURE)
+        for member, e in zip(members, executions, strict=True)
+        if isinstance(e, Execution)
+    }
+    failures = await store.load(list(keys.values()))
+    return {
+        name: _shortened(failure_line(failure.value))
+        for name, failure in zip(keys, failures, strict=True)
+        if isinstance(failure, Payload)
+    }
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= ERROR_MAX_CHARS else f"{line[:ERROR_MAX_CHARS]}…"
 
 
 async def _cancel(context: Context, handle: FlowHandle, policy: Policy, reason: str, *, wait: bool) -> None:
@@ -175,7 +214,9 @@ def _word(status: FlowInfo) -> Text:
 
 def _headline(status: FlowInfo) -> Text:
     counts = ", ".join(f"{count:,} {name}" for name, count in sorted(status.counts.items()))
-    text = Text.assemble((f"{status.id}", "head"), "  ", _word(status), f"  {status.members:,} members: {counts}")
+    text = Text.assemble(
+        (f"{status.id}", "head"), "  ", _word(status), f"  {plural(status.members, 'member')}: {counts}"
+    )
     if status.reason:
         text.append(f"\ncancelled because: {status.reason}")
     if status.critical_path:
@@ -183,16 +224,22 @@ def _headline(status: FlowInfo) -> Text:
     return text
 
 
-def drawing(graph: FlowGraph) -> Table:
+def drawn(graph: FlowGraph) -> list[MemberInfo]:
+    """From top to bottom, as many as are drawn."""
+    levels = levels_of(graph)
+    return sorted(graph.members, key=lambda member: levels[member.name])[:SHOWN_MAX]
+
+
+def drawing(graph: FlowGraph, errors: Mapping[str, str]) -> Table:
     """One line per member, indented by how far from the beginning it is."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     levels = levels_of(graph)
-    members = sorted(graph.members, key=lambda member: levels[member.name])
-    for member in members[:SHOWN_MAX]:
+    for member in drawn(graph):
         name = Text(f"{'  ' * min(levels[member.name], 20)}{MARKS[member.status]} {member.name}", member.status)
-        table.add_row(name, Text(member.status, member.status), Text(_why(member), "quiet"))
-    if len(members) > SHOWN_MAX:
-        table.add_row(Text(f"… and {len(members) - SHOWN_MAX:,} more", "quiet"))
+        why = Text(_why(member, errors.get(member.name)), "quiet")
+        table.add_row(name, Text(member.status, member.status), why)
+    if len(graph.members) > SHOWN_MAX:
+        table.add_row(Text(f"… and {len(graph.members) - SHOWN_MAX:,} more", "quiet"))
     return table
 
 
@@ -212,20 +259,18 @@ def levels_of(graph: FlowGraph) -> dict[str, int]:
     return levels
 
 
-def _why(member: MemberInfo) -> str:
+def _why(member: MemberInfo, error: str | None) -> str:
+    """Whom it comes after, what it waits for or how it ended: what its status says is not said again."""
     after = ", ".join(member.after[:AFTER_MAX]) + (", …" if len(member.after) > AFTER_MAX else "")
     need = f" ({member.needed} of {len(member.after)})" if member.needed < len(member.after) else ""
-    parts = [f"after {after}{need}" if after else "", member.reason or member.cause or ""]
+    cause = "" if member.cause in (None, member.status) else member.cause
+    parts = [f"after {after}{need}" if after else "", member.reason or cause, error]
     return "  ".join(part for part in parts if part)
 
 
-def _document(store: str | None, status: FlowInfo, graph: FlowGraph) -> dict[str, object]:
+def _document(status: FlowInfo, graph: FlowGraph, errors: Mapping[str, str]) -> dict[str, object]:
     return {
-        "store": store,
-        "id": status.id,
         "name": status.name,
-        "status": status.status,
-        "counts": status.counts,
         "reason": status.reason,
         "critical_path": status.critical_path,
         "members": [
@@ -236,6 +281,7 @@ def _document(store: str | None, status: FlowInfo, graph: FlowGraph) -> dict[str
                 "status": member.status,
                 "reason": member.reason,
                 "cause": member.cause,
+                "error": errors.get(member.name),
                 "after": member.after,
                 "needed": member.needed,
             }

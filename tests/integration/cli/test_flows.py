@@ -43,7 +43,7 @@ def test_a_flow_is_drawn_with_the_state_of_every_member(outlast: Outlast):
     drawn = outlast("flows", "show", "nightly-1").out
     lines = {line.split()[1]: line for line in drawn.splitlines() if line.strip()[:1] in "✓✗-"}
     assert "✓ extract" in lines["extract"]
-    assert "✗ broken" in lines["broken"]
+    assert lines["broken"].split() == ["✗", "broken", "failed", "ValueError:", "negative"]
     assert "after extract" in lines["report"]
     assert lines["report"].startswith("  "), "below what it waits for"
     assert "broken failed" in lines["sum"]
@@ -54,7 +54,10 @@ def test_a_flow_as_a_document(outlast: Outlast):
     run_one("sqlite:///outlast.db")
     document = outlast.json("flows", "show", "nightly-1", "--follow")
     assert document["status"] == "failed"
+    assert (document["namespace"], document["cancelling"]) == ("default", False)
     assert document["counts"] == {"failed": 1, "succeeded": 2, "skipped": 1}
+    errors = {member["name"]: member["error"] for member in document["members"]}
+    assert errors == {"extract": None, "broken": "ValueError: negative", "report": None, "sum": None}
     assert {member["name"]: member["after"] for member in document["members"]}["report"] == ["extract"]
 
 
@@ -77,6 +80,27 @@ def test_to_follow_a_flow_gives_programs_one_document_at_its_end(outlast: Outlas
     asyncio.run(begin())
     monkeypatch.setattr("outlast.cli.flows.sleep", ended_meanwhile)
     assert outlast.json("flows", "show", "nightly-1", "--follow")["status"] == "cancelled"
+
+
+def test_one_member_is_counted_as_one_and_a_long_error_is_shortened(outlast: Outlast):
+    app = App("sqlite:///outlast.db")
+
+    @app.workflow
+    async def wordy() -> None:
+        raise ValueError("word\n" * 1_000)
+
+    async def run() -> None:
+        async with app:
+            flow = app.flow("nightly", id="nightly-1")
+            flow.add("only", wordy)
+            with pytest.raises(FlowFailed):
+                await (await flow.start()).result("20s")
+
+    asyncio.run(run())
+    assert "  1 member: 1 failed" in outlast("flows", "show", "nightly-1").out
+    [member] = outlast.json("flows", "show", "nightly-1")["members"]
+    assert member["error"].startswith("ValueError: word word")
+    assert len(member["error"]) == 201
 
 
 def test_a_flow_that_is_not_there(outlast: Outlast):
@@ -117,6 +141,7 @@ def test_a_flow_is_cancelled_with_its_members(outlast: Outlast):
     drawn = outlast("flows", "show", "nightly-1").out
     assert "cancelled because: wrong day" in drawn
     assert "2 cancelled" in drawn
+    assert "cancelled  cancelled" not in drawn
 
 
 def test_without_waiting_the_members_are_cancelled_before_the_command_has_ended(outlast: Outlast):
