@@ -37,7 +37,8 @@ async def tell(
         await say(handle)
     async with context.looking() as store:
         e = await execution_of(store, context.namespace, execution_id)
-        waiting = why(e, await situation_of(store, e))
+        around = await situation_of(store, e)
+    waiting = why(e, around)
     if context.out.json:
         context.out.document(
             {
@@ -46,7 +47,7 @@ async def tell(
                 "id": e.id,
                 "status_before": before,
                 "status": e.status,
-                "reason": e.reason,
+                "reason": around.offers.reason(e),
                 "waiting": waiting,
             }
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import sys
+from typing import Any
 
 import pytest
 
@@ -129,3 +131,24 @@ def test_show_says_which_version_is_missing_and_which_are_offered(store: Outlast
     assert names[0] in shown.replace(" ", "")
     assert "with workflow checkout version 1" in shown
     assert "version" in answers[1].out
+
+
+def test_who_tells_an_execution_something_hears_why_it_is_not_claimed_as_show_says_it(store: Outlast):
+    store("fork", "order-1", "--from-step", "charge", "--into", "order-2")
+    app = deploy(store, VERSION_2)
+    answers: list[Any] = []
+
+    async def tell() -> None:
+        async with app.worker():
+            await until(seen, "it has a reason")
+            for command in ("show", "hold", "release"):
+                answers.append(await asyncio.to_thread(store.real, command, "order-2", "--json"))
+
+    async def seen() -> bool:
+        return (await app.execution("order-2").info()).reason == "version"
+
+    asyncio.run(tell())
+    shown, held, released = (json.loads(answer.out) for answer in answers)
+    assert held["reason"] == "operator"
+    assert released["reason"] == shown["execution"]["reason"] == "version"
+    assert released["waiting"].partition(", but ")[2] == shown["waiting"].partition(", but ")[2]
