@@ -514,6 +514,9 @@ async def test_bad_registrations_and_bad_calls_complain_where_they_stand(app: Ap
             lambda: outlast.update("outlast:mine"),
             lambda: outlast.query(""),
             lambda: outlast.update("ok")(lambda: None).validator(two),  # type: ignore[arg-type]
+            lambda: outlast.update("five")(5),  # type: ignore[arg-type]
+            lambda: outlast.query("five")(5),  # type: ignore[type-var]
+            lambda: outlast.update("ok")(lambda: None).validator(5),  # type: ignore[arg-type]
         ):
             with pytest.raises(InvalidInput) as error:
                 register()
@@ -531,6 +534,9 @@ async def test_bad_registrations_and_bad_calls_complain_where_they_stand(app: Ap
         assert "reserved" in found[2]
         assert "empty" in found[3]
         assert "the validator of update 'ok' takes one value" in found[4]
+        assert "a handler of update 'five' must be a function, not 5" in found[5]
+        assert "a handler of query 'five' must be a function, not 5" in found[6]
+        assert "a validator of update 'ok' must be a function, not 5" in found[7]
         handle = await wrong.options(delay="1h").start()
         with pytest.raises(InvalidName, match="reserved"):
             await handle.update("outlast:x")

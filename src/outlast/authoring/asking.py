@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from outlast.authoring.callables import check_callable
 from outlast.authoring.waiting import workflow_code
 from outlast.codec.arguments import Arguments
 from outlast.model.names import check_user_name
@@ -49,6 +50,7 @@ def query(name: str) -> Callable[[F], F]:
     check_user_name("query", name)
 
     def register(fn: F) -> F:
+        check_callable(f"handler of query {name!r}", fn)
         attempt.asked.queries[name] = Handler("query", name, fn)
         return fn
 
@@ -68,6 +70,7 @@ class Update(Generic[P, R]):
 
     def validator(self, fn: Callable[P, Any]) -> Callable[P, Any]:
         """Called before the update is accepted, with what came with it. It only looks; what it raises refuses."""
+        check_callable(f"validator of {self._handler.what}", fn)
         what = f"the validator of {self._handler.what}"
         plain_parameters(what, fn, Arguments(fn, what))
         self._handler.validator = fn
@@ -84,6 +87,7 @@ def update(name: str) -> Callable[[Callable[P, R]], Update[P, R]]:
     check_user_name("update", name)
 
     def register(fn: Callable[P, R]) -> Update[P, R]:
+        check_callable(f"handler of update {name!r}", fn)
         handler = attempt.asked.updates[name] = Handler("update", name, fn)
         return Update(handler, fn)
 
