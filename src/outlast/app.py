@@ -27,7 +27,7 @@ from outlast.authoring.decorators import StepDecorator, TransactionDecorator, Wo
 from outlast.authoring.flow import Flow
 from outlast.authoring.inside import uuid4
 from outlast.authoring.mapping import map_for
-from outlast.authoring.options import ParentCloses, parse_parent_close
+from outlast.authoring.options import ParentCloses, parse_parent_close, parse_tags
 from outlast.authoring.registry import Registry
 from outlast.authoring.step import AsyncStep, StepOptions, SyncStep, check_step_options, make_step
 from outlast.authoring.transaction import AsyncTransaction, SyncTransaction, make_transaction
@@ -36,7 +36,7 @@ from outlast.authoring.workflow import (
     Bound,
     SyncWorkflow,
     WorkflowKeywords,
-    check_bound,
+    check_many,
     make_workflow,
     workflow_options,
 )
@@ -48,7 +48,7 @@ from outlast.client.portal import call_in, portal, refuse_on_loop
 from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, ReplyLost, WrongPlace
-from outlast.machine.facts import check_tags
+from outlast.machine.facts import check_text
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_id, check_name
 from outlast.model.status import Status
@@ -375,7 +375,7 @@ class App:
 
     async def start_many(self, bound: Iterable[Bound[R]]) -> list[Handle[R]]:
         """Start thousands in one call: `await app.start_many(checkout.bind(order) for order in orders)`."""
-        return await self.opened().start_many([check_bound(one) for one in bound])
+        return await self.opened().start_many(check_many(bound))
 
     def execution(self, execution_id: str) -> Handle[Any]:
         """A handle on an execution that was started before. In a workflow, telling it something is durable."""
@@ -427,11 +427,12 @@ class App:
         self, *, after: str | None = None, namespace: str | None = None, tags: dict[str, str] | None = None
     ) -> AsyncIterator[CompletionInfo]:
         """Every end, in commit order, from a cursor on; of executions that have all of `tags`."""
-        check_tags(tags or {})
-        tag = next(iter(tags.items())) if tags else None  # the store looks at one, the client at the others
-        return self.opened().completions(
-            after=after, filter=Filter(namespace=namespace or self.config.namespace, tag=tag), tags=tags or {}
-        )
+        if not isinstance(cast("object", after), str | None):
+            raise InvalidInput(f"after must be the cursor of a completion, not {after!r}")
+        checked = parse_tags(tags or {})
+        tag = next(iter(checked.items()), None)  # the store looks at one, the client at the others
+        of = check_name("namespace", namespace or self.config.namespace)
+        return self.opened().completions(after=after, filter=Filter(namespace=of, tag=tag), tags=checked)
 
     async def resolve_token(self, token: str, value: Any = None) -> None:
         """Resolve the deferred that a token names: for callers that have nothing else. `InvalidToken` if it is not
@@ -456,20 +457,22 @@ class App:
         created_from: datetime | None,
         created_before: datetime | None,
     ) -> Query:
-        words = [] if status is None else [status] if isinstance(status, str) else list(status)
+        words = [] if status is None else [status] if isinstance(status, str) else status
         try:
             statuses = frozenset(Status(word) for word in words)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             known = ", ".join(Status)
-            raise InvalidInput(f"{error}; known: {known}") from error
-        check_tags(tags or {})
+            raise InvalidInput(f"status must be one or several, not {status!r}: {error}; known: {known}") from error
+        for what, text in (("reason", reason), ("workflow", workflow), ("lane", lane)):
+            if text is not None:
+                check_text(what, text)
         return Query(
             namespace=self.config.namespace,
             status=statuses,
             reason=reason,
             workflow=workflow,
             lane=lane,
-            tags=tags or {},
+            tags=parse_tags(tags or {}),
             created_from=None if created_from is None else to_epoch_ms(created_from, what="created_from"),
             created_before=None if created_before is None else to_epoch_ms(created_before, what="created_before"),
         )

@@ -233,6 +233,25 @@ async def test_bad_questions(opened: Shop):
             await anything.find(created_from=moment)
         with pytest.raises(InvalidInput, match="aware datetime"):
             await anything.count(created_before=moment)
+    for status in (3, [3], [["ready"]]):
+        with pytest.raises(InvalidInput, match="known: "):
+            await anything.count(status=status)
+    for bad in (opened.checkout, 5, b"checkout", "\udc00"):
+        for what in ("workflow", "lane", "reason"):
+            with pytest.raises(InvalidInput, match=what):
+                await anything.find(**{what: bad})
+            with pytest.raises(InvalidInput, match=what):
+                await anything.count(**{what: bad})
+    for tags in (5, [("a", "b")], "a"):
+        with pytest.raises(InvalidInput, match="tags must be a mapping"):
+            await anything.count(tags=tags)
+        with pytest.raises(InvalidInput, match="tags must be a mapping"):
+            anything.completions(tags=tags)
+    with pytest.raises(InvalidName, match="namespace"):
+        anything.completions(namespace=5)
+    for after in (3, b"1:a", ("a",)):
+        with pytest.raises(InvalidInput, match="cursor of a completion"):
+            anything.completions(after=after)
     with pytest.raises(InvalidInput):
         await opened.app.purge("soon")
     with pytest.raises(InvalidInput):
@@ -280,6 +299,17 @@ async def test_workflow_of_another_app_as_a_child(shop: Shop, tmp_path: Path):
             with pytest.raises(InvalidInput, match="another app"):
                 await handle.result(timeout=20)
             assert await handle.journal() == []
+
+
+@pytest.mark.parametrize("several", [3, None, Order("a")], ids=str)
+async def test_what_is_not_several(opened: Shop, several: Any):
+    with pytest.raises(InvalidInput, match="a list of them"):
+        await opened.app.start_many(several)
+
+
+async def test_one_alone_is_not_several(opened: Shop):
+    with pytest.raises(InvalidInput, match="a list of them"):
+        await opened.app.start_many(opened.checkout.bind(Order("a")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("unbound", [3, None, "checkout", Order("a")], ids=str)

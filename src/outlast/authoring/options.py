@@ -106,7 +106,7 @@ def _parse_priority(value: object) -> int:
     return value
 
 
-def _parse_tags(value: object) -> dict[str, str]:
+def parse_tags(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise InvalidInput(f'tags must be a mapping, such as {{"customer": "42"}}, not {value!r}')
     tags = dict(cast("Mapping[str, str]", value))
@@ -143,7 +143,7 @@ _PARSERS: dict[str, tuple[str, Callable[[object], Any]]] = {
     "delay": ("delay_ms", lambda value: to_ms(value, what="delay")),
     "priority": ("priority", _parse_priority),
     "deadline": ("deadline_ms", lambda value: parse_lasting("deadline", value)),
-    "tags": ("tags", _parse_tags),
+    "tags": ("tags", parse_tags),
     "lane": ("lane", lambda value: check_word("lane", value)),
     "requires": ("requires", parse_requires),
     "retention": ("retention_ms", lambda value: to_ms(value, what="retention")),

@@ -95,10 +95,14 @@ class Bound(Generic[R_co]):
         self.kwargs = kwargs
 
 
-def check_bound(bound: Bound[R]) -> Bound[R]:
-    if not isinstance(cast("object", bound), Bound):
-        raise InvalidInput(f"start_many takes workflows with their arguments, as .bind(…) gives them, not {bound!r}")
-    return bound
+def check_many(bound: Iterable[Bound[R]]) -> list[Bound[R]]:
+    if not isinstance(cast("object", bound), Iterable):
+        raise InvalidInput(f"start_many takes several workflows, as .bind(…) gives them: a list of them, not {bound!r}")
+    found = list(bound)
+    for one in found:
+        if not isinstance(cast("object", one), Bound):
+            raise InvalidInput(f"start_many takes workflows with their arguments, as .bind(…) gives them, not {one!r}")
+    return found
 
 
 class Workflow(Generic[P, R]):

@@ -152,8 +152,8 @@ class CancelRequested(Fact, frozen=True, kw_only=True):
     reason: str = ""
 
     def __post_init__(self) -> None:
+        check_text("cancel reason", self.reason)
         _at_most("cancel reason", len(self.reason), limits.REASON_MAX_CHARS, "characters")
-        _encodable("cancel reason", self.reason)
 
 
 class Hold(Fact, frozen=True, kw_only=True):
@@ -540,7 +540,9 @@ def _at_most(what: str, actual: int, limit: int, unit: str) -> None:
         raise LimitExceeded(what, actual=actual, limit=limit, unit=unit)
 
 
-def _encodable(what: str, text: str) -> None:
+def check_text(what: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} must be a text, not {text!r}")
     try:
         text.encode()
     except UnicodeEncodeError:
