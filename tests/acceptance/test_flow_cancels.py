@@ -193,6 +193,9 @@ async def test_what_cannot_be_cancelled_says_so(app: App):
             await fh.cancel("everything")  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="cancel reason"):
             await fh.cancel(reason="x" * 3_000)
+        for reason in (None, 5):
+            with pytest.raises(InvalidInput, match="cancel reason must be a text"):
+                await fh.cancel(reason=reason)  # type: ignore[arg-type]
         with pytest.raises(InvalidName):
             app.flow_handle("f/a")
 

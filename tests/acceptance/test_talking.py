@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast import App, CodecError, ExecutionConflict, ExecutionRefused, InvalidName, Status, WrongPlace
+from outlast import App, CodecError, ExecutionConflict, ExecutionRefused, InvalidInput, InvalidName, Status, WrongPlace
 from outlast.machine import facts
 from outlast.model.event import UNDELIVERED, Event
 from outlast.model.outbox import Delivery
@@ -179,6 +179,41 @@ async def test_what_cannot_be_sent_is_refused_where_it_is_said(app: App):
         handle = await talks.start()
         assert await handle.result(timeout=20) == ["CodecError", "InvalidName", "WrongPlace"]
         assert await handle.journal() == []
+
+
+NO_REASONS: list[Any] = [None, 5, b"enough", ValueError("enough")]
+NO_REJECTIONS: list[Any] = [None, 5, b"no", ValueError, KeyboardInterrupt(), asyncio.CancelledError()]
+
+
+async def test_a_cancel_and_a_rejection_take_only_what_they_can_keep(app: App):
+    listens = listener(app)
+
+    @app.workflow
+    async def tells() -> int:
+        other, refused = app.execution("other"), 0
+        for told in (
+            *(lambda why=why: other.cancel(why) for why in NO_REASONS),
+            *(lambda why=why: other.reject("approval", why) for why in NO_REJECTIONS),
+        ):
+            with pytest.raises(InvalidInput):
+                await told()
+            refused += 1
+        return refused
+
+    async with app:
+        handle = await listens.options(id="other").start()
+        await status_is(handle, "suspended")
+        for why in NO_REASONS:
+            with pytest.raises(InvalidInput, match="cancel reason must be a text"):
+                await handle.cancel(reason=why)
+        for why in NO_REJECTIONS:
+            with pytest.raises(InvalidInput, match="rejected with a text or an exception"):
+                await handle.reject("approval", why)
+        teller = await tells.start()
+        assert await teller.result(timeout=20) == len(NO_REASONS) + len(NO_REJECTIONS)
+        assert await teller.journal() == []
+        assert (await handle.info()).status == "suspended"
+        assert await app._opened._store.scan(Event.KIND, ("default", "other")) == []  # type: ignore[union-attr]
 
 
 async def test_a_start_with_an_event_starts_once_and_sends_every_time(app: App):

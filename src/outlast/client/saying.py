@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from outlast.codec.failures import encode_failure, failure_of
 from outlast.codec.values import Values
-from outlast.errors import DeferredRejected
+from outlast.errors import DeferredRejected, InvalidInput
 from outlast.machine import facts
 from outlast.model.deferred import Resolution
 from outlast.model.event import UPDATE
@@ -36,7 +36,9 @@ def resolved(values: Values, name: str, value: Any) -> ResolutionOf:
 
 
 def rejected(values: Values, name: str, why: str | Exception) -> ResolutionOf:
-    error = why if isinstance(why, Exception) else DeferredRejected(str(why))
+    if not isinstance(cast("object", why), str | Exception):
+        raise InvalidInput(f"a deferred is rejected with a text or an exception, not {why!r}")
+    error = why if isinstance(why, Exception) else DeferredRejected(why)
     data = values.seal(encode_failure(failure_of(error)))
     return _resolution(check_user_name("deferred", name), Resolution.REJECTED, data)
 
