@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
 from outlast.authoring.waiting import (
+    deferred_of,
     interruption,
-    limit_of,
     receive_of,
     sign,
     sleep_for,
@@ -24,7 +24,6 @@ from outlast.authoring.waiting import (
     workflow_code,
 )
 from outlast.model.duration import Duration
-from outlast.model.names import check_user_name
 from outlast.runtime.operation import Kind
 from outlast.runtime.operations.deferred import AwaitDeferred
 from outlast.runtime.operations.wait import Limit
@@ -78,8 +77,7 @@ def deferred(name: str, type: type[T], *, timeout: Duration | None = None) -> De
 def deferred(name: str, type: Any = ..., *, timeout: Duration | None = None) -> Deferred[Any]: ...
 def deferred(name: str, type: Any = Any, *, timeout: Duration | None = None) -> Deferred[Any]:
     """A named value, resolved from outside: `handle.resolve(name, value)`. The timeout counts from `result()`."""
-    workflow_code("deferred")
-    return Deferred(check_user_name("deferred", name), type, limit_of(timeout))
+    return Deferred(*deferred_of(name, type, timeout))
 
 
 def interrupted() -> None:

@@ -214,6 +214,8 @@ async def test_what_cannot_be_asked_is_a_typed_error(place: Place):
             await handle.query("seen", 7)
         with pytest.raises(outlast.CodecError, match="answer to query 'seen'"):
             await handle.query("seen", type=int)
+        with pytest.raises(outlast.InvalidInput, match="answer to query 'seen'"):
+            await handle.query("seen", type=5)
         with pytest.raises(ExecutionNotFound):
             await app.execution("nobody").query("seen")
 

@@ -544,6 +544,8 @@ async def test_bad_registrations_and_bad_calls_complain_where_they_stand(app: Ap
             await handle.send(UPDATE, 1)
         with pytest.raises(InvalidName):
             await handle.update("add", key="")
+        with pytest.raises(InvalidInput, match="answer to update 'add'"):
+            await handle.update("add", type=5)
         assert await sent(app, handle.id) == []
     with pytest.raises(WrongPlace, match="outside of a workflow"):
         outlast.update("add")

@@ -640,6 +640,38 @@ WRONG = {
 }
 
 
+class Plain:
+    """A class that no value is read as."""
+
+
+UNREADABLE: list[Any] = [5, "int", Plain, [int], lambda: 1]
+
+
+async def test_a_type_that_cannot_be_read_is_refused_before_an_event_is_taken(app: App):
+    @app.workflow
+    async def typo() -> int:
+        for kind in UNREADABLE:
+            with pytest.raises(InvalidInput, match="number"):
+                await outlast.receive("number", kind)
+            with pytest.raises(InvalidInput, match="approval"):
+                outlast.deferred("approval", kind)
+        return await outlast.receive("number", int)
+
+    @app.workflow
+    def typo_in_a_def() -> int:
+        for kind in UNREADABLE:
+            with pytest.raises(InvalidInput, match="number"):
+                outlast.sync.receive("number", kind)
+            with pytest.raises(InvalidInput, match="approval"):
+                outlast.sync.deferred("approval", kind)
+        return outlast.sync.receive("number", int)
+
+    async with app:
+        for workflow in (typo, typo_in_a_def):
+            handle = await workflow.options(send={"number": 7}).start()
+            assert await handle.result(timeout=20) == 7
+
+
 @pytest.mark.parametrize("what", WRONG)
 async def test_what_cannot_be_is_refused_at_the_call_and_leaves_nothing(what: str, app: App):
     @app.workflow

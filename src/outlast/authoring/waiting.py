@@ -83,8 +83,7 @@ def deferred(name: str, type: type[T], *, timeout: Duration | None = None) -> De
 def deferred(name: str, type: Any = ..., *, timeout: Duration | None = None) -> Deferred[Any]: ...
 def deferred(name: str, type: Any = Any, *, timeout: Duration | None = None) -> Deferred[Any]:
     """A named value, resolved from outside: `handle.resolve(name, value)`. The timeout counts from the await."""
-    workflow_code("deferred")
-    return Deferred(check_user_name("deferred", name), type, limit_of(timeout))
+    return Deferred(*deferred_of(name, type, timeout))
 
 
 def interrupted() -> Coroutine[Any, Any, None]:
@@ -154,7 +153,19 @@ def sleep_to(moment: datetime, name: str | None) -> Sleep:
 
 
 def receive_of(name: str, annotation: Any, timeout: Duration | None) -> Receive:
-    return Receive(check_user_name("event", name), annotation, limit_of(timeout))
+    return Receive(*_named("receive", "event", name, annotation, timeout))
+
+
+def deferred_of(name: str, annotation: Any, timeout: Duration | None) -> tuple[str, Any, Limit | None]:
+    return _named("deferred", "deferred", name, annotation, timeout)
+
+
+def _named(call: str, what: str, name: str, annotation: Any, timeout: Duration | None) -> tuple[str, Any, Limit | None]:
+    """What a value from outside is called, read as, and waited for: checked before anything is taken."""
+    attempt = workflow_code(call)
+    limit = limit_of(timeout)
+    attempt.parts.values.refuse_unreadable(annotation, f"{what} {check_user_name(what, name)!r}")
+    return name, annotation, limit
 
 
 def token_of(name: str, limit: Limit | None, expires: Duration | None) -> IssueToken:

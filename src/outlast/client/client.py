@@ -351,6 +351,7 @@ class Client:
     async def query(self, execution_id: str, name: str, value: Any, annotation: Any) -> Any:
         """From the code as it stands after all that is recorded; nothing is written."""
         data = self._values.encode(value, f"query {check_name('query', name)!r}")
+        self._values.refuse_unreadable(annotation, f"answer to query {name!r}")
         answer = await self._inquiries.ask(await self._look(execution_id), name, data)
         return self._values.decode(answer, annotation, f"answer to query {name!r}")
 
@@ -371,6 +372,7 @@ class Client:
 
     async def update(self, execution_id: str, name: str, value: Any, key: str | None, annotation: Any) -> Any:
         """Its answer, once the workflow's code has accepted it; `UpdateRefused` if it did not."""
+        self._values.refuse_unreadable(annotation, f"answer to update {name!r}")
         fact = updated(self._values, name, value, key)(self._new_id())
         answers = Answers(self._engine, self._values, self.waiters, self.namespace, execution_id)
         if key is None or not await answers.is_known(key):

@@ -28,7 +28,7 @@ from outlast.codec.annotations import Unresolved, name_of
 from outlast.codec.custom import anything_for_object, from_plain, to_builtins, to_plain
 from outlast.codec.pickled import MARK, is_pickled, pickled, unpickled
 from outlast.codec.shapes import Change, change_in, culprit_in, equal, unstorable_in
-from outlast.errors import CodecError, CodecHookFailed, LimitExceeded
+from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LimitExceeded
 
 
 class CodecHook(Protocol):
@@ -56,6 +56,8 @@ class Values:
         self._canonical = msgspec.json.Encoder(enc_hook=to_builtins, order="deterministic")
         self._decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
         self._undeclared = msgspec.json.Decoder(Any)
+        self._readable: set[Any] = set()
+        """Annotations by which something can be read, as far as that was asked."""
 
     def encode(self, value: object, what: object) -> bytes:
         """The bytes of a value whose reader is not known yet; `CodecError` names the path of what cannot be stored."""
@@ -126,6 +128,25 @@ class Values:
             return (decoder or self._decoder(annotation)).decode(data)
         except Exception as error:  # also whatever a user's own validation raises
             raise CodecError(f"{what}: {_located(str(error), path)}; it should be {name_of(annotation)}") from error
+
+    def refuse_unreadable(self, annotation: Any, what: object) -> None:
+        """Asked before anything is taken to be read: an annotation by which no value ever could be."""
+        with suppress(TypeError):  # one that cannot be hashed is asked about each time
+            if annotation in self._readable:
+                return
+        try:
+            decoder = self._decoder(annotation)
+        except Exception as error:
+            raise InvalidInput(f"{what}: {annotation!r} is no type that a value can be read as ({error})") from error
+        try:
+            decoder.decode(b"null")
+        except NotImplementedError as error:
+            if not self._allow_pickle:  # what was pickled is read without it
+                raise InvalidInput(f"{what}: {error}") from error
+        except Exception:
+            pass  # it reads other values
+        with suppress(TypeError):
+            self._readable.add(annotation)
 
     def _pickled(self, value: object, annotation: Any, error: CodecError) -> bytes:
         """The pickle of what cannot be kept otherwise, if that is allowed; else the error."""

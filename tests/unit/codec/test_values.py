@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from outlast import limits
 from outlast.codec.values import Values
-from outlast.errors import CodecError, LimitExceeded
+from outlast.errors import CodecError, InvalidInput, LimitExceeded
 from tests.unit.codec.kinds import (
     LINE,
     ORDER,
@@ -166,6 +166,29 @@ def test_what_would_change_is_refused_with_its_path(value: Any, annotation: Any,
 def test_value_without_a_known_reader_is_refused_too(value: Any):
     with pytest.raises(CodecError):
         values.encode(value, "event")
+
+
+@pytest.mark.parametrize("annotation", [annotation for _, annotation in ROUND_TRIPS], ids=str)
+def test_what_reads_a_value_is_readable(annotation: Any):
+    Values().refuse_unreadable(annotation, "it")
+
+
+class Plain:
+    """A class that no value is read as."""
+
+
+@pytest.mark.parametrize("annotation", [5, "int", [int], Plain, str.upper], ids=str)
+def test_an_annotation_by_which_nothing_can_be_read_is_refused(annotation: Any):
+    fresh = Values()
+    for _ in range(2):
+        with pytest.raises(InvalidInput, match=r"^it: "):
+            fresh.refuse_unreadable(annotation, "it")
+
+
+def test_what_was_pickled_is_read_as_any_class():
+    Values(allow_pickle=True).refuse_unreadable(Plain, "it")
+    with pytest.raises(InvalidInput):
+        Values(allow_pickle=True).refuse_unreadable(5, "it")
 
 
 def test_forgotten_await_is_told():
