@@ -23,12 +23,15 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import flow_key
 from outlast.store.port import Store
 
+FAILED, USAGE = 1, 2
+
 
 class Failed(Exception):
     """The command could not do it, and nothing else has said so yet. `kind` is the error's name in --json."""
 
-    def __init__(self, text: str, *, kind: str = "Failed") -> None:
+    def __init__(self, text: str, *, kind: str = "Failed", code: int = FAILED) -> None:
         self.kind = kind
+        self.code = code
         super().__init__(text)
 
 

@@ -13,9 +13,10 @@ import msgspec
 from cyclopts import Parameter
 
 from outlast.app import App, store_for
-from outlast.cli.context import Context, Failed
+from outlast.cli.context import USAGE, Context, Failed
 from outlast.errors import InvalidInput
 
+_IMPORTING = (__file__, importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 Target: TypeAlias = Annotated[str, Parameter(help="Where the app is: module:name, such as shop.orders:app.")]
 
 
@@ -51,17 +52,21 @@ def _module(name: str, target: str) -> ModuleType:
     except ModuleNotFoundError as error:
         # A module that our module imports is the author's affair; only the one asked for is a slip of the pen.
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise _broken(name) from error
+            raise _broken(name, error) from error
         raise InvalidInput(
             f"there is no module {error.name!r} in {here} or on the path: "
             "go to the folder that holds it, or set PYTHONPATH"
         ) from error
     except Exception as error:
-        raise _broken(name) from error
+        raise _broken(name, error) from error
 
 
-def _broken(name: str) -> Failed:
-    return Failed(f"importing {name} failed:\n\n{traceback.format_exc().rstrip()}", kind="ImportError")
+def _broken(name: str, error: Exception) -> Failed:
+    """With the author's own lines of the traceback: those that led there from the command are ours."""
+    told = traceback.TracebackException.from_exception(error)
+    own = [frame for frame in told.stack if frame.filename not in _IMPORTING]
+    told.stack = traceback.StackSummary.from_list(own)
+    return Failed(f"importing {name} failed:\n\n{''.join(told.format()).rstrip()}", kind="ImportError", code=USAGE)
 
 
 def _not_an_app(module: ModuleType, name: str, attribute: str) -> str:

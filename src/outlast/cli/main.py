@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from outlast import __version__
 from outlast.cli.cancel import cancel
-from outlast.cli.context import Context, Failed
+from outlast.cli.context import FAILED, USAGE, Context, Failed
 from outlast.cli.copy import copy
 from outlast.cli.doctor import doctor
 from outlast.cli.flows import flows
@@ -39,7 +39,7 @@ from outlast.cli.update import update
 from outlast.cli.worker import worker
 from outlast.errors import InvalidInput, OutlastError
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+OK, INTERRUPTED = 0, 130
 
 COMMANDS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Run": (worker, start),
@@ -143,7 +143,7 @@ def _outcome(context: Context, command: Callable[[], Any]) -> int:
         return code if isinstance(code, int) else OK
     except Failed as failed:
         context.out.fail(context.shown_store, failed.kind, str(failed))
-        return FAILED
+        return failed.code
     except OutlastError as error:
         context.out.fail(context.shown_store, type(error).__name__, str(error))
         return USAGE if isinstance(error, InvalidInput) else FAILED

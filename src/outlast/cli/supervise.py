@@ -13,6 +13,7 @@ import threading
 from asyncio.subprocess import Process
 from contextlib import suppress
 
+from outlast.cli.context import USAGE
 from outlast.cli.output import Output
 from outlast.cli.words import duration
 
@@ -21,7 +22,6 @@ BACKOFF_MAX_S = 30.0
 HEALTHY_AFTER_S = 30.0
 """A child that lived so long starts its backoff anew."""
 HARD_STOP_S = 5.0
-USAGE = 2
 
 
 def end_with_parent(pipe: int) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from outlast.app import App, WorkerSettings
-from outlast.cli.context import Context, ContextArgument
+from outlast.cli.context import Context, ContextArgument, Failed
 from outlast.cli.loading import Target, load, say_store
 from outlast.cli.supervise import end_with_parent, supervise
 from outlast.cli.words import plural
@@ -65,8 +65,14 @@ def worker(
         "drain": drain,
     }
     WorkerSettings(**settings)
-    with _stoppable():
-        app = load(context, target)
+    try:
+        with _stoppable():
+            app = load(context, target)
+    except Failed as failed:
+        if parent_pipe is None:
+            raise
+        # Its parent could import it, and the next one may: it is started again after a failure, not after bad usage.
+        raise Failed(str(failed), kind=failed.kind) from failed
     if parent_pipe is not None:
         end_with_parent(parent_pipe)
     else:

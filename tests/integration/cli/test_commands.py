@@ -182,12 +182,35 @@ def test_the_console_exits_as_the_commands_say(outlast: Outlast):
     assert outlast.real("ls", "--nope").code == 2
 
 
-def test_a_module_that_breaks_shows_its_own_traceback(outlast: Outlast):
-    (outlast.folder / "sick.py").write_text("import nothing_like_this\n")
-    answer = outlast("worker", "sick:app")
-    assert answer.code == 1
+@pytest.mark.parametrize(
+    "command",
+    [("worker", "sick:app"), ("start", "sick:app", "twice"), ("replay", "sick:app", "--all-open")],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize(
+    "code, says",
+    [
+        ("import nothing_like_this", "ModuleNotFoundError: No module named 'nothing_like_this'"),
+        ("raise RuntimeError('no key')", "RuntimeError: no key"),
+        ("def app(:", "SyntaxError: invalid syntax"),
+    ],
+    ids=["import", "raise", "syntax"],
+)
+def test_a_module_that_breaks_shows_its_own_traceback(outlast: Outlast, command: tuple[str, ...], code: str, says: str):
+    (outlast.folder / "sick.py").write_text(f"{code}\n")
+    answer = outlast(*command)
+    assert answer.code == 2
     assert "importing sick failed" in answer.err
-    assert "No module named 'nothing_like_this'" in answer.err
+    assert says in answer.err
+    assert code in answer.err, "the line that broke"
+    assert "importlib" not in answer.err
+    assert "loading.py" not in answer.err
+
+
+def test_a_child_whose_import_breaks_has_failed_and_is_started_again(outlast: Outlast):
+    (outlast.folder / "sick.py").write_text("raise RuntimeError('not now')\n")
+    answer = outlast("worker", "sick:app", "--parent-pipe", "99")
+    assert (answer.code, "RuntimeError: not now" in answer.err) == (1, True)
 
 
 @pytest.mark.slow
