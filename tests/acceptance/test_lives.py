@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outlast import App, Status
+from outlast import App, ExecutionConflict, Status
 from outlast.runtime.entropy import SeededEntropy
 from tests.acceptance.conftest import Gate, Place, status_is
 
@@ -84,3 +84,39 @@ async def test_a_restart_that_is_cancelled_before_it_runs_had_no_attempts(app: A
         await handle.cancel()
         await status_is(handle, Status.CANCELLED)
         assert (await handle.info()).attempts == 0
+
+
+async def test_a_restart_is_of_one_execution_and_a_child_with_an_id_stays_the_same(app: App):
+    runs: list[str] = []
+
+    @app.workflow
+    async def child(name: str) -> int:
+        runs.append(name)
+        return len(runs)
+
+    @app.workflow
+    async def parent() -> list[int]:
+        named = await child.options(id="named").start("named")
+        anew = await child.options(id="anew", if_exists="restart").start("anew")
+        return [await named.result(), await anew.result(), await child("unnamed")]
+
+    async with app:
+        first = await parent.options(id="it").start()
+        before = await first.result(timeout=20)
+        again = await parent.options(id="it", if_exists="restart").start()
+        after = await again.result(timeout=20)
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+    assert sorted(runs) == ["anew", "anew", "named", "unnamed", "unnamed"]
+
+
+async def test_an_argument_that_is_left_to_its_default_was_left_out(app: App):
+    @app.workflow
+    async def report(days: int = 7) -> int:
+        return days
+
+    async with app:
+        first = await report.options(id="it").start()
+        assert await first.result(timeout=20) == 7
+        with pytest.raises(ExecutionConflict, match=r'report \{\} .* as report \{"days":7\}'):
+            await report.options(id="it").start(7)
