@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,6 +191,39 @@ async def test_maps_that_cannot_be_are_refused_at_the_call(app: App):
         with pytest.raises(InvalidFlow, match=r"it needs all_of\(\) its items, not quorum\(1\)"):
             await flow.start()
         assert await app.count() == 0
+
+
+@pytest.mark.parametrize(
+    "items, options, said",
+    [
+        ([1, 2, "bad"], {}, "Expected `int`"),
+        ([1, 2, 3], {"name": "taken"}, r"two members 'taken\[2\]'"),
+        (5, {}, "a map takes a list, or the output"),
+        (None, {}, "a map takes a list, or the output"),
+        ([1, 2], {"max_parallel": "2"}, "max_parallel must be a whole number"),
+        ([1, 2], {"max_parallel": 1.5}, "max_parallel must be a whole number"),
+    ],
+    ids=str,
+)
+def test_nothing_is_left_of_a_map_that_was_refused(app: App, items: Any, options: Any, said: str):
+    kit = mapping(app)
+    flow = app.flow("m", id="m")
+    flow.add("taken[2]", kit.twice, 1)
+    with pytest.raises(outlast.InvalidInput, match=said):
+        flow.map(kit.twice, items, **options)
+    assert [member.name for member in flow.built()[1]] == ["taken[2]"]
+    flow.map(kit.twice, [1, 2])
+
+
+async def test_nothing_is_left_of_a_map_over_the_limit(app: App, monkeypatch: pytest.MonkeyPatch):
+    kit = mapping(app)
+    flow = app.flow("m", id="m")
+    many = flow.add("many", kit.listing, 3)
+    monkeypatch.setattr("outlast.limits.FLOW_MEMBERS_MAX", 2)
+    for items in (itertools.count(), many.output):
+        with pytest.raises(LimitExceeded, match="members"):
+            flow.map(kit.twice, items)
+        assert [member.name for member in flow.built()[1]] == ["many"]
 
 
 async def test_more_items_than_a_flow_may_have_are_refused_before_any_is_added(

@@ -335,6 +335,20 @@ async def test_after_may_be_said_again_and_adds_to_what_was_said(app: App):
         assert (await app.execution("f/slow").info()).status is Status.CANCELLED
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"join": "all"}, {"on_satisfied": "stop"}, {"on_failure": "stop"}, {"others": (5,)}], ids=str
+)
+def test_nothing_is_left_of_an_after_that_was_refused(app: App, wrong: dict[str, Any]):
+    kit = workflows(app)
+    flow = app.flow("f", id="f")
+    one, two = flow.add("one", kit.number, 1), flow.add("two", kit.number, 2)
+    options: dict[str, Any] = {"join": any_of(), "on_satisfied": "cancel_remaining", "on_failure": "run", **wrong}
+    before = flow.built()[0].digest
+    with pytest.raises(InvalidFlow):
+        two.after(one, *options.pop("others", ()), **options)
+    assert flow.built()[0].digest == before
+
+
 async def test_members_have_options_of_their_own_but_no_name(app: App):
     kit = workflows(app)
     async with app:

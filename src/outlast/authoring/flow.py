@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import sha256
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 import msgspec
@@ -184,19 +185,19 @@ class FlowMember(Generic[R]):
         `on_failure="run"` runs it once all of its upstreams have ended, if they did not succeed: `x.failure` says how
         (else `"skip"`). Said again, `after` adds to what was said before.
         """
-        for member in members:
-            self.upstreams[self._name_of(member)] = None
+        upstreams = dict.fromkeys(map(self._name_of, members))
+        if join is not None and not isinstance(cast("object", join), Join):
+            raise InvalidFlow(f"join must be outlast.all_of(), any_of() or quorum(k), not {join!r}")
+        if on_satisfied is not None and on_satisfied not in get_args(WhenSatisfied):
+            raise InvalidFlow(f'on_satisfied must be "let_run" or "cancel_remaining", not {on_satisfied!r}')
+        if on_failure is not None and on_failure not in get_args(WhenFailed):
+            raise InvalidFlow(f'on_failure must be "skip" or "run", not {on_failure!r}')
+        self.upstreams.update(upstreams)
         if join is not None:
-            if not isinstance(cast("object", join), Join):
-                raise InvalidFlow(f"join must be outlast.all_of(), any_of() or quorum(k), not {join!r}")
             self.join = join
         if on_satisfied is not None:
-            if on_satisfied not in get_args(WhenSatisfied):
-                raise InvalidFlow(f'on_satisfied must be "let_run" or "cancel_remaining", not {on_satisfied!r}')
             self.on_satisfied = OnSatisfied(on_satisfied)
         if on_failure is not None:
-            if on_failure not in get_args(WhenFailed):
-                raise InvalidFlow(f'on_failure must be "skip" or "run", not {on_failure!r}')
             self.on_failure = OnFailure(on_failure)
         return self
 
@@ -237,6 +238,15 @@ class FlowMember(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<member {self.name!r} of flow {self._flow.id!r}>"
+
+
+def _listed(items: Iterable[Any]) -> list[Any]:
+    """What is mapped; no more of it than a flow can have, and one, which is refused."""
+    try:
+        each = iter(items)
+    except TypeError:
+        raise InvalidFlow(f"a map takes a list, or the output of a member that gives one, not {items!r}") from None
+    return list(islice(each, limits.FLOW_MEMBERS_MAX + 1))
 
 
 def _may_refer(value: Any) -> bool:
@@ -289,20 +299,32 @@ class Flow:
         checked = self._own(workflow)
         called = name or checked.name
         self._check_name(called)
-        if max_parallel is not None and (isinstance(max_parallel, bool) or max_parallel < 1):
-            raise InvalidFlow(f"max_parallel must be at least 1, not {max_parallel!r}")
-        if isinstance(items, Output):
-            return self._map_output(checked, items, called, max_parallel)
+        if max_parallel is not None and (type(max_parallel) is not int or max_parallel < 1):
+            raise InvalidFlow(f"max_parallel must be a whole number, at least 1, not {max_parallel!r}")
+        known = [] if isinstance(items, Output) else _listed(items)
+        members = len(self._members)
+        try:
+            if isinstance(items, Output):
+                return self._map_output(checked, items, called, max_parallel)
+            return self._map_known(checked, known, called, max_parallel)
+        except BaseException:
+            while len(self._members) > members:
+                self._members.popitem()
+            raise
+
+    def _map_known(
+        self, workflow: Workflow[[Any], R], items: list[Any], called: str, max_parallel: int | None
+    ) -> FlowMember[list[R]]:
         each: list[FlowMember[R]] = []
         for number, item in enumerate(items):
-            member = self.add(f"{called}[{number}]", checked, item)
+            member = self.add(f"{called}[{number}]", workflow, item)
             if max_parallel is not None and number >= max_parallel:
                 if member.upstreams:
                     raise InvalidFlow("max_parallel is for items that are known, not for outputs of other members")
                 member.after(each[number - max_parallel])
                 member.on_failure = OnFailure.TURN
             each.append(member)
-        return self._gathering(checked, called, tuple(member.name for member in each), waits=bool(each))
+        return self._gathering(workflow, called, tuple(member.name for member in each), waits=bool(each))
 
     def _map_output(
         self, workflow: Workflow[[Any], R], items: Output, called: str, max_parallel: int | None
