@@ -91,6 +91,19 @@ async def test_numbers_are_keys_of_dicts_and_places_in_lists(app: App):
         assert (await (await flow.start()).result("20s"))["last"] == "hats"
 
 
+@pytest.mark.parametrize(
+    "written", [{"what": "output", "upstreams": ["one"]}, "hello", {"outlast:reference+": 1}], ids=str
+)
+async def test_what_looks_like_a_reference_arrives_as_it_was_written(app: App, written: Any):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("odd", id="odd")
+        one = flow.add("one", kit.number, 1)
+        flow.add("odd", kit.itself, {"it": {"outlast:reference": written}, "one": one.output})
+        outputs = await (await flow.start()).result("20s")
+        assert outputs["odd"] == {"it": {"outlast:reference": written}, "one": 1}
+
+
 # ---- refusals -----------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +231,29 @@ async def test_the_same_id_is_the_same_flow_and_with_other_members_a_conflict(ap
 
 
 # ---- joins --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_flow_is_the_same_whatever_the_order_of_its_sets_and_dicts(app: App):
+    kit = workflows(app)
+
+    @app.workflow
+    async def picked(of: set[int], at: Any, x: int) -> int:
+        return x
+
+    def flow(of: set[int], at: dict[Any, Any]) -> outlast.Flow:
+        flow = app.flow("f", id="f")
+        one = flow.add("one", kit.number, 1)
+        flow.add("picked", picked, of, {**at, "x": [one.output, of]}, one.output)
+        return flow
+
+    # Both fall into one slot of a set: they come as they were put in.
+    assert list({0, 8}) != list({8, 0})
+    async with app:
+        await flow({0, 8}, {"a": 1, 2: {8, 0}}).start()
+        fh = await flow({8, 0}, {2: {0, 8}, "a": 1}).start()
+        assert (await fh.result("20s"))["picked"] == 1
+        with pytest.raises(FlowConflict):
+            await flow({8, 1}, {2: {0, 8}, "a": 1}).start()
 
 
 async def test_a_failure_skips_all_that_needs_it_and_nothing_else(app: App):

@@ -28,8 +28,10 @@ from outlast.authoring.workflow import Workflow
 from outlast.codec.annotations import name_of
 from outlast.codec.templates import (
     FAILURE,
+    MARK,
     OUTPUT,
     OUTPUTS,
+    Bound,
     PathPart,
     Placeholder,
     Reference,
@@ -205,15 +207,14 @@ class FlowMember(Generic[R]):
         """Complains where it is written, about arguments that cannot be; and finds what they take from others."""
         arguments, values, what = self.workflow.arguments, self.workflow.app.values, self.workflow.name
         self.raw: dict[str, msgspec.Raw] = {}
-        self.bound: list[str] = []
+        self.bound: dict[str, Bound] = {}
         for name, value in self.given.items():
-            data, found = encode_bound(value, f"{what}: {name}") if _may_refer(value) else (b"", [])
-            if not found:
+            bound = encode_bound(values, value, f"{what}: {name}") if _may_refer(value) else None
+            if bound is None:
                 self.raw[name] = msgspec.Raw(arguments.encode_one(values, name, value))
                 continue
-            self.bound.append(name)
-            self.raw[name] = msgspec.Raw(data)
-            for placeholder in found:
+            self.bound[name] = bound
+            for placeholder in bound.found:
                 if isinstance(placeholder, OfMember):
                     self._name_of(placeholder._member)  # pyright: ignore[reportPrivateUsage]
                 self.upstreams.update(dict.fromkeys(reference_of(placeholder).upstreams))
@@ -462,10 +463,8 @@ class Flow:
         what = f"input of {member.name}"
         template: bytes | None = None
         if member.bound:
-            raw = {**member.raw, **{name: self._placed(member.raw[name]) for name in member.bound}}
-            plain = msgspec.json.encode({name: one for name, one in raw.items() if name not in member.aside})
-            template = encode_template(values, Template(raw, tuple(member.bound)), what)
-            data, digest = b"", sha256(plain).hexdigest()
+            template = encode_template(values, self._template(member), what)
+            data, digest = b"", self._digest(member)
         else:
             plain = msgspec.json.encode(member.raw)
             data, digest = values.seal(plain, what), values.digest(member.given, plain)
@@ -488,9 +487,18 @@ class Flow:
             template=template,
         )
 
-    def _placed(self, raw: msgspec.Raw) -> msgspec.Raw:
-        """References by the ids of this flow's members."""
-        return msgspec.Raw(msgspec.json.encode(placed(msgspec.json.decode(raw), self.id)))
+    def _template(self, member: FlowMember[Any]) -> Template:
+        """References are by the ids of this flow's members."""
+        bound = {name: placed(one.data, one.mark, self.id) for name, one in member.bound.items()}
+        marks = {name: one.mark for name, one in member.bound.items() if one.mark != MARK}
+        return Template({**member.raw, **bound}, tuple(bound), marks)
+
+    def _digest(self, member: FlowMember[Any]) -> str:
+        values, given = self._app.values, member.given
+        plain = {name: one for name, one in member.raw.items() if name not in member.aside}
+        ordered = {name: msgspec.Raw(values.in_order(given[name], bytes(one))) for name, one in plain.items()}
+        bound = {name: placed(one.ordered, one.mark, self.id) for name, one in member.bound.items()}
+        return sha256(msgspec.json.encode({**ordered, **bound})).hexdigest()
 
     def __repr__(self) -> str:
         return f"<flow {self.id!r}, {len(self._members):,} members>"

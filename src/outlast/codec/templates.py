@@ -13,12 +13,13 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from outlast.codec.custom import to_plain
+from outlast.codec.custom import to_builtins, to_plain
 from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import CodecError
 
 MARK = "outlast:reference"
+"""The key of a reference. An argument in which its author has written the same has references with another."""
 OUTPUT, FAILURE, OUTPUTS = "output", "failure", "outputs"
 PathPart = str | int
 
@@ -45,11 +46,21 @@ def reference_of(placeholder: Placeholder) -> Reference:
     return placeholder._reference  # pyright: ignore[reportPrivateUsage]
 
 
-class Template(Struct, frozen=True):
-    """`arguments` by name, as JSON; those in `bound` have references in them."""
+class Template(Struct, frozen=True, omit_defaults=True):
+    """`arguments` by name, as JSON; those in `bound` have references in them, with a mark of their own in `marks`."""
 
     arguments: dict[str, msgspec.Raw]
     bound: tuple[str, ...]
+    marks: dict[str, str] = {}
+
+
+class Bound(Struct, frozen=True):
+    """An argument with placeholders in it, as JSON; `ordered` is the same for equal values in every process."""
+
+    data: bytes
+    ordered: bytes
+    found: list[Placeholder]
+    mark: str
 
 
 class UpstreamFailure(Struct, frozen=True, kw_only=True):
@@ -72,21 +83,30 @@ class Given(Struct, frozen=True):
 # ---- to bytes -----------------------------------------------------------------------------------------------------
 
 
-def encode_bound(value: object, what: str) -> tuple[bytes, list[Placeholder]]:
-    """An argument that may have placeholders in it, at any depth, as JSON; and those that were found."""
-    found: list[Placeholder] = []
+def encode_bound(values: Values, value: object, what: str) -> Bound | None:
+    """An argument that may have placeholders in it, at any depth; None if it has none."""
+    mark = MARK
+    while True:
+        found: list[Placeholder] = []
+        try:
+            data = msgspec.json.Encoder(enc_hook=_hook(mark, to_plain, found)).encode(value)
+        except Exception as error:
+            raise CodecError(f"{what} cannot be stored: {error}") from error
+        if not found:
+            return None
+        if data.count(f'"{mark}"'.encode()) == len(found):
+            return Bound(data, values.in_order(value, data, _hook(mark, to_builtins, [])), found, mark)
+        mark += "+"  # its author has written just that
 
+
+def _hook(mark: str, otherwise: Callable[[Any], Any], found: list[Placeholder]) -> Callable[[Any], Any]:
     def hook(unknown: Any) -> Any:
         if isinstance(unknown, Placeholder):
             found.append(unknown)
-            return {MARK: reference_of(unknown)}
-        return to_plain(unknown)
+            return {mark: reference_of(unknown)}
+        return otherwise(unknown)
 
-    try:
-        data = msgspec.json.Encoder(enc_hook=hook).encode(value)
-    except Exception as error:
-        raise CodecError(f"{what} cannot be stored: {error}") from error
-    return data, found
+    return hook
 
 
 def encode_template(values: Values, template: Template, what: str) -> bytes:
@@ -97,14 +117,14 @@ def decode_template(values: Values, data: bytes, what: str) -> Template:
     return msgspec.json.decode(values.unseal(data, what), type=Template)
 
 
-def placed(value: Any, flow_id: str) -> Any:
+def placed(data: bytes, mark: str, flow_id: str) -> msgspec.Raw:
     """JSON whose references name members, with their ids instead."""
 
     def put(reference: Reference) -> Any:
         ids = tuple(f"{flow_id}/{name}" for name in reference.upstreams)
-        return {MARK: Reference(reference.what, ids, reference.path)}
+        return {mark: Reference(reference.what, ids, reference.path)}
 
-    return _replaced(value, put)
+    return _replaced(data, mark, put)
 
 
 # ---- composing ----------------------------------------------------------------------------------------------------
@@ -118,7 +138,7 @@ def needed_by(template: Template) -> tuple[str, ...]:
         found.update(dict.fromkeys(reference.upstreams))
 
     for name in template.bound:
-        _replaced(msgspec.json.decode(template.arguments[name]), note)
+        _replaced(template.arguments[name], template.marks.get(name, MARK), note)
     return tuple(found)
 
 
@@ -130,20 +150,24 @@ def compose(values: Values, template: Template, given: Mapping[str, Given], what
 
     arguments = dict(template.arguments)
     for name in template.bound:
-        arguments[name] = msgspec.Raw(msgspec.json.encode(_replaced(msgspec.json.decode(arguments[name]), put)))
+        arguments[name] = _replaced(arguments[name], template.marks.get(name, MARK), put)
     return values.seal(msgspec.json.encode(arguments), what)
 
 
-def _replaced(value: Any, put: Callable[[Reference], Any]) -> Any:
+def _replaced(data: bytes | msgspec.Raw, mark: str, put: Callable[[Reference], Any]) -> msgspec.Raw:
     """The same JSON with every reference replaced. As deep as its author wrote it, which encoding has bounded."""
-    if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        if len(fields) == 1 and MARK in fields:
-            return put(msgspec.convert(fields[MARK], Reference))
-        return {name: _replaced(one, put) for name, one in fields.items()}
-    if isinstance(value, list):
-        return [_replaced(one, put) for one in cast("list[Any]", value)]
-    return value
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict):
+            fields = cast("dict[str, Any]", value)
+            if len(fields) == 1 and mark in fields:
+                return put(msgspec.convert(fields[mark], Reference))
+            return {name: replaced(one) for name, one in fields.items()}
+        if isinstance(value, list):
+            return [replaced(one) for one in cast("list[Any]", value)]
+        return value
+
+    return msgspec.Raw(msgspec.json.encode(replaced(msgspec.json.decode(data))))
 
 
 def _taken(values: Values, reference: Reference, given: Mapping[str, Given], what: str) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Protocol, cast
@@ -177,15 +178,19 @@ class Values:
 
     def digest(self, value: object, data: bytes) -> str:
         """The same for equal values in every process, whatever the order of their dicts and sets."""
+        return sha256(self.in_order(value, data)).hexdigest()
+
+    def in_order(self, value: object, data: bytes, hook: Callable[[Any], Any] = to_builtins) -> bytes:
+        """JSON that is the same whatever the order of dicts and sets; the `data` as it is if there is none."""
+        ordered = self._canonical if hook is to_builtins else msgspec.json.Encoder(enc_hook=hook, order="deterministic")
         try:
-            canonical = self._canonical.encode(value)
+            return ordered.encode(value)
         except Exception:
             try:  # keys other than strings
-                plain = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=to_builtins)
-                canonical = self._canonical.encode(plain)
+                plain = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=hook)
+                return ordered.encode(plain)
             except Exception:
-                canonical = data
-        return sha256(canonical).hexdigest()
+                return data
 
     def seal(self, data: bytes, what: object = "value") -> bytes:
         """The bytes to store, within the limit."""
