@@ -97,7 +97,7 @@ async def test_a_workflow_starts_a_flow_and_waits_for_it(app: App):
 async def test_its_failure_is_the_codes_to_see(app: App):
     made = hosts(app)
     async with app:
-        with pytest.raises(FlowFailed, match="bad"):
+        with pytest.raises(FlowFailed, match=r"bad \(failed: ValueError: no x\)"):
             await made.sums(2, fails=True)
 
 

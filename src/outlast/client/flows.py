@@ -14,7 +14,6 @@ from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.client.info import moment, moment_or_none
 from outlast.client.waiters import DISTANCE, POLL_S, Waiters
-from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import (
     FlowCancelled,
@@ -62,8 +61,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOOKS_MAX = 1_000
-FAILURES_TOLD = 10
-FAILURE_MAX_CHARS = 200
 NEAR_S = 1.0
 """Whoever closes waits so long for the cancels that are under way."""
 PARALLEL = 8
@@ -188,23 +185,8 @@ class FlowClient:
     async def _outcome(self, flow: Flow, summary: Summary) -> dict[str, Any] | FlowFailed:
         views = await self._members(flow.id)
         if summary.outcome is not Status.SUCCEEDED:
-            return FlowFailed(flow.id, await self._failures(views))
+            return FlowFailed(flow.id, await self._engine.flows.failures(views, self._values))
         return await self._outputs([view for view in views if view.execution.status is Status.SUCCEEDED])
-
-    async def _failures(self, views: list[MemberView]) -> dict[str, str]:
-        """How those ended that did not succeed; what was raised by the first of them."""
-        failed = [view.execution for view in views if view.execution.status is Status.FAILED][:FAILURES_TOLD]
-        keys = [payload_key(e.namespace, e.id, e.generation, Role.FAILURE) for e in failed]
-        raised: dict[str, str] = {}
-        for e, record in zip(failed, await self._engine.store.load(keys) if keys else [], strict=True):
-            if isinstance(record, Payload):
-                failure = decode_failure(self._values.unseal(record.value, f"failure of {e.id!r}"))
-                raised[e.id] = f"{failure.type.rpartition(':')[2]}: {failure.message}"[:FAILURE_MAX_CHARS]
-        return {
-            view.member.name: f"{view.execution.status}: {raised.get(view.execution.id, view.execution.cause)}"
-            for view in views
-            if view.execution.status is not Status.SUCCEEDED
-        }
 
     async def _outputs(self, views: list[MemberView]) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -64,7 +64,10 @@ class Bound(Struct, frozen=True):
 
 
 class UpstreamFailure(Struct, frozen=True, kw_only=True):
-    """What a member that runs on failure gets of an upstream that did not succeed (`x.failure`)."""
+    """What a member that runs on failure gets of an upstream that did not succeed (`x.failure`).
+
+    `cause` is why it ended so, as its `info` says: "attempt_timeout" or "deadline" if it expired, and of one that was
+    skipped, who did not succeed. `type` and `message` are those of what a failed one raised."""
 
     name: str
     status: str
@@ -74,10 +77,12 @@ class UpstreamFailure(Struct, frozen=True, kw_only=True):
 
 
 class Given(Struct, frozen=True):
-    """What an upstream gave: how it ended, and its output or failure as it is stored, if it left one."""
+    """What an upstream gave: how it ended, and its output or failure as it is stored, if it left one; if it did not
+    succeed, for what cause."""
 
     status: str
     value: bytes | None
+    cause: str | None = None
 
 
 # ---- to bytes -----------------------------------------------------------------------------------------------------
@@ -214,6 +219,8 @@ def _failure(values: Values, upstream: str, given: Given | None, what: str) -> U
         return None
     name = upstream.partition("/")[2]
     if given.value is None:
-        return UpstreamFailure(name=name, status=given.status)
+        return UpstreamFailure(name=name, status=given.status, cause=given.cause)
     failure = decode_failure(values.unseal(given.value, what))
-    return UpstreamFailure(name=name, status=given.status, type=failure.type, message=failure.message)
+    return UpstreamFailure(
+        name=name, status=given.status, cause=given.cause, type=failure.type, message=failure.message
+    )

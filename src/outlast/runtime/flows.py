@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw
 
 from outlast import limits
+from outlast.codec.failures import decode_failure
 from outlast.codec.templates import Given, compose, decode_template, needed_by
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
@@ -71,6 +72,8 @@ EDGES = 1_000
 """So many answers are counted at a time."""
 SIBLINGS_TOGETHER = 16
 CAUSE_MAX_CHARS = 500
+FAILURES_TOLD = 10
+FAILURE_MAX_CHARS = 200
 LOOKS_MAX = 1_000
 CLOSE_S = 1.0
 
@@ -269,8 +272,17 @@ class Flows:
             for edge in answers
         ]
         left = [record.value if isinstance(record, Payload) else None for record in await self._load(keys, seen)]
-        given = {edge.upstream: Given(edge.answer, value) for edge, value in zip(answers, left, strict=True)}
+        causes = await self._causes(e.namespace, answers)
+        given = {
+            edge.upstream: Given(edge.answer, value, causes.get(edge.upstream))
+            for edge, value in zip(answers, left, strict=True)
+        }
         return compose(values, template, given, what)
+
+    async def _causes(self, namespace: str, answers: list[Edge]) -> dict[str, str | None]:
+        """Why those ended that did not succeed."""
+        keys = [execution_key(namespace, edge.upstream) for edge in answers if edge.answer != Status.SUCCEEDED]
+        return {found.id: found.cause for found in await self._load(keys) if isinstance(found, Execution)}
 
     async def _edges(self, namespace: str, execution_id: str, drained: str) -> list[Edge]:
         after = edge_key(namespace, execution_id, drained) if drained else None
@@ -419,7 +431,6 @@ class Flows:
     async def results(self, namespace: str, flow_id: str, values: Values) -> tuple[dict[str, Raw], dict[str, str]]:
         """What the members gave that succeeded, as JSON; and how the others ended; in the order of the members."""
         outputs: dict[str, Raw] = {}
-        failures: dict[str, str] = {}
         views: list[MemberView] = []
         async for page in self.roster(namespace, flow_id):
             views += await self.views(self._partition(namespace, flow_id), namespace, page)
@@ -429,10 +440,22 @@ class Flows:
         for view, record in zip(succeeded, await self._load(keys), strict=True):
             if isinstance(record, Payload):
                 outputs[view.member.name] = Raw(values.unseal(record.value, f"result of {view.execution.id!r}"))
-        for view in views:
-            if view.execution.status is not Status.SUCCEEDED:
-                failures[view.member.name] = f"{view.execution.status}: {view.execution.cause}"
-        return outputs, failures
+        return outputs, await self.failures(views, values)
+
+    async def failures(self, views: list[MemberView], values: Values) -> dict[str, str]:
+        """How those ended that did not succeed; what was raised by the first of them."""
+        failed = [view.execution for view in views if view.execution.status is Status.FAILED][:FAILURES_TOLD]
+        raised: dict[str, str] = {}
+        keys = [payload_key(e.namespace, e.id, e.generation, Role.FAILURE) for e in failed]
+        for e, record in zip(failed, await self._load(keys), strict=True):
+            if isinstance(record, Payload):
+                failure = decode_failure(values.unseal(record.value, f"failure of {e.id!r}"))
+                raised[e.id] = f"{failure.type.rpartition(':')[2]}: {failure.message}"[:FAILURE_MAX_CHARS]
+        return {
+            view.member.name: f"{view.execution.status}: {raised.get(view.execution.id, view.execution.cause)}"
+            for view in views
+            if view.execution.status is not Status.SUCCEEDED
+        }
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 

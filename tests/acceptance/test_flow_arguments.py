@@ -1,0 +1,38 @@
+"""What members of a flow take from each other: parts of outputs, failures, and plain values beside them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from outlast import App, FlowFailed, UpstreamFailure
+from tests.acceptance.flow_workflows import workflows
+
+# ---- failures -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_failure_says_for_what_cause_its_member_ended(app: App):
+    kit = workflows(app)
+
+    @app.workflow(timeout="100ms")
+    async def slow() -> int:
+        await asyncio.get_running_loop().create_future()
+        return 1
+
+    @app.workflow
+    async def causes(failures: list[UpstreamFailure | None]) -> list[str]:
+        return [f"{failure.status}, {failure.cause}, {failure.message}" for failure in failures if failure is not None]
+
+    async with app:
+        flow = app.flow("f", id="f")
+        late, bad = flow.add("late", slow), flow.add("bad", kit.fails)
+        below = flow.add("below", kit.number, bad.output)
+        flow.add("told", causes, [one.failure for one in (late, bad, below)]).after(on_failure="run")
+        with pytest.raises(FlowFailed):
+            await (await flow.start()).result("20s")
+        assert await app.execution("f/told").result() == [
+            "expired, attempt_timeout, ",
+            "failed, failed, no x",
+            "skipped, bad failed, ",
+        ]
