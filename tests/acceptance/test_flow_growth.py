@@ -70,6 +70,33 @@ async def test_it_adds_more_behind_what_it_added_before(app: App):
         }
 
 
+async def test_what_is_added_comes_behind_what_was_there_in_the_order_in_which_it_was_added(app: App):
+    kit = workflows(app)
+
+    @app.workflow
+    async def listing() -> list[int]:
+        return [1, 2]
+
+    @app.workflow
+    async def expand() -> int:
+        growth = outlast.flow()
+        for part in "ab":
+            for number in range(3):
+                growth.add(f"{part}{number}", kit.number, number)
+            await growth.start()
+        return 1
+
+    async with app:
+        flow = app.flow("grows", id="grows")
+        flow.map(kit.number, flow.add("listing", listing).output, name="m").after(flow.add("expand", expand))
+        fh = await flow.start()
+        outputs = list(await fh.result("20s"))
+        assert outputs == [member.name for member in (await fh.graph()).members]
+        assert outputs[:4] == ["listing", "m[*]", "m", "expand"]
+        assert [name for name in outputs[4:] if name[0] != "m"] == ["a0", "a1", "a2", "b0", "b1", "b2"]
+        assert [name for name in outputs[4:] if name[0] == "m"] == ["m[0]", "m[1]"]
+
+
 async def test_what_was_added_before_passes_on_what_it_gives(app: App):
     kit = workflows(app)
 

@@ -418,7 +418,7 @@ class Flow:
         self._check_edges(edges)
         change_id = self._app.entropy.new_id()
         members = [
-            self.built_member(member, position, edges[name])
+            self.built_member(member, edges[name], position)
             for position, (name, member) in enumerate(self._members.items())
         ]
         digest = sha256(repr([_content(member) for member in members]).encode()).hexdigest()
@@ -458,7 +458,7 @@ class Flow:
         if needed > len(upstreams):
             raise InvalidFlow(f"member {name!r} needs {member.join}, but has {len(upstreams)} upstreams")
 
-    def built_member(self, member: FlowMember[Any], position: int, upstreams: tuple[str, ...]) -> NewMember:
+    def built_member(self, member: FlowMember[Any], upstreams: tuple[str, ...], position: int = 0) -> NewMember:
         workflow, values = member.workflow, self._app.values
         what = f"input of {member.name}"
         template: bytes | None = None

@@ -69,10 +69,7 @@ class Growth(Flow):
         before = set[str]().union(*(growth.accepted for growth in self._attempt.growths))
         known = dict.fromkeys((self._own_name, *before), tuple[str, ...]())
         self._check_edges({**known, **edges})
-        members = [
-            self.built_member(member, position, edges[name])
-            for position, (name, member) in enumerate(self._members.items(), start=limits.FLOW_MEMBERS_MAX)
-        ]
+        members = [self.built_member(member, edges[name]) for name, member in self._members.items()]
         if len(chunks(members)) > 1:
             most = limits.CHANGES_MAX_WRITES
             raise LimitExceeded("growth of a flow", actual=most + 1, limit=most, unit="records at once")

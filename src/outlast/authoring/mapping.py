@@ -58,7 +58,6 @@ async def _map(items: msgspec.Raw, workflow: str, argument: str, max_parallel: i
                 first_epoch=int(numbers.random() * limits.FIRST_EPOCHS),
             ),
             name=ids[number].partition("/")[2],
-            position=limits.FLOW_MEMBERS_MAX + number,
             upstreams=(ids[number - (max_parallel or 0)] if waits_for_its_turn else e.id,),
             needed=1,
             on_failure=OnFailure.TURN if waits_for_its_turn else OnFailure.SKIP,

@@ -346,10 +346,13 @@ def grown(
     if summary.members + len(members) > limits.FLOW_MEMBERS_MAX:
         return Refusal(Code.LIMIT, f"would have more than {limits.FLOW_MEMBERS_MAX:,} members")
     guards: list[Guard] = [Matches(flow.key, {"state": FlowState.OPEN, "revision": flow.revision})]
+    # Behind all that is there, and all that it began with.
+    first = limits.FLOW_MEMBERS_MAX + summary.members
+    numbered = [structs.replace(member, position=first + number) for number, member in enumerate(members)]
     writes: list[Write] = [
         Patch(flow.key, {"revision": flow.revision + 1}),
         Add(summary.key, "members", len(members)),
-        *(write for member in members for write in member_writes(flow.id, member, change_id)),
+        *(write for member in numbered for write in member_writes(flow.id, member, change_id)),
     ]
     if joined_by is not None:
         writes += [
