@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from outlast import App, FlowFailed, UpstreamFailure
+from outlast import App, CodecError, FlowFailed, UpstreamFailure
+from tests.acceptance.conftest import Place
 from tests.acceptance.flow_workflows import workflows
 
 # ---- failures -----------------------------------------------------------------------------------------------------
@@ -36,3 +37,17 @@ async def test_a_failure_says_for_what_cause_its_member_ended(app: App):
             "failed, failed, no x",
             "skipped, bad failed, ",
         ]
+
+
+# ---- where they may stand -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pickles", [False, True])
+async def test_outside_its_flow_an_output_is_no_argument(place: Place, pickles: bool):
+    app = place.app(allow_pickle=pickles)
+    kit = workflows(app)
+    one = app.flow("f", id="f").add("one", kit.itself, 1)
+    async with app:
+        for given in (one.output, one.output.part, {"x": [one.failure]}):
+            with pytest.raises(CodecError, match=r"of member 'one'>, which can only be an argument of a member"):
+                await kit.itself.start(given)

@@ -26,21 +26,18 @@ from outlast.authoring.graph import cycle_in
 from outlast.authoring.host import Host, check_own
 from outlast.authoring.workflow import Workflow
 from outlast.codec.annotations import name_of
+from outlast.codec.references import PathPart, Placeholder, Reference, reference_of
 from outlast.codec.templates import (
     FAILURE,
     MARK,
     OUTPUT,
     OUTPUTS,
     Bound,
-    PathPart,
-    Placeholder,
-    Reference,
     Template,
     UpstreamFailure,
     encode_bound,
     encode_template,
     placed,
-    reference_of,
 )
 from outlast.errors import InvalidFlow, InvalidInput, LimitExceeded
 from outlast.machine import facts
@@ -102,6 +99,9 @@ class OfMember(Placeholder):
         super().__init__(Reference(what, (member.name,), path))
         self._member = member
 
+    def __repr__(self) -> str:
+        return f"<{reference_of(self).what} of member {self._member.name!r}>"
+
 
 class Output(OfMember):
     """Stands for what a member will return; `output["key"]` and `output.field` for a part of it."""
@@ -131,9 +131,6 @@ class Output(OfMember):
 
     def __format__(self, spec: str) -> str:
         return str(self)
-
-    def __repr__(self) -> str:
-        return f"<output of member {self._member.name!r}>"
 
 
 def given_by(output: Output) -> tuple[str, Any]:

@@ -19,7 +19,8 @@ from outlast import limits
 from outlast.authoring.host import Host
 from outlast.authoring.inside import random, workflow_code
 from outlast.authoring.workflow import AsyncWorkflow, Workflow, workflow_options
-from outlast.codec.templates import MARK, OUTPUTS, Reference, Template, encode_template
+from outlast.codec.references import Reference
+from outlast.codec.templates import MARK, OUTPUTS, Template, encode_template
 from outlast.codec.values import Values
 from outlast.errors import InvalidFlow, LimitExceeded
 from outlast.machine import facts

@@ -9,12 +9,15 @@ from typing import Any, cast
 import msgspec
 
 from outlast.codec.annotations import name_of
+from outlast.codec.references import Placeholder
 
 
 def to_plain(value: Any) -> Any:
     """What to write for a value of a type that msgspec does not know."""
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, Placeholder):
+        raise TypeError(f"{value!r} is not known yet")
     if _is_model(value):
         return msgspec.Raw(value.model_dump_json(by_alias=False, round_trip=True).encode())
     raise TypeError("no kind of value that Outlast stores")
@@ -22,7 +25,9 @@ def to_plain(value: Any) -> Any:
 
 def to_builtins(value: Any) -> Any:
     """The same in builtin types, whose sets and dicts can still be put in order."""
-    return value.model_dump(by_alias=False, round_trip=True) if _is_model(value) else to_plain(value)
+    if _is_model(value) and not isinstance(value, Placeholder):
+        return value.model_dump(by_alias=False, round_trip=True)
+    return to_plain(value)
 
 
 def from_plain(annotation: Any, value: Any) -> Any:

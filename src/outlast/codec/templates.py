@@ -15,35 +15,13 @@ from msgspec import Struct
 
 from outlast.codec.custom import to_builtins, to_plain
 from outlast.codec.failures import decode_failure
+from outlast.codec.references import PathPart, Placeholder, Reference, reference_of
 from outlast.codec.values import Values
 from outlast.errors import CodecError
 
 MARK = "outlast:reference"
 """The key of a reference. An argument in which its author has written the same has references with another."""
 OUTPUT, FAILURE, OUTPUTS = "output", "failure", "outputs"
-PathPart = str | int
-
-
-class Reference(Struct, frozen=True):
-    """A place in a template: the `output` of one upstream, or the part of it at `path`; its `failure`; the `outputs` of
-    several, as a list."""
-
-    what: str
-    upstreams: tuple[str, ...]
-    path: tuple[PathPart, ...] = ()
-
-
-class Placeholder:
-    """What authors write a reference with. Not a type that anything else can encode."""
-
-    __slots__ = ("_reference",)
-
-    def __init__(self, reference: Reference) -> None:
-        self._reference = reference  # no other name: a user's fields may have any
-
-
-def reference_of(placeholder: Placeholder) -> Reference:
-    return placeholder._reference  # pyright: ignore[reportPrivateUsage]
 
 
 class Template(Struct, frozen=True, omit_defaults=True):

@@ -28,6 +28,7 @@ from outlast import limits
 from outlast.codec.annotations import Unresolved, name_of
 from outlast.codec.custom import anything_for_object, from_plain, to_builtins, to_plain
 from outlast.codec.pickled import MARK, is_pickled, pickled, unpickled
+from outlast.codec.references import Placeholder
 from outlast.codec.shapes import Change, change_in, culprit_in, equal, unstorable_in
 from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LimitExceeded
 
@@ -226,6 +227,8 @@ class Values:
         if inspect.iscoroutine(culprit):
             culprit.close()  # it will never be awaited, and need not warn of that
             return f"{path} is a coroutine: was an await forgotten?"
+        if isinstance(culprit, Placeholder):
+            return f"{path} is {culprit!r}, which can only be an argument of a member of its flow"
         if isinstance(error, RecursionError):
             return f"{path} contains itself, or is nested too deeply, and cannot be stored"
         if isinstance(error, UnicodeEncodeError):
