@@ -3,12 +3,141 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Generic, NamedTuple, TypeVar
 
+import msgspec
 import pytest
 
-from outlast import App, CodecError, FlowFailed, UpstreamFailure
+from outlast import App, CodecError, FlowFailed, InvalidFlow, InvalidInput, UpstreamFailure
 from tests.acceptance.conftest import Place
-from tests.acceptance.flow_workflows import workflows
+from tests.acceptance.flow_workflows import Order, workflows
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Camel(msgspec.Struct, rename="camel"):
+    unit_price: int
+
+
+class Row(msgspec.Struct, array_like=True, tag=True):
+    item: str
+    price: int
+
+
+class Shelf(NamedTuple):
+    room: str
+    floor: int
+
+
+@dataclass
+class Pair(Generic[A, B]):
+    first: A
+    second: B
+
+
+@dataclass
+class Basket:
+    customer: int
+    prices: list[int]
+    note: str | None = None
+
+
+def shop(app: App) -> Any:
+    @app.workflow
+    async def camel(price: int) -> Camel:
+        return Camel(price)
+
+    @app.workflow
+    async def row() -> Row | None:
+        return Row("pen", 2)
+
+    @app.workflow
+    async def shelf() -> Shelf:
+        return Shelf("back", 3)
+
+    @app.workflow
+    async def pair() -> Pair[int, str]:
+        return Pair(4, "four")
+
+    @app.workflow
+    async def paid(basket: Basket) -> int:
+        return sum(basket.prices)
+
+    return SimpleNamespace(**{name: value for name, value in locals().items() if name != "app"})
+
+
+# ---- parts of outputs ---------------------------------------------------------------------------------------------
+
+
+async def test_fields_are_found_where_json_has_them(app: App):
+    kit, made = workflows(app), shop(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        cheap = flow.add("cheap", made.camel, 1)
+        row, shelf, pair = flow.add("row", made.row), flow.add("shelf", made.shelf), flow.add("pair", made.pair)
+        mapped = flow.map(made.camel, [5, 6])
+        parts = [cheap.output.unit_price, cheap.output["unitPrice"], row.output.price, shelf.output.floor]
+        parts += [pair.output.first, mapped.output[1].unit_price]
+        flow.add("all", kit.itself, parts)
+        flow.add("text", kit.text, pair.output.second)
+        outputs = await (await flow.start()).result("20s")
+        assert outputs["all"] == [1, 1, 2, 3, 4, 6]
+        assert outputs["text"] == "four"
+
+
+def test_a_part_that_cannot_be_there_is_refused_at_the_call(app: App):
+    kit, made = workflows(app), shop(app)
+    flow = app.flow("f", id="f")
+    cheap, pair, number = flow.add("cheap", made.camel, 1), flow.add("pair", made.pair), flow.add("one", kit.number, 1)
+    mapped = flow.map(made.camel, [5, 6])
+    for given, said in (
+        (lambda: cheap.output.price, "'cheap' gives no 'price': there is none in Camel"),
+        (lambda: cheap.output.unit_price.cents, "gives no 'cents': there is none in int"),
+        (lambda: pair.output.third, "gives no 'third': there is none in .*Pair"),
+        (lambda: number.output["x"], "'one' gives no 'x': there is none in int"),
+        (lambda: mapped.output.first, "gives no 'first': there is none in list"),
+        (lambda: mapped.output[0].first, "gives no 'first': there is none in Camel"),
+        (lambda: mapped.output[1:], "nothing can be cut out of it"),
+    ):
+        with pytest.raises(InvalidFlow, match=said):
+            flow.add("x", kit.itself, {"x": [given()]})
+    with pytest.raises(InvalidFlow, match="gives no 'price'"):
+        flow.map(kit.itself, cheap.output.price)
+
+
+# ---- beside outputs -----------------------------------------------------------------------------------------------
+
+
+async def test_what_stands_beside_an_output_is_checked_as_well(app: App):
+    kit, made = workflows(app), shop(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        one = flow.add("one", kit.number, 1)
+        for wrong, said in (
+            (lambda: flow.add("x", made.paid, Basket("Ada", [one.output])), "basket.customer: Expected `int`"),
+            (lambda: flow.add("x", made.paid, Basket(1, [one.output, "2"])), r"basket.prices\[1\]: Expected `int`"),
+            (
+                lambda: flow.add("x", made.paid, {"customer": "Ada", "prices": [one.output]}),
+                r"\['customer'\]: Expected",
+            ),
+            (lambda: flow.add("x", kit.total, [one.output, "2"]), r"xs\[1\]: Expected `int`, got `str`"),
+            (lambda: flow.add("x", kit.prices, one.output, {"a": one.output, "b": "2"}), r"'one' gives int"),
+            (
+                lambda: flow.add("x", kit.prices, Order("a", 1), {"a": one.output, "b": "2"}),
+                r"by_name\['b'\]: Expected",
+            ),
+        ):
+            with pytest.raises(InvalidInput, match=said):
+                wrong()
+        flow.add("paid", made.paid, Basket(1, [one.output, 2]))
+        flow.add("any", kit.itself, {"basket": Basket("Ada", [one.output]), "set": {one.output}})
+        outputs = await (await flow.start()).result("20s")
+        assert outputs["paid"] == 3
+        assert outputs["any"] == {"basket": {"customer": "Ada", "prices": [1], "note": None}, "set": [1]}
+
 
 # ---- failures -----------------------------------------------------------------------------------------------------
 
@@ -37,6 +166,14 @@ async def test_a_failure_says_for_what_cause_its_member_ended(app: App):
             "failed, failed, no x",
             "skipped, bad failed, ",
         ]
+
+
+def test_a_failure_is_no_number(app: App):
+    kit = workflows(app)
+    flow = app.flow("f", id="f")
+    bad = flow.add("bad", kit.fails)
+    with pytest.raises(InvalidFlow, match=r"x takes int, but the failure of 'bad' is .*UpstreamFailure \| None"):
+        flow.add("x", kit.number, bad.failure)
 
 
 # ---- where they may stand -----------------------------------------------------------------------------------------

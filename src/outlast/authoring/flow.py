@@ -21,9 +21,10 @@ import msgspec
 from msgspec import Struct, structs
 
 from outlast import limits
-from outlast.authoring.fitting import fits, part_of, places_in
+from outlast.authoring.fitting import Absent, fits
 from outlast.authoring.graph import cycle_in
 from outlast.authoring.host import Host, check_own
+from outlast.authoring.parts import part_of, places_in, plain_in, stored_path
 from outlast.authoring.workflow import Workflow
 from outlast.codec.annotations import name_of
 from outlast.codec.references import PathPart, Placeholder, Reference, reference_of
@@ -109,10 +110,12 @@ class Output(OfMember):
     __slots__ = ("_path",)
 
     def __init__(self, member: FlowMember[Any], path: tuple[PathPart, ...] = ()) -> None:
-        super().__init__(member, OUTPUT, path)
+        super().__init__(member, OUTPUT, stored_path(member.gives, path))
         self._path = path
 
     def __getitem__(self, part: PathPart) -> Output:
+        if isinstance(cast("object", part), slice):
+            raise InvalidFlow(f"{self!r} is not known yet, so nothing can be cut out of it: do that in a workflow")
         return Output(self._member, (*self._path, part))
 
     def __getattr__(self, part: str) -> Output:
@@ -133,11 +136,17 @@ class Output(OfMember):
         return str(self)
 
 
-def given_by(output: Output) -> tuple[str, Any]:
-    """Which member gives it, for people, and what that declares of it."""
-    member, path = output._member, output._path  # pyright: ignore[reportPrivateUsage]
+def given_by(placeholder: OfMember) -> tuple[str, Any]:
+    """Who gives it, for people, and what is declared of it; `InvalidFlow` if there can be no such thing."""
+    member = placeholder._member  # pyright: ignore[reportPrivateUsage]
+    if not isinstance(placeholder, Output):
+        return f"the failure of {member.name!r} is", UpstreamFailure | None
+    path = placeholder._path  # pyright: ignore[reportPrivateUsage]
+    given = part_of(member.gives, path)
+    if isinstance(given, Absent):
+        raise InvalidFlow(f"member {member.name!r} gives no {given.key!r}: there is none in {name_of(given.whole)}")
     shown = "".join(f"[{part!r}]" for part in path)
-    return f"{member.name!r}{shown and f', at {shown},'}", part_of(member.workflow.arguments.result, path)
+    return f"{member.name!r}{shown and f', at {shown},'} gives", given
 
 
 class FlowMember(Generic[R]):
@@ -150,6 +159,7 @@ class FlowMember(Generic[R]):
         self._flow = flow
         self.workflow = workflow
         self.given = workflow.arguments.bound(args, kwargs)
+        self.gives = workflow.arguments.result
         self.upstreams: dict[str, None] = {}
         self.join = all_of()
         self.on_satisfied = OnSatisfied.LET_RUN
@@ -218,12 +228,15 @@ class FlowMember(Generic[R]):
             self._refuse_misfits(name, value)
 
     def _refuse_misfits(self, name: str, value: object) -> None:
-        for where, output, taken in places_in(value, self.workflow.arguments.annotation(name), Output):
-            giver, given = given_by(output)
+        arguments, annotation = self.workflow.arguments, self.workflow.arguments.annotation(name)
+        for where, placeholder, taken in places_in(value, annotation, OfMember):
+            giver, given = given_by(placeholder)
             if not fits(given, taken):
                 raise InvalidFlow(
-                    f"member {self.name!r}: {name}{where} takes {name_of(taken)}, but {giver} gives {name_of(given)}"
+                    f"member {self.name!r}: {name}{where} takes {name_of(taken)}, but {giver} {name_of(given)}"
                 )
+        for path, plain, declared in plain_in(value, annotation, Placeholder, name):
+            arguments.encode_part(self.workflow.app.values, path, plain, declared)
 
     def _name_of(self, member: FlowMember[Any] | str) -> str:
         if isinstance(member, FlowMember):
@@ -333,7 +346,7 @@ class Flow:
         taken = workflow.arguments.annotation(argument)
         giver, given = given_by(items)
         if not fits(given, list[taken]):
-            raise InvalidFlow(f"map {called!r} takes list[{name_of(taken)}], but {giver} gives {name_of(given)}")
+            raise InvalidFlow(f"map {called!r} takes list[{name_of(taken)}], but {giver} {name_of(given)}")
         place = {"namespace": self._namespace, "flow": self.id, "id": member_id(self.id, f"{called}[0]")}
         start = workflow.member_fact(b"", "", after_dependencies=True, **place)
         each = facts.encode_fact(structs.replace(start, change_id="", first_epoch=0))
@@ -350,7 +363,9 @@ class Flow:
     ) -> FlowMember[list[R]]:
         """The member that gives the results. With no items at all it `waits` for nothing, and has its input now."""
         gather = cast("Workflow[[Any], list[R]]", workflow.app.gather.options(lane=workflow.placement[0]))
-        return self.add(called, gather, Placeholder(Reference(OUTPUTS, names)) if waits else [])
+        member = self.add(called, gather, Placeholder(Reference(OUTPUTS, names)) if waits else [])
+        member.gives = list[workflow.arguments.result]
+        return member
 
     async def start(self) -> FlowHandle:
         """Accept all of it, or nothing. The same id with the same members is the same flow."""

@@ -64,11 +64,14 @@ class Arguments:
         return values.seal(data, f"input of {self._what}"), values.digest(given, data)
 
     def encode_one(self, values: Values, name: str, value: Any) -> bytes:
+        return self.encode_part(values, name, value, self.annotation(name))
+
+    def encode_part(self, values: Values, path: str, value: Any, annotation: Any) -> bytes:
         try:
-            return values.keep(value, self.annotation(name), self._what, name)[0]
+            return values.keep(value, annotation, self._what, path)[0]
         except CodecError as error:
-            values.plain(value, self._what, name)
-            values.refuse_unstorable(value, self._what, name)
+            values.plain(value, self._what, path)
+            values.refuse_unstorable(value, self._what, path)
             raise InvalidArguments(str(error)) from error  # it can be stored, but is not what the function takes
 
     def decode(self, values: Values, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Generic, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import pytest
 
-from outlast.authoring.fitting import fits, part_of, places_in
+from outlast.authoring.fitting import Absent, fits
+from outlast.authoring.parts import part_of, places_in, plain_in, stored_path
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass
@@ -21,6 +25,25 @@ class Order:
 
 class Row(msgspec.Struct, array_like=True):
     item: str
+
+
+class Renamed(msgspec.Struct, rename="camel", tag_field="kind", tag=True):
+    unit_price: int
+
+
+class TaggedRow(msgspec.Struct, array_like=True, tag=True):
+    item: str
+
+
+class Place(NamedTuple):
+    city: str
+    floor: int
+
+
+@dataclass
+class Pair(Generic[A, B]):
+    first: A
+    second: B
 
 
 class Page(msgspec.Struct):
@@ -51,6 +74,9 @@ class Lost:
         (tuple[int, ...], list[int]),
         (Any, int),
         (Order, object),
+        (Pair[int, str], dict[str, int]),
+        (dict[str, int], Pair[int, str]),
+        (Pair[int, str], Pair[int, int]),
     ],
     ids=str,
 )
@@ -85,24 +111,72 @@ def test_what_cannot_be_does_not(given: Any, taken: Any):
         (dict[int, str], (1,), str),
         (list[int], (0,), int),
         (tuple[int, str], (1,), str),
-        (tuple[int, str], (5,), Any),
+        (tuple[int, str], (5,), Absent(tuple[int, str], 5)),
         (tuple[int, ...], (7,), int),
         (Order, ("prices", 0), int),
         (Order | None, ("item",), str),
         (Annotated[Order, "note"], ("item",), str),
         (Page, ("rows", "x", "prices"), list[int]),
         (Typed, ("item",), str),
-        (Order, ("nothing",), Any),
+        (Order, ("nothing",), Absent(Order, "nothing")),
         (Order | Page, ("item",), Any),
-        (list[int], ("x",), Any),
+        (list[int], ("x",), Absent(list[int], "x")),
         (Lost, ("item",), Any),
-        (int, ("x",), Any),
+        (int, ("x",), Absent(int, "x")),
+        (int, ("x", "y"), Absent(int, "x")),
+        (Row, ("item",), str),
+        (Row, (0,), str),
+        (Row, ("price",), Absent(Row, "price")),
+        (Renamed, ("unit_price",), int),
+        (Renamed, ("unitPrice",), int),
+        (Renamed, ("kind",), Any),
+        (Pair[int, str], ("first",), int),
+        (Pair[int, str], ("second",), str),
+        (Pair, ("first",), Any),
+        (Place, ("floor",), int),
+        (Typed, ("extra",), Any),
         (Any, ("x", 1), Any),
     ],
     ids=str,
 )
 def test_a_part_is_what_is_declared_of_it(annotation: Any, path: tuple[Any, ...], found: Any):
     assert part_of(annotation, path) == found
+
+
+@pytest.mark.parametrize(
+    "annotation, path, stored",
+    [
+        (Renamed, ("unit_price",), ("unitPrice",)),
+        (Renamed, ("unitPrice",), ("unitPrice",)),
+        (list[Renamed | None], (1, "unit_price"), (1, "unitPrice")),
+        (Row, ("item",), (0,)),
+        (TaggedRow, ("item",), (1,)),
+        (Place, ("floor",), (1,)),
+        (Order, ("item",), ("item",)),
+        (Any, ("unit_price",), ("unit_price",)),
+    ],
+    ids=str,
+)
+def test_json_may_have_a_part_elsewhere(annotation: Any, path: tuple[Any, ...], stored: tuple[Any, ...]):
+    assert stored_path(annotation, path) == stored
+
+
+def test_plain_parts_are_told_with_what_is_declared_of_them():
+    class Mark:
+        pass
+
+    order: Any = Order("pen", [1, Mark()])  # type: ignore[list-item]
+    value = {"a": [order, Order("ink", [2])], "b": Typed(item="x")}
+    found = plain_in(value, dict[str, list[Order]], Mark, "x")
+    assert found == [
+        ("x['a'][0].item", "pen", str),
+        ("x['a'][0].prices[0]", 1, int),
+        ("x['a'][1]", Order("ink", [2]), Order),
+        ("x['b']", Typed(item="x"), list[Order]),
+    ]
+    # What else may take an order does not mind what is in its fields.
+    assert plain_in([order], list[Any], Mark, "x") == plain_in(order, dict[str, Any], Mark, "x") == []
+    assert plain_in(value, Any, Mark, "x") == plain_in(Order("ink", [2]), Order, Mark, "x") == []
 
 
 def test_values_of_a_kind_are_found_at_any_depth():
