@@ -187,4 +187,4 @@ def _fields(kind: type) -> dict[str, Any]:
 def _bare(hint: Any) -> Any:
     while get_origin(hint) in _QUALIFIERS:
         [hint] = get_args(hint)
-    return Any if hint is Final else hint
+    return hint
