@@ -58,7 +58,7 @@ from outlast.model.status import Reason, Status
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.inquiry import Inquiries
-from outlast.runtime.journal import whole_journal
+from outlast.runtime.journal import begun_anew, whole_journal
 from outlast.runtime.purging import purge_ended_flows
 from outlast.runtime.retrying import runs_again, was_undone
 from outlast.runtime.stream import envelope_of
@@ -500,13 +500,13 @@ class Client:
 
     async def fork(self, execution_id: str, from_step: str, *, into: str | None) -> str:
         """A new execution that keeps what was recorded before the step; its id."""
-        seen = await self._look(execution_id)
-        while True:
-            source, journal = await whole_journal(self._engine.store, seen)
-            data = await self._payload(source, Role.INPUT, source.journal_generation)
-            if data is not None:
-                break
-            seen = await self._look(execution_id)  # it has begun anew since: every execution has an input
+        source, journal = await whole_journal(self._engine.store, await self._look(execution_id))
+        while (data := await self._payload(source, Role.INPUT, source.journal_generation)) is None:
+            anew = await begun_anew(self._engine.store, source)
+            if anew is None:
+                why = f"is {source.status} and has no input: it has not got the outputs of its upstreams"
+                raise ExecutionRefused(execution_id, Code.NOT_ALLOWED, why)
+            source, journal = await whole_journal(self._engine.store, anew)
         kept, _ = cut(execution_id, journal, from_step)
         fact = facts.Fork(
             change_id=self._new_id(),
