@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outlast.errors import InvalidInput
+from outlast.errors import ExecutionRefused, InvalidInput
+from outlast.machine.changes import Code
 from outlast.machine.replay import BESIDE
-from outlast.model.journal import PATCH, RETRY, JournalEntry
+from outlast.model.journal import (
+    DEFERRED,
+    PATCH,
+    RECEIVE,
+    RETRY,
+    SLEEP,
+    TIMER,
+    UNDO_SCOPE,
+    UNWIND,
+    UPDATE,
+    WAIT,
+    JournalEntry,
+)
 
 OCCURRENCE = "#"
 """`charge#2` is the second recorded call of `charge`."""
+MARKS = frozenset({RETRY, PATCH, UNWIND})
+"""The engine's own: no code called them."""
+DOES_NOTHING = frozenset({PATCH, WAIT, SLEEP, TIMER, RECEIVE, DEFERRED, UPDATE})
+"""What an undo never takes back."""
 
 
 def cut(
     execution_id: str, journal: Sequence[JournalEntry], from_step: str
 ) -> tuple[list[JournalEntry], list[JournalEntry]]:
     """(what stays, what goes) of a journal in the order of its positions; an unknown step is refused with those that
-    there are."""
+    there are, and one behind anything that may have been undone."""
     step = _found(execution_id, journal, from_step)
     beside = (f"{step.scope}{BESIDE}{step.occurrence}", step.name)
     kept: list[JournalEntry] = []
@@ -25,6 +42,14 @@ def cut(
         # What stands beside the step (its failed tries, how long it may wait) goes with it.
         goes = entry.position >= step.position or (entry.scope, entry.name) == beside
         (dropped if goes else kept).append(entry)
+    if any(entry.op == UNWIND for entry in journal) and any(entry.op not in DOES_NOTHING for entry in kept):
+        # Nothing says which of its steps an undo takes back.
+        raise ExecutionRefused(
+            execution_id,
+            Code.NOT_ALLOWED,
+            f"its undos have run, so what it did before {from_step!r} may be taken back; start it anew, with "
+            "if_exists='restart', or name its first step",
+        )
     return kept, dropped
 
 
@@ -33,7 +58,7 @@ def _found(execution_id: str, journal: Sequence[JournalEntry], from_step: object
         raise InvalidInput(f"from_step must be the name of a recorded step, not {from_step!r}")
     by_name: dict[str, list[JournalEntry]] = {}
     for entry in journal:
-        if entry.op not in (RETRY, PATCH) and BESIDE not in entry.scope:
+        if entry.op not in MARKS and entry.scope != UNDO_SCOPE and BESIDE not in entry.scope:
             by_name.setdefault(entry.name, []).append(entry)
     name, marked, number = from_step.rpartition(OCCURRENCE)
     if from_step in by_name:
