@@ -386,6 +386,25 @@ async def test_a_retry_from_a_step_runs_it_and_what_follows_again():
             await handle.retry(from_step="charge")
 
 
+@pytest.mark.parametrize("name", ["nap", None])
+async def test_a_fork_from_a_sleep_sleeps_again(name: str | None):
+    naps = App()
+
+    @naps.workflow
+    async def twice() -> None:
+        await outlast.sleep("1d", name=name)
+        await outlast.sleep("1d", name=name)
+
+    async with harness(naps) as h:
+        handle = await twice.start()
+        await handle.result()
+        await h.clock.advance("10d")
+        for step, days in ((name or "sleep", 1 if name else 2), (f"{name or 'sleep'}#2", 0 if name else 1)):
+            begun = h.clock.now
+            await (await handle.fork(from_step=step)).result()
+            assert h.clock.now - begun == timedelta(days=days), f"from {step}: a timer with a name is one for all"
+
+
 # ---- time in workflows --------------------------------------------------------------------------------------------
 
 

@@ -35,12 +35,14 @@ def cut(
     """(what stays, what goes) of a journal in the order of its positions; an unknown step is refused with those that
     there are, and one behind anything that may have been undone."""
     step = _found(execution_id, journal, from_step)
-    beside = (f"{step.scope}{BESIDE}{step.occurrence}", step.name)
+    beside = {(f"{step.scope}{BESIDE}{step.occurrence}", step.name)}
+    if step.op == SLEEP and not any(_sleeps(entry, step) for entry in journal if entry.position < step.position):
+        beside.add((BESIDE, step.name))  # a named timer stands there: the first sleep of that name has set it
     kept: list[JournalEntry] = []
     dropped: list[JournalEntry] = []
     for entry in journal:
         # What stands beside the step (its failed tries, how long it may wait) goes with it.
-        goes = entry.position >= step.position or (entry.scope, entry.name) == beside
+        goes = entry.position >= step.position or (entry.scope, entry.name) in beside
         (dropped if goes else kept).append(entry)
     if any(entry.op == UNWIND for entry in journal) and any(entry.op not in DOES_NOTHING for entry in kept):
         # Nothing says which of its steps an undo takes back.
@@ -51,6 +53,10 @@ def cut(
             "if_exists='restart', or name its first step",
         )
     return kept, dropped
+
+
+def _sleeps(entry: JournalEntry, step: JournalEntry) -> bool:
+    return (entry.op, entry.name) == (SLEEP, step.name)
 
 
 def _found(execution_id: str, journal: Sequence[JournalEntry], from_step: object) -> JournalEntry:
