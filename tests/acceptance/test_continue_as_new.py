@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast import App, InvalidArguments, Retry, Status, WrongPlace
+from outlast import App, ExecutionConflict, InvalidArguments, Retry, Status, WrongPlace
 from outlast.model.kinds import OF_EXECUTION
 from tests.acceptance.conftest import Place, status_is, until
 
@@ -273,3 +273,25 @@ async def test_a_task_group_goes_on_as_new_as_a_whole(app: App):
         assert await loop(0) == 2
         with pytest.raises(RuntimeError, match="BaseExceptionGroup"):
             await fails()
+
+
+async def test_a_conflict_does_not_show_the_arguments_of_a_later_generation_as_those_of_the_start(app: App):
+    @app.workflow
+    async def loop(turn: int) -> int:
+        if turn < 2:
+            outlast.continue_as_new(turn + 1)
+        return turn
+
+    async with app:
+        handle = await loop.options(id="it").start(0)
+        assert await handle.result(timeout=20) == 2
+        with pytest.raises(ExecutionConflict) as other:
+            await loop.options(id="it").start(1)
+        assert other.value.existing == "loop with other arguments, forgotten since it continued as new (succeeded)"
+        with pytest.raises(ExecutionConflict) as same:
+            await loop.options(id="it", if_exists="error").start(0)
+        assert same.value.existing == 'loop {"turn":0} (succeeded)'
+        await (await loop.options(id="it", if_exists="restart").start(5)).result(timeout=20)
+        with pytest.raises(ExecutionConflict) as restarted:
+            await loop.options(id="it").start(1)
+        assert restarted.value.existing == 'loop {"turn":5} (succeeded)'

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from outlast import limits
@@ -154,8 +155,7 @@ class Client:
         refusal = decide(self._engine.view(fact.namespace, fact.id, existing), fact, self._engine.group.now)
         assert isinstance(refusal, Refusal), "options that change what exists are refused before"
         if refusal.code is not Code.ALREADY:
-            was = self._shown(fact.input if joined.input is None else joined.input)
-            raise self._both(fact, existing, was)
+            raise self._both(fact, existing, fact.input if joined.input is None else joined.input)
 
     async def start_many(self, bound: Sequence[Bound[R]]) -> list[Handle[R]]:
         """All checked before any is started; those with an id that exists are the same execution."""
@@ -190,15 +190,25 @@ class Client:
         assert existing is not None
         key = payload_key(existing.namespace, existing.id, existing.journal_generation, Role.INPUT)
         [stored] = await self._engine.store.load([key])
-        was = self._shown(stored.value) if isinstance(stored, Payload) else "(purged since)"
-        return self._both(fact, existing, was)
+        return self._both(fact, existing, stored.value if isinstance(stored, Payload) else None)
 
-    def _both(self, fact: facts.Start, existing: Execution, was: str) -> ExecutionConflict:
+    def _both(self, fact: facts.Start, existing: Execution, stored: bytes | None) -> ExecutionConflict:
+        was = fact.input if existing.input_digest == fact.input_digest else stored
         return ExecutionConflict(
             fact.id,
-            existing=f"{existing.workflow} {was} ({existing.status})",
+            existing=f"{existing.workflow} {self._begun_with(existing, was)} ({existing.status})",
             given=f"{fact.workflow} {self._shown(fact.input)}",
         )
+
+    def _begun_with(self, existing: Execution, stored: bytes | None) -> str:
+        """The arguments of its start, if these are they: `continue_as_new` has put others in their place."""
+        if stored is None:
+            return "(purged since)"
+        plain = self._values.unseal(stored)
+        digest = self._values.digest(msgspec.json.decode(plain), plain)
+        if existing.journal_generation > 1 and digest != existing.input_digest:
+            return "with other arguments, forgotten since it continued as new"
+        return self._shown(stored)
 
     def _shown(self, data: bytes) -> str:
         text = self._values.unseal(data).decode(errors="replace")
