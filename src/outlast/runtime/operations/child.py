@@ -76,11 +76,16 @@ class StartChild(Performed):
             fact = structs.replace(
                 self.start,
                 change_id=debt_id(parts, execution),
-                id=self._id(parts, execution, operation.key),
+                id=self._id(parts, execution, operation.key, execution.journal_generation),
                 parent=execution.id,
                 closes=self.detached and self.parent_close is not ParentClose.ABANDON,
             )
-            effects = await self._effects(parts, fact)
+            existing = None if self.detached else await parts.engine.look(fact.namespace, fact.id)
+            if existing is not None and self.given is None and execution.generation > execution.journal_generation:
+                # Its start was in the journal, and a retry from a step took it out: this is another child.
+                anew = self._id(parts, execution, operation.key, execution.generation)
+                fact, existing = structs.replace(fact, id=anew), await parts.engine.look(fact.namespace, anew)
+            effects = self._effects(parts, fact, existing)
         except (ExecutionConflict, ValueError) as error:
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled)
@@ -88,23 +93,20 @@ class StartChild(Performed):
         data, _ = parts.values.settle(started, Started, str(operation))
         return Outcome(data, value=started, effects=effects)
 
-    def _id(self, parts: Parts, execution: Execution, key: OperationKey) -> str:
+    def _id(self, parts: Parts, execution: Execution, key: OperationKey, generation: int) -> str:
         """Under its parent; where the code gave none, from its place in the code, so that a replay finds the same."""
         if self.detached:
             return parts.engine.entropy.new_id() if self.given is None else self.given
-        name = child_name(key, execution.journal_generation) if self.given is None else self.given
+        name = child_name(key, generation) if self.given is None else self.given
         return check_name("id", f"{execution.id}/{name}", max_chars=limits.ID_MAX_CHARS)
 
-    async def _effects(self, parts: Parts, fact: facts.Start) -> Effects:
+    def _effects(self, parts: Parts, fact: facts.Start, existing: Execution | None) -> Effects:
         adopts = None if self.parent_close is ParentClose.ABANDON else (fact.id, self.parent_close)
-        if not self.detached:
-            engine = parts.engine
-            existing = await engine.look(fact.namespace, fact.id)
-            if existing is None:
-                return Effects(starts=fact, adopts=adopts)
-            conflict = conflict_with(engine, existing, fact)
-            if conflict is not None:
-                raise conflict
+        if existing is None and not self.detached:
+            return Effects(starts=fact, adopts=adopts)
+        conflict = None if existing is None else conflict_with(parts.engine, existing, fact)
+        if conflict is not None:
+            raise conflict
         return Effects(tells=(facts.Tell(fact.change_id, fact.id, facts.encode_fact(fact)),), adopts=adopts)
 
     def decode(self, values: Values, data: bytes, what: object) -> Started:
@@ -113,7 +115,8 @@ class StartChild(Performed):
 
 
 def child_name(key: OperationKey, generation: int) -> str:
-    """`ship.1`; in a branch of the code `ship.2-1`; after `continue_as_new` or a restart `ship.1@3`."""
+    """`ship.1`; in a branch of the code `ship.2-1`; after `continue_as_new` or a restart `ship.1@3`, and so if a retry
+    from a step runs it anew."""
     scope, workflow, occurrence = key
     branch = f"{scope.rstrip('.').replace('.', '-')}-" if scope else ""
     return f"{workflow}.{branch}{occurrence}{f'@{generation}' if generation > 1 else ''}"
