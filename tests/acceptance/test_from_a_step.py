@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Literal
 
 import pytest
 
 import outlast
-from outlast import App, ExecutionRefused, FlowFailed, InvalidInput, Status
+from outlast import App, ExecutionCancelled, ExecutionRefused, FlowFailed, Handle, InvalidInput, Status
+from outlast.authoring.workflow import Workflow
 from outlast.testing import harness
+from tests.acceptance.conftest import Place, status_is
 from tests.acceptance.flow_workflows import member_is, workflows
 
 
@@ -176,3 +179,106 @@ async def test_a_crash_while_a_child_is_started_anew_leaves_one_child(when: Lite
             assert await handle.result() == 1
             assert h.crashes == 1
             assert {info.id for info in await app.find(workflow="ship")} == {"order/ship.1", "order/ship.1@2"}
+
+
+def drawing(app: App, performed: list[str]) -> Workflow[[], list[str]]:
+    """Which steps it calls, and with what, is drawn: a replay that draws otherwise takes another way."""
+
+    @app.step
+    async def red(at: str) -> str:
+        performed.append(at)
+        return f"red {at}"
+
+    @app.step
+    async def blue(at: str) -> str:
+        performed.append(at)
+        return f"blue {at}"
+
+    @app.step
+    async def mark() -> str:
+        return "mark"
+
+    @app.workflow
+    async def draws() -> list[str]:
+        drawn: list[str] = []
+        for _ in range(4):
+            for _ in range(3):
+                colour = red if outlast.random().random() < 0.5 else blue
+                drawn.append(await colour(f"{outlast.now().timestamp()} {outlast.uuid4()}"))
+            await mark()
+        return drawn
+
+    return draws
+
+
+async def test_a_fork_draws_in_what_it_keeps_as_the_original_did_and_anew_behind_that(app: App):
+    performed: list[str] = []
+    draws = drawing(app, performed)
+    async with app:
+        original = await draws.options(id="original").start()
+        of_original = await original.result("20s")
+        fork = await original.fork(from_step="mark#2", id="fork")
+        of_fork = await fork.result("20s")
+        assert of_fork[:6] == of_original[:6]
+        assert not set(of_fork[6:]) & set(of_original)
+        later = await (await fork.fork(from_step="mark#3")).result("20s")
+        assert later[:9] == of_fork[:9]
+        assert not set(later[9:]) & {*of_fork, *of_original}
+        earlier = await (await fork.fork(from_step="mark")).result("20s")
+        assert earlier[:3] == of_original[:3]
+        assert not set(earlier[3:]) & {*of_fork, *of_original}
+        anew = await (await fork.fork(from_step=of_original[0].split()[0])).result("20s")
+        assert not set(anew) & {*of_fork, *of_original}
+    assert len(performed) == 12 + 6 + 3 + 9 + 12, "what is kept is not performed again"
+
+
+async def test_a_fork_that_is_replayed_or_retried_draws_the_same():
+    app, performed = App(), list[str]()
+    draws = drawing(app, performed)
+    async with harness(app) as h:
+        original = await draws.options(id="original").start()
+        of_original = await original.result()
+        for nth in range(1, 9):
+            h.crash_at(nth=nth, when="after")
+            of_fork = await (await original.fork(from_step="mark#2", id=f"fork-{nth}")).result()
+            assert of_fork[:6] == of_original[:6]
+            assert len({*of_fork}) == 12
+        assert h.crashes == 8
+        assert not h.performed_again
+        fork = await original.fork(from_step="mark#3", id="fork")
+        await fork.cancel()
+        with pytest.raises(ExecutionCancelled):
+            await fork.result()
+        await fork.retry(from_step="mark")
+        assert (await fork.result())[:3] == of_original[:3]
+
+
+async def test_the_time_at_which_a_fork_begins_is_the_same_when_it_is_replayed(clocked: Place):
+    app, seen = clocked.app(), list[datetime]()
+
+    @app.step
+    async def look() -> None:
+        await clocked.pass_time(app, "1m")
+
+    @app.workflow
+    async def asks() -> None:
+        seen.append(outlast.now())
+        await look()
+        await outlast.receive("go", int)
+        await outlast.receive("go", int)
+
+    async def goes_on(handle: Handle[None]) -> set[datetime]:
+        seen.clear()
+        for _ in range(2):
+            await status_is(handle, "suspended")
+            await handle.send("go", 1)
+        await handle.result("20s")
+        return set(seen)
+
+    async with app:
+        original = await asks.start()
+        [begun] = await goes_on(original)
+        await clocked.pass_time(app, "1d")
+        assert await goes_on(await original.fork(from_step="go")) == {begun}
+        [anew] = await goes_on(await original.fork(from_step="look"))
+        assert anew == begun + timedelta(days=1, minutes=1)

@@ -59,15 +59,17 @@ def now() -> datetime:
 def random() -> Random:
     """Random numbers that are the same when the code is replayed: `outlast.random().choice(hosts)`.
 
-    Each branch of the code (`asyncio.gather`, …) has its own. They are no secrets: make those in a step.
+    Each branch of the code (`asyncio.gather`, …) has its own. They are no secrets: make those in a step. A fork has
+    the original's in what it keeps, and others behind that.
     """
     attempt, scope = workflow_code("random"), scope_var.get()
     attempt.asked.refuse_change("random()")
-    numbers = attempt.random.get(scope.path)
+    e, origin = attempt.execution, attempt.replay.origin
+    whose = (e.id, e.journal_generation) if origin is None else (origin.id, origin.generation)
+    seed = "\n".join((e.namespace, *map(str, whose), scope.path))
+    numbers = attempt.random.get(seed)
     if numbers is None:
-        e = attempt.execution
-        seed = sha256("\n".join((e.namespace, e.id, str(e.journal_generation), scope.path)).encode()).digest()
-        numbers = attempt.random[scope.path] = Random(seed)
+        numbers = attempt.random[seed] = Random(sha256(seed.encode()).digest())
     return numbers
 
 

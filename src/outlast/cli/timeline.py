@@ -13,7 +13,7 @@ from outlast.model import event as names
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution
-from outlast.model.journal import UNDO_SCOPE, UNWIND, JournalEntry
+from outlast.model.journal import ORIGIN, UNDO_SCOPE, UNWIND, JournalEntry, Origin
 from outlast.model.record import Time, settled
 from outlast.model.status import Status
 
@@ -101,6 +101,8 @@ def _recorded(entry: JournalEntry, now: int) -> _Moment:
         return _Moment(at, 3, what, "began", "quiet", _until(entry.value, now))
     if entry.op == "cancel":
         return _Moment(at, 3, "cancel told to the code")
+    if entry.op == ORIGIN:
+        return _Moment(at, 3, f"forked from {msgspec.json.decode(entry.value or b'', type=Origin).id}")
     if entry.op == UNWIND:
         return _Moment(at, 3, "undoing began", "", "", failure_line(entry.value) if entry.value else "")
     if entry.scope == UNDO_SCOPE:

@@ -47,7 +47,7 @@ from outlast.errors import (
 from outlast.machine import facts, superseding
 from outlast.machine.changes import Changes, Code, Matches, Refusal
 from outlast.machine.decide import decide
-from outlast.model.attempt import Attempt
+from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.event import CANCEL, Event
@@ -518,6 +518,9 @@ class Client:
                 raise ExecutionRefused(execution_id, Code.NOT_ALLOWED, why)
             source, journal = await whole_journal(self._engine.store, anew)
         kept, _ = cut(execution_id, journal, from_step)
+        [first] = await self._engine.store.load(
+            [attempt_key(source.namespace, source.id, source.journal_generation, 1)]
+        )
         fact = facts.Fork(
             change_id=self._new_id(),
             id=into if into is not None else self._fork_id(execution_id),
@@ -525,6 +528,7 @@ class Client:
             input=data,
             # Numbered anew: what went left no gap.
             journal=tuple(structs.replace(entry, position=place) for place, entry in enumerate(kept)),
+            began_at=settled(first.started_at if isinstance(first, Attempt) else source.created_at),
         )
         told = await self._engine.tell(self.namespace, fact.id, fact)
         if told.refusal is not None:

@@ -9,6 +9,7 @@ from outlast.machine.changes import Code
 from outlast.machine.replay import BESIDE
 from outlast.model.journal import (
     DEFERRED,
+    ORIGIN,
     PATCH,
     RECEIVE,
     RETRY,
@@ -23,9 +24,9 @@ from outlast.model.journal import (
 
 OCCURRENCE = "#"
 """`charge#2` is the second recorded call of `charge`."""
-MARKS = frozenset({RETRY, PATCH, UNWIND})
+MARKS = frozenset({RETRY, PATCH, UNWIND, ORIGIN})
 """The engine's own: no code called them."""
-DOES_NOTHING = frozenset({PATCH, WAIT, SLEEP, TIMER, RECEIVE, DEFERRED, UPDATE})
+DOES_NOTHING = frozenset({PATCH, ORIGIN, WAIT, SLEEP, TIMER, RECEIVE, DEFERRED, UPDATE})
 """What an undo never takes back."""
 
 
@@ -43,7 +44,10 @@ def cut(
     for entry in journal:
         # What stands beside the step (its failed tries, how long it may wait) goes with it.
         goes = entry.position >= step.position or (entry.scope, entry.name) in beside
-        (dropped if goes else kept).append(entry)
+        # Who recorded what stays is said behind it.
+        (dropped if goes and entry.op != ORIGIN else kept).append(entry)
+    if all(entry.op == ORIGIN for entry in kept):
+        kept, dropped = [], list(journal)
     if any(entry.op == UNWIND for entry in journal) and any(entry.op not in DOES_NOTHING for entry in kept):
         # Nothing says which of its steps an undo takes back.
         raise ExecutionRefused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import structs
 
 from outlast.machine import facts
@@ -9,6 +10,7 @@ from outlast.machine.changes import Changes, Code, Insert, Put, Refusal, View, W
 from outlast.machine.decide_start import REOPENED
 from outlast.machine.parts import LEASE_GONE, Fields, changes
 from outlast.model.execution import Execution, suspect_route
+from outlast.model.journal import ORIGIN, PATCH, SUCCEEDED, JournalEntry, Origin
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Status
@@ -24,6 +26,9 @@ def fork(view: View, fact: facts.Fork) -> Changes | Refusal:
     writes: list[Write] = [Insert(execution), Insert(_input(fact))]
     for entry in fact.journal:
         writes.append(Insert(structs.replace(entry, execution=fact.id, generation=1, change_id=fact.change_id)))
+    seen = [entry for entry in fact.journal if entry.op != PATCH]
+    if seen and seen[-1].op != ORIGIN:
+        writes.append(Insert(_origin(fact)))
     writes += [
         Put(Tag(namespace=execution.namespace, execution=fact.id, tag=tag, value=value))
         for tag, value in execution.tag_map.items()
@@ -59,6 +64,26 @@ def _execution(fact: facts.Fork) -> Execution:
         "change_id": fact.change_id,
     }
     return structs.replace(source, **fields)
+
+
+def _origin(fact: facts.Fork) -> JournalEntry:
+    """Behind what the source recorded. What it had kept itself, if it is a fork, is another one's."""
+    source = fact.source
+    return JournalEntry(
+        namespace=source.namespace,
+        execution=fact.id,
+        generation=1,
+        scope="",
+        name="outlast:origin",
+        occurrence=1 + sum(entry.op == ORIGIN for entry in fact.journal),
+        op=ORIGIN,
+        outcome=SUCCEEDED,
+        value=msgspec.json.encode(Origin(source.id, source.journal_generation, fact.began_at)),
+        epoch=0,
+        position=fact.journal[-1].position + 1,
+        recorded_at=Now(),
+        change_id=fact.change_id,
+    )
 
 
 def _input(fact: facts.Fork) -> Payload:

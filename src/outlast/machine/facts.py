@@ -134,12 +134,14 @@ class Start(Fact, frozen=True, kw_only=True):
 
 
 class Fork(Fact, frozen=True, kw_only=True):
-    """Somebody wants a new execution that begins as `source` did, with these entries of its journal and its input."""
+    """Somebody wants a new execution that begins as `source` did, with these entries of its journal and its input.
+    `began_at` is when the code of `source` did."""
 
     id: str
     source: Execution
     input: bytes
     journal: tuple[JournalEntry, ...] = ()
+    began_at: int | None = None
 
     def __post_init__(self) -> None:
         check_id(self.id)

@@ -18,6 +18,7 @@ import msgspec
 
 from outlast.model.journal import (
     CANCEL,
+    ORIGIN,
     PATCH,
     RETRY,
     UNDO_SCOPE,
@@ -27,6 +28,7 @@ from outlast.model.journal import (
     WAITED,
     JournalEntry,
     OperationKey,
+    Origin,
 )
 
 BESIDE = "~"
@@ -37,6 +39,7 @@ GIVEN_UP = "!"
 late: the code never saw it."""
 
 _wake_time = msgspec.json.Decoder(int)  # made once: making one takes longer than using it
+_origin = msgspec.json.Decoder(Origin)
 
 UNBIDDEN = frozenset({CANCEL, UPDATE})
 """What comes to the code by itself when it is its turn: no operation is called for it."""
@@ -68,6 +71,8 @@ class Replay:
         """That the code has ended, and how: its undos run. It must not go on."""
         self.patches: set[str] = set()
         """Those that its code had when it began."""
+        self._origins: tuple[tuple[int, Origin], ...] = ()
+        """Of a fork: who recorded what stands before each of these places."""
         self.cancelled = False
         """Whether the code has observed a cancel."""
 
@@ -98,6 +103,8 @@ class Replay:
                 self.recorded[key_of(entry)] = entry  # no code waits for it
             elif entry.op == PATCH:
                 self.patches |= msgspec.json.decode(entry.value or b"[]", type=set[str])
+            elif entry.op == ORIGIN:
+                self._origins += ((entry.position, _origin.decode(entry.value or b"")),)
             elif entry.scope.endswith(GIVEN_UP):
                 self.given_up[entry.scope.removesuffix(GIVEN_UP), entry.name, entry.occurrence] = None
             else:
@@ -108,6 +115,19 @@ class Replay:
         if self.given_up and not retried:
             self._left = [entry for entry in self._left if key_of(entry) not in self.given_up]
         self._left.reverse()
+
+    @property
+    def began_at(self) -> int | None:
+        """When the code began whose journal a fork goes on with; None if this is no fork."""
+        return self._origins[0][1].began_at if self._origins else None
+
+    @property
+    def origin(self) -> Origin | None:
+        """Who recorded what is delivered next, if that was another one: a fork's code goes the same way through it."""
+        if not self._origins or not self:
+            return None
+        place = self.head.position if self._left else min(entry.position for entry in self._loose_left.values())
+        return next((origin for end, origin in self._origins if place < end), None)
 
     def unread(self) -> JournalEntry | None:
         """What the code may not have seen yet, once the journal is loaded: the end of its last wait, if nothing was

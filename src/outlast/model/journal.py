@@ -18,10 +18,10 @@ SUCCEEDED, FAILED, CANCELLED, BEGAN = "succeeded", "failed", "cancelled", "began
 """What became of an operation. `cancelled`: the code gave it up. `began`: it waits, at most until its value."""
 
 STEP, RETRY, CANCEL, WAIT, PATCH, UNWIND = "step", "retry", "cancel", "wait", "patch", "unwind"
-UPDATE = "update"
+UPDATE, ORIGIN = "update", "origin"
 """What an entry is about: an operation (each kind has its word, `step` is one), a failed try of a step, the cancel that
 the code observed, how long a wait may last, which patches (`patched(name)`) the execution has, that the code has
-ended and its undos run, or an update that was accepted."""
+ended and its undos run, an update that was accepted, or, in a fork, who recorded what stands before it."""
 SLEEP, TIMER, RECEIVE, DEFERRED, CHILD = "sleep", "timer", "receive", "deferred", "child"
 """Operations whose outcome may be recorded by whoever ends the wait, when the code is suspended."""
 WAITED = frozenset({SLEEP, TIMER, RECEIVE, DEFERRED, CHILD})
@@ -56,6 +56,15 @@ class JournalEntry(Record, frozen=True, kw_only=True):
     position: int = 0
     recorded_at: Time
     change_id: str
+
+
+class Origin(Struct, frozen=True, array_like=True, gc=False):
+    """Who recorded what a fork has kept, and when its code had begun: while that is replayed, the fork's code sees the
+    same time and the same random numbers."""
+
+    id: str
+    generation: int
+    began_at: int | None
 
 
 class Awaited(Struct, frozen=True, array_like=True, gc=False):

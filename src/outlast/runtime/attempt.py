@@ -102,7 +102,7 @@ class LiveAttempt:
         self.stream = Stream(self)
         self.unwinding = Unwinding(self)
         self.random: dict[str, Random] = {}
-        """The random numbers of each branch of the code."""
+        """The random numbers of each branch of the code, by what they grew from."""
         self.growths: list[Growing] = []
         """What the code adds to its flow."""
 
@@ -148,7 +148,7 @@ class LiveAttempt:
         self._code = colour(self.workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
         if isinstance(self._code, AsyncCode):
             self._code.loop.set_timer = self._set_timer
-        self._show_time(self.lease.began_at)
+        self._show_time(self.replay.began_at or self.lease.began_at)
         self._begun = True
         self._code.begin()
         self.hear(self.hearing.told)  # not before: what is recorded of it stands behind all that was read

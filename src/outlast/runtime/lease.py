@@ -107,8 +107,9 @@ class Lease:
         if self._began_unknown:
             e = self.execution
             [first] = await self._parts.engine.store.load([attempt_key(e.namespace, e.id, e.journal_generation, 1)])
-            if isinstance(first, Attempt):
-                self.began_at = settled(first.started_at) or self.began_at
+            # A fork has no attempt of that generation.
+            began = first.started_at if isinstance(first, Attempt) else e.created_at
+            self.began_at = settled(began) or self.began_at
 
     async def _first_events(self) -> list[Event]:
         e = self.execution

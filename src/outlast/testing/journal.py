@@ -8,9 +8,9 @@ import msgspec
 
 from outlast.client.info import JournalInfo
 from outlast.codec.failures import decode_failure
-from outlast.model.journal import PATCH, RETRY, STEP, WAIT
+from outlast.model.journal import ORIGIN, PATCH, RETRY, STEP, WAIT
 
-MARKS = frozenset({RETRY, WAIT, PATCH})
+MARKS = frozenset({RETRY, WAIT, PATCH, ORIGIN})
 """What the engine notes beside operations."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -9,7 +10,7 @@ from outlast import limits
 from outlast.errors import InvalidName, LimitExceeded
 from outlast.machine import facts
 from outlast.machine.changes import Code, Put
-from outlast.model.journal import JournalEntry
+from outlast.model.journal import ORIGIN, JournalEntry, Origin
 from outlast.model.payload import Payload
 from outlast.model.status import Status
 from outlast.model.tag import Tag
@@ -46,14 +47,26 @@ def test_a_fork_is_ready_and_starts_counting_anew():
 def test_it_has_the_input_the_journal_and_the_tags_as_its_own():
     changes = changes_of(None, facts.Fork, journal=(entry(0), entry(1)))
     assert insert_of(changes, Payload).value == b"[42]"
-    copied = inserts_of(changes, JournalEntry)
+    *copied, origin = inserts_of(changes, JournalEntry)
     assert [(one.execution, one.generation, one.name) for one in copied] == [
         ("order-42", 1, "step-0"),
         ("order-42", 1, "step-1"),
     ]
-    assert {one.change_id for one in copied} == {changes.id}
+    assert {one.change_id for one in (*copied, origin)} == {changes.id}
     put = [write.record for write in changes.writes if isinstance(write, Put)]
     assert [(one.execution, one.tag) for one in put if isinstance(one, Tag)] == [("order-42", "shop")]
+
+
+def test_it_says_behind_what_it_keeps_who_recorded_that():
+    [kept, origin] = inserts_of(changes_of(None, facts.Fork, journal=(entry(0),), began_at=7), JournalEntry)
+    assert (origin.op, origin.position) == (ORIGIN, 1)
+    assert msgspec.json.decode(origin.value or b"", type=Origin) == Origin(SOURCE.id, SOURCE.journal_generation, 7)
+    # A fork of it from an earlier step keeps nothing that it recorded itself.
+    assert len(inserts_of(changes_of(None, facts.Fork, journal=(kept, origin)), JournalEntry)) == 2
+    behind = structs.replace(entry(1), position=2)
+    [*_, second] = inserts_of(changes_of(None, facts.Fork, journal=(kept, origin, behind)), JournalEntry)
+    assert (second.op, second.occurrence, second.position) == (ORIGIN, 2, 3)
+    assert inserts_of(changes_of(None, facts.Fork), JournalEntry) == []
 
 
 def test_its_second_generation_reads_the_journal_of_the_first():

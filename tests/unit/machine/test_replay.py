@@ -10,6 +10,7 @@ from outlast.model.journal import (
     CANCEL,
     CANCELLED,
     FAILED,
+    ORIGIN,
     PATCH,
     RETRY,
     STEP,
@@ -20,6 +21,7 @@ from outlast.model.journal import (
     UPDATE_SCOPE,
     WAIT,
     JournalEntry,
+    Origin,
 )
 
 
@@ -253,3 +255,21 @@ def test_a_cancel_comes_before_what_is_unread_and_behind_all_else():
     cursor = replay(entry("a", 0))
     cursor.hear(entry("outlast:cancel", 1, op=CANCEL))
     assert [cursor.take({A}).op for _ in range(2)] == [STEP, CANCEL]  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_a_fork_knows_who_recorded_what_is_next():
+    first, second = Origin("one", 3, 7), Origin("two", 1, None)
+    marks = [
+        entry("outlast:origin", 1, op=ORIGIN, value=msgspec.json.encode(first)),
+        entry("outlast:origin", 3, op=ORIGIN, value=msgspec.json.encode(second), occurrence=2),
+    ]
+    cursor = replay(entry("a", 0), marks[0], entry("b", 2), marks[1], entry("c", 4), retried=True)
+    assert (cursor.began_at, cursor.origin) == (7, first)
+    seen = [(taken(cursor, A, B, C), cursor.origin) for _ in range(3)]
+    assert seen == [("a", second), ("b", None), ("c", None)]
+    loose = replay(
+        entry("a", 0), entry("b", 1), entry("outlast:origin", 2, op=ORIGIN, value=marks[0].value), retried=True
+    )
+    assert loose.loosens({B}, can_move=False)
+    assert (taken(loose, B), loose.origin) == ("b", first)
+    assert replay(entry("a", 0)).origin is None
