@@ -421,3 +421,49 @@ async def test_the_end_of_a_member_does_not_wait_for_the_input_of_the_next(
         codec.word, codec.left = b"next", 2
         assert await fh.result("60s") == {"first": "first", "next": "next"}
     assert ran == ["first", "next"]
+
+
+async def test_a_journal_is_shown_though_no_codec_has_sealed_the_engines_own_entries(tmp_path: Path):
+    class Strict(Masked):
+        def decode(self, data: bytes) -> bytes:
+            assert data.startswith(b"masked:")
+            return super().decode(data)
+
+    app, tries = App(str(tmp_path / "values.db"), codec=Strict()), list[int]()
+
+    @app.step(retry=Retry(max_attempts=2, initial="1ms"))
+    async def flaky() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("not yet")
+        return "done"
+
+    @app.workflow
+    async def child() -> None:
+        raise ValueError("no child")
+
+    @app.workflow
+    async def parent() -> str:
+        outlast.patched("newer")
+        await outlast.compensate(flaky)
+        await outlast.sleep("1ms")
+        said = await flaky()
+        try:
+            await child()
+        except ValueError:
+            return await outlast.receive("go", str, timeout="1d")
+        return said
+
+    async with app:
+        handle = await parent.start()
+        await handle.send("go", "on")
+        assert await handle.result("20s") == "on"
+        fork = await handle.fork(from_step="child")
+        await fork.send("go", "on")
+        assert await fork.result("20s") == "on"
+        for one in (handle, fork):
+            values = {(entry.op, entry.outcome): entry.value for entry in await one.journal()}
+            assert values["step", "succeeded"] == b'"done"'
+            assert values["receive", "succeeded"] == b'"on"'
+            assert values["sleep", "succeeded"] == b"null"
+            assert values["patch", "succeeded"] == b'["newer"]'

@@ -52,6 +52,7 @@ from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.event import CANCEL, Event
 from outlast.model.execution import Execution, execution_key
+from outlast.model.journal import NOTHING, ORIGIN, PATCH, RETRY, WAIT, JournalEntry
 from outlast.model.names import check_name
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
@@ -303,7 +304,7 @@ class Client:
                 tries=entry.tries,
                 epoch=entry.epoch,
                 recorded_at=moment(settled(entry.recorded_at)),
-                value=None if entry.value is None else self._values.unseal(entry.value),
+                value=entry.value if _is_plain(entry) else self._values.unseal(entry.value or b""),
             )
             for entry in entries
         ]
@@ -592,3 +593,8 @@ class Client:
 
     def _new_id(self) -> str:
         return self._engine.entropy.new_id()
+
+
+def _is_plain(entry: JournalEntry) -> bool:
+    """Whether its value is the engine's own, which no codec hook has sealed."""
+    return entry.value in (None, NOTHING) or entry.op in (RETRY, WAIT, PATCH, ORIGIN)
