@@ -345,3 +345,24 @@ async def test_code_that_never_rests_is_not_waited_for_for_ever(app: App, monkey
         turned = turns
         await asyncio.sleep(0.05)
         assert turns == turned, "and it does not go on"
+
+
+async def test_code_that_has_not_begun_for_want_of_an_input_cannot_be_asked(app: App):
+    @app.workflow
+    async def up() -> int:
+        return await outlast.receive("number", int)
+
+    @app.workflow
+    async def down(number: int) -> int:
+        outlast.query("number")(lambda: number)
+        return number
+
+    async with app:
+        flow = app.flow("nightly", id="n")
+        flow.add("down", down, flow.add("up", up).output)
+        await flow.start()
+        with pytest.raises(ExecutionRefused, match="has not begun"):
+            await app.execution("n/down").query("number")
+        await app.execution("n/up").send("number", 7)
+        assert await app.execution("n/down").result(timeout=20) == 7
+        assert await app.execution("n/down").query("number") == 7

@@ -88,12 +88,14 @@ async def _replayed(app: App, parts: Parts, seen: Execution) -> list[Finding]:
         except UnknownWorkflow:
             return [structs.replace(found, missing=True)]
         rehearsed = await rehearse(parts, e, definition)
-        if rehearsed.divergence is None:
+        if rehearsed.divergence is None and rehearsed.entries:
             return []
         try:
             anew = await begun_anew(parts.engine.store, e)
         except ExecutionNotFound:
             return []  # it has ended meanwhile, and was purged
+        if anew is None and rehearsed.divergence is None:
+            return []
         if anew is None:
             return [structs.replace(found, entries=rehearsed.entries, divergence=rehearsed.divergence)]
         e = anew  # what was replayed was being forgotten

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from outlast.errors import OutlastError
+from outlast.errors import ExecutionRefused, OutlastError
+from outlast.machine.changes import Code
 from outlast.model.status import Status
 from outlast.runtime.endings import Diverged, Ending, Gone, Raised
 from outlast.runtime.journal import begun_anew
@@ -50,8 +51,9 @@ class Inquiries:
         execution = seen
         while True:
             definition = self._definition_of(execution.workflow, execution.version)
-            inquiry = _Inquiry(self._parts, await as_claimed(self._parts, execution), definition, name, data)
-            ending, lines = await played(inquiry, PATIENCE_S)
+            claimed = await as_claimed(self._parts, execution)
+            inquiry = None if claimed is None else _Inquiry(self._parts, claimed, definition, name, data)
+            ending, lines = (None, []) if inquiry is None else await played(inquiry, PATIENCE_S)
             anew = await begun_anew(self._parts.engine.store, execution)
             if anew is None:
                 return _answer(execution, inquiry, ending, lines)
@@ -61,7 +63,9 @@ class Inquiries:
         await self._parts.close()
 
 
-def _answer(execution: Execution, inquiry: _Inquiry, ending: Ending | None, lines: list[str]) -> bytes:
+def _answer(execution: Execution, inquiry: _Inquiry | None, ending: Ending | None, lines: list[str]) -> bytes:
+    if inquiry is None:
+        raise ExecutionRefused(execution.id, Code.NOT_ALLOWED, "its code has not begun: it has no input yet")
     if inquiry.answer is not None:
         return inquiry.answer
     if inquiry.error is not None:

@@ -18,6 +18,7 @@ from outlast.runtime.asked import Asked
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.endings import CodeEnding, Completed, Diverged, Ending, Gone, Raised
+from outlast.runtime.journal import journal_of
 from outlast.runtime.lease import Lease
 from outlast.runtime.operation import Operation
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -47,7 +48,10 @@ class Rehearsed(Struct, frozen=True, kw_only=True):
 
 async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinition) -> Rehearsed:
     """Reads the input and the journal from the store of `parts`, and writes nothing."""
-    attempt = Rehearsal(parts, await as_claimed(parts, execution), workflow)
+    claimed = await as_claimed(parts, execution)
+    if claimed is None:
+        return Rehearsed(entries=0)
+    attempt = Rehearsal(parts, claimed, workflow)
     ending, lines = await played(attempt, PATIENCE_S)
     return Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow, lines))
 
@@ -63,10 +67,14 @@ async def played(attempt: Rehearsal, patience_s: float) -> tuple[Ending | None, 
         await asyncio.wait((running,))
 
 
-async def as_claimed(parts: Parts, execution: Execution) -> ClaimedExecution:
-    """The execution and its input, as a worker would have them."""
+async def as_claimed(parts: Parts, execution: Execution) -> ClaimedExecution | None:
+    """The execution and its input, as a worker would have them. None: its code has not begun, because it has no input
+    yet (a member of a flow that waits for an output)."""
+    store = parts.engine.store
     key = payload_key(execution.namespace, execution.id, execution.journal_generation, Role.INPUT)
-    [stored] = await parts.engine.store.load([key])
+    [stored] = await store.load([key])
+    if not isinstance(stored, Payload) and not await journal_of(store, execution):
+        return None
     data = stored.value if isinstance(stored, Payload) else b""
     # A cancel that the code has not observed is not in the journal, and a first claim would not look for one.
     return ClaimedExecution(structs.replace(execution, cancel_requested=False, resumed=True), data)
