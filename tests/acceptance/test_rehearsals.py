@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
+
+import pytest
+
 import outlast
 from outlast import App
 from outlast.testing import harness
@@ -24,3 +30,75 @@ async def test_what_has_no_input_yet_has_nothing_to_replay():
         await flow.start()
         assert await h.replay("n/up") is None
         assert await h.replay("n/down") is None
+
+
+async def test_code_that_rests_on_an_update_is_as_recorded():
+    app = App("sqlite:///nowhere.db")
+
+    @app.step
+    async def stock() -> list[str]:
+        return ["tea"]
+
+    @app.workflow
+    async def cart() -> list[str]:
+        items = await stock()
+        paid = asyncio.Event()
+
+        @outlast.update("add")
+        def add(item: str) -> int:
+            items.append(item)
+            return len(items)
+
+        @outlast.update("pay")
+        def pay() -> None:
+            paid.set()
+
+        await paid.wait()
+        return items
+
+    async with harness(app) as h, asyncio.timeout(5):
+        handle = await cart.start()
+        assert await h.replay(handle) is None
+        await handle.update("add", "pear")
+        assert await h.replay(handle) is None
+        await handle.update("pay")
+        assert await handle.result() == ["tea", "pear"]
+        assert await h.replay(handle) is None
+
+
+async def test_code_that_no_longer_has_the_update_that_it_recorded_is_found():
+    apps = [App("sqlite:///nowhere.db"), App("sqlite:///nowhere.db")]
+    for app, name in zip(apps, ("add", "put"), strict=True):
+
+        @app.workflow(name="cart")
+        async def cart(name: str = name) -> None:
+            outlast.update(name)(lambda: None)
+            await asyncio.Event().wait()
+
+    async with harness(apps[0]) as h:
+        handle = await apps[0].registry.newest("cart").start()
+        await handle.update("add")
+        found = await h.replay(handle, app=apps[1])
+        assert found is not None
+        assert "no update 'add'; it has 'put'" in found.actual
+
+
+async def test_a_race_that_is_replayed_says_nothing(caplog: pytest.LogCaptureFixture):
+    app = App("sqlite:///nowhere.db")
+
+    @app.step
+    async def one() -> int:
+        return 1
+
+    @app.workflow
+    async def race() -> int | None:
+        await one()
+        return await outlast.race(outlast.sleep("20d"), outlast.receive("number", int), outlast.interrupted())
+
+    with caplog.at_level(logging.WARNING):
+        async with harness(app) as h:
+            handle = await race.start()
+            assert await h.replay(handle) is None
+            gc.collect()
+            await asyncio.sleep(0)
+    assert caplog.messages == []

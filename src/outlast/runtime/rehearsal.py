@@ -132,6 +132,14 @@ class Rehearsal(LiveAttempt):
         self.reached_end = True
         self._end(Gone(f"would go on with {operation}"), Stopped)
 
+    def nothing_runs(self) -> None:
+        """All that is recorded was met here, too: code that can be told to change waits for that."""
+        if self.asked.updates:
+            self.reached_end = True
+            self._end(Gone("would wait for an update"), Stopped)
+        else:
+            super().nothing_runs()
+
     def hear(self, inbox: int) -> None:
         return None
 

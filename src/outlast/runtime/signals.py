@@ -15,6 +15,10 @@ class Stopped(Signal):
     """The worker no longer holds the execution, or hands it back: nothing that the code does counts any more."""
 
 
+LEFT = (Suspended, Stopped)
+"""The engine left the code; nothing in the code raised it."""
+
+
 class ContinuedAsNew(Signal):
     """The code goes on from a clean page, with this input."""
 

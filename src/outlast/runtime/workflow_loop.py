@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from outlast import limits
 from outlast.errors import LimitExceeded, WrongPlace
 from outlast.model.journal import OperationKey
+from outlast.runtime.signals import LEFT
 
 T = TypeVar("T")
 
@@ -275,6 +276,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self._closed
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), LEFT):
+            return  # a branch was left with the code: nobody is there who would retrieve that
         self._real.call_exception_handler(context)
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
