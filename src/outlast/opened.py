@@ -27,7 +27,7 @@ from outlast.runtime.settings import WorkerSettings
 from outlast.runtime.watchdog import Watchdog
 from outlast.runtime.worker import Worker, WorkerOptions
 from outlast.store.port import RESCAN, Store, Subscription
-from outlast.tokens import Tokens
+from outlast.tokens import Tokens, for_replay
 
 if TYPE_CHECKING:
     from outlast.app import App
@@ -61,7 +61,7 @@ class Opened:
             self.worker = self._new_worker(settings)
             fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
         self._inquiries = Inquiries(
-            self._new_parts(threads=1),
+            self._new_parts(for_replay(app.config.token_keys), threads=1),
             app.definition_of,
             lambda namespace, name: None if self.worker is None else self.worker.resident(namespace, name),
         )
@@ -82,7 +82,7 @@ class Opened:
             fast_path=fast_path,
         )
 
-    def _new_parts(self, *, threads: int) -> Parts:
+    def _new_parts(self, tokens: Tokens, *, threads: int) -> Parts:
         config = self._app.config
         return Parts(
             self._engine,
@@ -90,13 +90,13 @@ class Opened:
             threads=threads,
             committed=self.waiters.committed,
             resident_ms=config.resident_ms,
-            tokens=Tokens(config.token_keys),
+            tokens=tokens,
             token_ttl_ms=config.token_ttl_ms,
         )
 
     def _new_worker(self, settings: WorkerSettings) -> Worker:
         app, config = self._app, self._app.config
-        self.parts = self._new_parts(threads=settings.concurrency)
+        self.parts = self._new_parts(Tokens(config.token_keys), threads=settings.concurrency)
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         options = WorkerOptions(

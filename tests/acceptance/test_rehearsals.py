@@ -102,3 +102,35 @@ async def test_a_race_that_is_replayed_says_nothing(caplog: pytest.LogCaptureFix
             gc.collect()
             await asyncio.sleep(0)
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
+async def test_a_replay_and_a_query_need_no_token_keys(is_async: bool):
+    keys = "k1:bm90LWEtc2VjcmV0LW9ubHktYS1zYW1wbGU"
+    apps = [App("sqlite:///nowhere.db", token_keys=keys), App("sqlite:///nowhere.db")]
+    for app in apps:
+
+        async def approval() -> bool:
+            decision = outlast.deferred("decision", bool, timeout="10d")
+            token = await decision.token()
+            outlast.query("token")(lambda: token)
+            return await decision
+
+        def approval_in_a_thread() -> bool:
+            decision = outlast.sync.deferred("decision", bool, timeout="10d")
+            token = decision.token()
+            outlast.query("token")(lambda: token)
+            return decision.result()
+
+        app.workflow(name="approval")(approval if is_async else approval_in_a_thread)
+
+    async with harness(apps[0]) as h:
+        handle = await apps[0].registry.newest("approval").start()
+        assert await h.replay(handle, app=apps[1]) is None
+        token = await handle.query("token")
+        await h.deploy(apps[1])
+        await h.stop(apps[0])
+        other = apps[1].execution(handle.id)
+        assert await other.query("token") != token
+        with pytest.raises(outlast.InvalidToken):
+            await apps[0].resolve_token(await other.query("token"), True)

@@ -10,7 +10,7 @@ from outlast.cli.context import Context, for_reading, nothing_there
 from outlast.errors import SchemaMissing
 from outlast.runtime.engine import Engine
 from outlast.runtime.parts import Parts
-from outlast.tokens import Tokens
+from outlast.tokens import for_replay
 
 
 @asynccontextmanager
@@ -27,7 +27,7 @@ async def reading(context: Context, app: App) -> AsyncGenerator[Parts]:
         app.values,
         threads=1,
         committed=lambda view, changes: None,
-        tokens=Tokens(config.token_keys),
+        tokens=for_replay(config.token_keys),
         token_ttl_ms=config.token_ttl_ms,
     )
     try:

@@ -38,7 +38,7 @@ from outlast.store.port import Query, Store
 from outlast.testing.points import CrashPoints
 from outlast.testing.virtual import VirtualClock, VirtualTiming
 from outlast.testing.watched import Traffic, WatchedStore
-from outlast.tokens import Tokens
+from outlast.tokens import for_replay
 
 _log = logging.getLogger(__name__)
 
@@ -382,7 +382,7 @@ class World:
             app.values,
             threads=1,
             committed=lambda view, changes: None,
-            tokens=Tokens(config.token_keys),
+            tokens=for_replay(config.token_keys),
             token_ttl_ms=config.token_ttl_ms,
         )
         try:

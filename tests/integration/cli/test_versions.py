@@ -62,6 +62,28 @@ def test_replay_finds_nothing_where_nothing_has_changed(store: Outlast):
     assert (answer.code, answer.out.strip()) == (0, "1 execution replayed: 1 as recorded, 0 not")
 
 
+TOKEN = """
+import outlast
+from outlast import App
+
+app = App("sqlite:///outlast.db"{keys})
+
+@app.workflow
+async def checkout() -> bool:
+    paid = outlast.deferred("paid", bool)
+    outlast.emit(await paid.token())
+    return await paid
+"""
+
+
+def test_replay_needs_no_token_keys(outlast: Outlast):
+    keys = ', token_keys="k1:bm90LWEtc2VjcmV0LW9ubHktYS1zYW1wbGU"'
+    asyncio.run(half_way(deploy(outlast, TOKEN.format(keys=keys))))
+    deploy(outlast, TOKEN.format(keys=""))
+    answer = outlast("replay", "sick:app", "--all-open")
+    assert (answer.code, answer.out.strip()) == (0, "1 execution replayed: 1 as recorded, 0 not")
+
+
 def test_replay_names_the_line_that_diverges(store: Outlast):
     deploy(store, IN_ANOTHER_ORDER)
     answer = store("replay", "sick:app", "--execution", "order-1")
