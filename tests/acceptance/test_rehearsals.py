@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from typing import Any
 
 import pytest
 
@@ -134,3 +135,103 @@ async def test_a_replay_and_a_query_need_no_token_keys(is_async: bool):
         assert await other.query("token") != token
         with pytest.raises(outlast.InvalidToken):
             await apps[0].resolve_token(await other.query("token"), True)
+
+
+def branches(app: App, step: str) -> None:
+    @app.step
+    async def one() -> None: ...
+
+    @app.step
+    async def two() -> None: ...
+
+    @app.workflow
+    async def branched() -> None:
+        async def other() -> None:
+            await one()
+            await (one if step == "one" else two)()
+            await outlast.sleep("1d")
+
+        await asyncio.gather(outlast.receive("never"), other(), outlast.receive("ever"))
+
+    @app.workflow
+    async def raced() -> None:
+        await outlast.race(outlast.sleep("1s"), outlast.receive("never"))
+        await outlast.race(outlast.receive("never"), (one if step == "one" else two)())
+        await outlast.sleep("1d")
+
+
+@pytest.mark.parametrize(
+    "name, expected, actual, line",
+    [
+        ("branched", "step 'one', call 2 in branch 2", "step 'two' in branch 2", 4),
+        ("raced", "step 'one'", "step 'two'", 3),
+    ],
+)
+async def test_a_divergence_names_what_its_own_branch_does(name: str, expected: str, actual: str, line: int):
+    apps = [App("sqlite:///nowhere.db"), App("sqlite:///nowhere.db")]
+    branches(apps[0], "one")
+    branches(apps[1], "two")
+    async with harness(apps[0]) as h:
+        workflow = apps[0].registry.newest(name)
+        handle = await workflow.start()
+        await h.clock.advance("2s")
+        found = await h.replay(handle, app=apps[1])
+        assert found is not None
+        assert (found.expected, found.actual) == (expected, actual)
+        assert found.line == f"{__file__}:{workflow.fn.__code__.co_firstlineno + line}"
+
+
+class Sold(Exception):
+    pass
+
+
+def sell() -> None:
+    raise Sold
+
+
+async def returns() -> None: ...
+
+
+async def raises() -> None:
+    sell()
+
+
+async def raises_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(raises())
+
+
+async def begins_anew() -> None:
+    outlast.continue_as_new()
+
+
+def raises_in_a_thread() -> None:
+    sell()
+
+
+@pytest.mark.parametrize(
+    "code, actual, at",
+    [
+        (returns, "nothing: it returns", (returns, 0)),
+        (raises, "nothing: it raises Sold", (sell, 1)),
+        (raises_in_a_group, "nothing: it raises Sold", (sell, 1)),
+        (raises_in_a_thread, "nothing: it raises Sold", (sell, 1)),
+        (begins_anew, "nothing: it continues as new", (begins_anew, 1)),
+    ],
+)
+async def test_code_that_ends_too_soon_says_how_and_where(code: Any, actual: str, at: tuple[Any, int]):
+    old, new = App("sqlite:///nowhere.db"), App("sqlite:///nowhere.db")
+
+    @old.workflow(name="sale")
+    async def sale() -> None:
+        await outlast.sleep("1s")
+        await outlast.sleep("1d")
+
+    new.workflow(name="sale")(code)
+    async with harness(old) as h:
+        handle = await sale.start()
+        await h.clock.advance("2s")
+        found = await h.replay(handle, app=new)
+        assert found is not None
+        function, line = at
+        assert (found.actual, found.line) == (actual, f"{__file__}:{function.__code__.co_firstlineno + line}")

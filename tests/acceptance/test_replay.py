@@ -11,6 +11,7 @@ import dataclasses
 import datetime as dt
 import decimal
 import enum
+import json
 import logging
 import uuid
 from collections.abc import Callable
@@ -571,11 +572,24 @@ def shorter_code(app: App, ran: Any, last: Any):
     return checkout
 
 
-@pytest.mark.parametrize(
-    "build, actual", [(new_code, "step 'invoice'"), (shorter_code, "nothing")], ids=["another step", "no step"]
-)
+def raising_code(app: App, ran: Any, last: Any):
+    @app.workflow(name="checkout")
+    async def checkout() -> list[str]:
+        return json.loads("no json")
+
+    return checkout
+
+
+CHANGED = {
+    "another step": (new_code, "step 'invoice'", 2),
+    "no step": (shorter_code, "nothing: it returns", 0),
+    "an error": (raising_code, "nothing: it raises JSONDecodeError: Expecting value", 2),
+}
+
+
+@pytest.mark.parametrize("build, actual, lines", CHANGED.values(), ids=CHANGED)
 async def test_changed_code_waits_for_the_old_one_and_does_nothing(
-    place: Place, gate: Gate, caplog: pytest.LogCaptureFixture, build: Build, actual: str
+    place: Place, gate: Gate, caplog: pytest.LogCaptureFixture, build: Build, actual: str, lines: int
 ):
     first = Life(place, old_code, gate)
     await first.leave_at_the_last_step()
@@ -591,9 +605,8 @@ async def test_changed_code_waits_for_the_old_one_and_does_nothing(
     expected = "step 'charge'" if build is new_code else "step 'reserve'"
     [said] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert f"'it' recorded {expected}, but the code now does {actual}" in said
-    if build is new_code:
-        line = changed.workflow.fn.__code__.co_firstlineno + 2
-        assert f"test_replay.py:{line}" in said
+    line = changed.workflow.fn.__code__.co_firstlineno + lines
+    assert f"test_replay.py:{line})" in said
 
     restored = Life(place, old_code, None)
     assert await restored.finish() == ["reserved", "charged"]

@@ -35,6 +35,7 @@ from outlast.runtime.asked import Asked
 from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
+from outlast.runtime.diverging import called_instead, ended_instead, place_of
 from outlast.runtime.effects import NO_EFFECTS
 from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, is_end
 from outlast.runtime.family import suspended_for_children
@@ -330,9 +331,8 @@ class LiveAttempt:
     def _stuck_replay(self, entry: JournalEntry) -> bool:
         """The journal's next operation was not called. If nothing else can make the code call it, it never will be."""
         if not self._code.can_move:
-            # What was called last may be recorded as well, but further down: the code does things in another order.
-            actual = self._held[0] if self._held else next(reversed(self._outstanding.values()), None)
-            line = actual.line if actual else ", ".join(self._code.lines()) or "at its end"
+            actual = called_instead(entry, self._outstanding.values(), self._held)
+            line = actual.line if actual else ", ".join(self._code.lines()) or place_of(self.workflow)
             self._diverge(entry, str(actual) if actual else "nothing", line)
         return False
 
@@ -343,7 +343,7 @@ class LiveAttempt:
             return True
         call, actual = self.asked.call_of(entry)
         if call is None:
-            self._diverge(entry, actual, ", ".join(self._code.lines()) or "at its end")
+            self._diverge(entry, actual, ", ".join(self._code.lines()) or place_of(self.workflow))
             return False
         self._code.interject(call)
         return True
@@ -479,7 +479,7 @@ class LiveAttempt:
             return
         self.replay.code_ended(self._outstanding)
         if self.replay and not isinstance(error, asyncio.CancelledError):
-            self._diverge(self.replay.head, "nothing", "at its end")
+            self._diverge(self.replay.head, *ended_instead(self.workflow, error))
         else:
             self.unwinding.code_ended(ending_of(value, error, cancelled=self.replay.cancelled), self.workflow)
 

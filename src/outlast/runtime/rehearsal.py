@@ -10,12 +10,12 @@ import asyncio
 
 from msgspec import Struct, structs
 
-from outlast.errors import NonDeterminism
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.runtime.asked import Asked
 from outlast.runtime.attempt import LiveAttempt
+from outlast.runtime.diverging import place_of
 from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.endings import CodeEnding, Completed, Diverged, Ending, Gone, Raised
 from outlast.runtime.journal import journal_of
@@ -85,7 +85,7 @@ def _divergence(
 ) -> Divergence | None:
     match ending:
         case Diverged(error):
-            return _of(error, workflow)
+            return Divergence(expected=error.expected, actual=error.actual, line=error.line)
         case Raised(error) if not attempt.began:
             return Divergence(expected="its arguments", actual=f"something else: {error}", line=place_of(workflow))
         case None | Gone() if not attempt.reached_end:
@@ -95,16 +95,6 @@ def _divergence(
             return None
         case _:
             return None
-
-
-def _of(error: NonDeterminism, workflow: WorkflowDefinition) -> Divergence:
-    line = error.line if ":" in error.line else f"{place_of(workflow)} ({error.line})"
-    return Divergence(expected=error.expected, actual=error.actual, line=line)
-
-
-def place_of(workflow: WorkflowDefinition) -> str:
-    code = getattr(workflow.fn, "__code__", None)
-    return "an unknown file" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 class Rehearsal(LiveAttempt):
