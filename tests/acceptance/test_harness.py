@@ -1,6 +1,7 @@
 """The testing kit: a user's own app on a private store, by virtual time, with crashes, stubs and journals."""
 
 import asyncio
+import logging
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -476,6 +477,30 @@ async def test_every_await_of_a_workflow_can_be_a_crash():
     assert found.outcome == 2
     assert found.crashes >= 16  # before and after: claims, wake times, outcomes, suspensions, the end
     found.journal.assert_steps("bill", "bill")
+
+
+async def test_what_continues_as_new_performs_each_step_once_per_page():
+    own = App("sqlite:///of-the-user.db")
+
+    @own.step
+    async def turn(page: int) -> int:
+        return page
+
+    @own.workflow
+    async def read(page: int = 0) -> int:
+        await turn(page)
+        if page < 1:
+            outlast.continue_as_new(page + 1)
+        return page
+
+    found = await replay_every_await(read)
+    assert found.outcome == 1
+    assert found.crashes >= 10
+
+
+async def test_crashes_that_were_asked_for_are_no_errors(caplog: pytest.LogCaptureFixture):
+    await replay_every_await(subscription, 1)
+    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
 
 
 ways: list[str] = []

@@ -37,7 +37,7 @@ from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
 from outlast.runtime.diverging import called_instead, ended_instead, place_of
 from outlast.runtime.effects import NO_EFFECTS
-from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, is_end
+from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, gravity, is_end
 from outlast.runtime.family import suspended_for_children
 from outlast.runtime.hearing import Hearing
 from outlast.runtime.lease import UNRECORDABLE, Lease
@@ -332,8 +332,8 @@ class LiveAttempt:
         """The journal's next operation was not called. If nothing else can make the code call it, it never will be."""
         if not self._code.can_move:
             actual = called_instead(entry, self._outstanding.values(), self._held)
-            line = actual.line if actual else ", ".join(self._code.lines()) or place_of(self.workflow)
-            self._diverge(entry, str(actual) if actual else "nothing", line)
+            line = actual.line if actual else place_of(self.workflow, self._code.lines())
+            self._diverge(entry, str(actual or "nothing"), line)
         return False
 
     def _deliver_unbidden(self, entry: JournalEntry) -> bool:
@@ -343,7 +343,7 @@ class LiveAttempt:
             return True
         call, actual = self.asked.call_of(entry)
         if call is None:
-            self._diverge(entry, actual, ", ".join(self._code.lines()) or place_of(self.workflow))
+            self._diverge(entry, actual, place_of(self.workflow, self._code.lines()))
             return False
         self._code.interject(call)
         return True
@@ -542,7 +542,7 @@ class LiveAttempt:
         self._errands.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             if not isinstance(error, LeaseLost):
-                _log.error("execution %s: %s", self.execution.id, error, exc_info=error)
+                _log.log(gravity(self._ended), "execution %s: %s", self.execution.id, error, exc_info=error)
             self.lose(str(error))
         self.nudge()
 

@@ -53,8 +53,10 @@ def _alone(error: BaseException) -> BaseException:
     return _alone(inner[0]) if len(inner) == 1 else cast("BaseException", error)
 
 
-def place_of(workflow: WorkflowDefinition) -> str:
-    """Where its code begins."""
+def place_of(workflow: WorkflowDefinition, lines: Iterable[str] = ()) -> str:
+    """Where its code stands, or else where it begins."""
+    if standing := ", ".join(lines):
+        return standing
     code = getattr(inspect.unwrap(underlying(workflow.fn)), "__code__", None)
     return "an unknown file" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 

@@ -60,10 +60,13 @@ class Diverged(Struct, frozen=True):
 CodeEnding: TypeAlias = Completed | Raised | Unwound | Continued
 """How code ends by itself."""
 Ending: TypeAlias = CodeEnding | Asleep | Gone | Diverged
-
-
 Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
 """The journaled operations that must run again if the code is retried after this error."""
+
+
+def gravity(ended: asyncio.Future[Ending]) -> int:
+    """The level at which to log that an errand failed: of an attempt that is gone, none of them can succeed."""
+    return logging.DEBUG if ended.done() and isinstance(ended.result(), Gone) else logging.ERROR
 
 
 def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> CodeEnding:

@@ -69,7 +69,7 @@ class Parts:
         """Of the worker whose attempts share this, if what follows may begin there at once."""
         self.stand_ins: dict[str, Callable[..., Any]] = {}
         """What is called instead of a step, by its name: for tests."""
-        self.on_perform: Callable[[str, OperationKey], None] | None = None
+        self.on_perform: Callable[[Execution, OperationKey], None] | None = None
         """Told which operation of which execution is performed: for tests."""
 
     async def close(self) -> None:

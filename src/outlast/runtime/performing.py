@@ -54,7 +54,7 @@ class Performing:
         step_var.set(kind.name)
         operation_var.set(operation)
         if attempt.parts.on_perform is not None:
-            attempt.parts.on_perform(attempt.execution.id, operation.key)
+            attempt.parts.on_perform(attempt.execution, operation.key)
         settled = False
         try:
             outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)

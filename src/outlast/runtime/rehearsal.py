@@ -89,7 +89,7 @@ def _divergence(
         case Raised(error) if not attempt.began:
             return Divergence(expected="its arguments", actual=f"something else: {error}", line=place_of(workflow))
         case None | Gone() if not attempt.reached_end:
-            line = ", ".join(lines) or place_of(workflow)
+            line = place_of(workflow, lines)
             return Divergence(expected="the next operation", actual="nothing: it waits for ever", line=line)
         case Completed() | Raised() | Gone():
             return None

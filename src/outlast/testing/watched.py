@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from outlast.errors import StoreClosed
 from outlast.machine.changes import Changes, Insert
+from outlast.machine.replay import key_of
 from outlast.model.journal import SUCCEEDED, JournalEntry
 from outlast.model.outbox import Delivery
 from outlast.store.port import Claimed, Committed, Store
@@ -53,8 +54,8 @@ class WatchedStore:
         self._store = store
         self._traffic = traffic
         self._grave: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.recorded: set[tuple[str, str, str, int]] = set()
-        """The operations (execution, scope, name, occurrence) whose success this process has recorded."""
+        self.recorded: set[tuple[str, int, str, str, int]] = set()
+        """The operations (execution, generation, scope, name, occurrence) whose success this process has recorded."""
         self.plans: list[CrashPlan] = []
         self.dead = asyncio.Event()
 
@@ -102,7 +103,7 @@ class WatchedStore:
                 self._traffic.deliveries = True
             for entry in journaled([changes]) if verdict.applied else ():
                 if entry.outcome == SUCCEEDED:
-                    self.recorded.add((entry.execution, entry.scope, entry.name, entry.occurrence))
+                    self.recorded.add((entry.execution, entry.generation, *key_of(entry)))
 
     def _dies_at(self, name: str, args: tuple[Any, ...]) -> CrashPlan | None:
         for plan in list(self.plans):

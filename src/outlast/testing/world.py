@@ -145,9 +145,10 @@ class World:
         self.activity.set()
         return process
 
-    def _performs(self, execution_id: str, key: OperationKey) -> None:
-        if any((execution_id, *key) in process.store.recorded for process in self._all):
-            self.performed_again.append(f"{execution_id}: {key[0]}{key[1]}#{key[2]}")
+    def _performs(self, execution: Execution, key: OperationKey) -> None:
+        operation = (execution.id, execution.journal_generation, *key)
+        if any(operation in process.store.recorded for process in self._all):
+            self.performed_again.append(f"{execution.id}: {key[0]}{key[1]}#{key[2]}")
 
     async def stop_worker(self, app: App) -> None:
         process = self.worker_of(app)
