@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import outlast
-from outlast import App, ExecutionExpired, ExecutionRefused, Retry
-from outlast.testing import Stuck, harness, replay_every_await
+from outlast import App, ExecutionExpired, ExecutionRefused, InvalidInput, Retry
+from outlast.testing import Harness, Stuck, harness, replay_every_await
 
 ROOT = Path(__file__).parents[2]
 
@@ -279,6 +279,31 @@ async def test_a_stub_must_keep_the_steps_type():
         h.stub(charge, 12)
         with pytest.raises(ValueError, match="charge"):
             await checkout("tea", 5)
+
+
+@pytest.mark.parametrize("use", [Harness.stub, Harness.unstub, Harness.crash_at])
+async def test_what_is_no_step_cannot_be_stubbed(use):
+    async with harness(app) as h:
+        for other in (checkout, checkout_in_a_thread, len):
+            with pytest.raises(InvalidInput, match="takes a step, a transaction or a name, not"):
+                use(h, other)
+
+
+async def test_a_stub_of_a_transaction_needs_no_sql():
+    own = App("sqlite:///of-the-user.db")
+
+    @own.transaction
+    def book(cents: int) -> int:
+        raise AssertionError("never")
+
+    @own.workflow
+    async def pay() -> int:
+        return await book.aio(5)
+
+    async with harness(own) as h:
+        stub = h.stub(book, lambda cents: cents + 1)
+        assert await pay() == 6
+        assert stub.calls == [((5,), {})]
 
 
 # ---- crashes ------------------------------------------------------------------------------------------------------

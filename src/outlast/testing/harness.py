@@ -22,6 +22,7 @@ from typing import Any, Literal, Unpack, cast
 
 from outlast.app import App, WorkerKeywords, store_for
 from outlast.authoring.step import Step
+from outlast.authoring.workflow import Workflow
 from outlast.client.handle import Handle
 from outlast.client.info import Info
 from outlast.errors import InvalidInput
@@ -85,18 +86,18 @@ class Harness:
     # ---- steps ----------------------------------------------------------------------------------------------------
 
     def stub(self, step: Step[Any, Any] | str, outcome: Any = None) -> Stub:
-        """Let a step give a value, raise an exception, or call a function of the test instead of its own.
+        """Let a step or transaction give a value, raise an exception, or call a function of the test instead of its own.
 
         Its type, its retries and its timeout stay. What comes back counts its calls: `h.stub(charge, "paid").calls`.
         """
-        name = step if isinstance(step, str) else step.name
+        name = _step_name("stub", step)
         made = Stub(name, outcome)
         self._world.stand_ins[name] = made
         return made
 
     def unstub(self, step: Step[Any, Any] | str) -> None:
         """Let a step be itself again."""
-        self._world.stand_ins.pop(step if isinstance(step, str) else step.name, None)
+        self._world.stand_ins.pop(_step_name("unstub", step), None)
 
     # ---- crashes --------------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class Harness:
             raise InvalidInput(f"nth must be at least 1, not {nth}")
         if when not in ("before", "after"):
             raise InvalidInput(f'when must be "before" or "after", not {when!r}')
-        name = point.name if isinstance(point, Step) else point
+        name = None if point is None else _step_name("crash_at", point)
         plan = CrashPlan(counts=_counter(name), left=nth, after=when == "after")
         for process in self._world.workers:
             process.store.plans.append(plan)
@@ -222,6 +223,15 @@ def _counter(point: str | None) -> Callable[[str, tuple[Any, ...]], int]:
         return sum(1 for entry in entries if point is None or entry.name == point)
 
     return recorded
+
+
+def _step_name(what: str, step: object) -> str:
+    if isinstance(step, str):
+        return step
+    if isinstance(step, Step):
+        return cast("Step[Any, Any]", step).name
+    instead = "; stub the steps that it calls" if isinstance(step, Workflow) and what == "stub" else ""
+    raise InvalidInput(f"{what} takes a step, a transaction or a name, not {step!r}{instead}")
 
 
 def _raises(outcome: object) -> bool:
