@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -109,6 +109,29 @@ async def test_time_begins_where_the_test_says_and_stands_still():
         assert await handle.result() == "paid 5, sent tea"
         info = await handle.info()
         assert (info.created_at, info.finished_at, h.clock.now) == (start, start, start)
+
+
+@pytest.mark.parametrize("moment", ["tomorrow", date(2031, 1, 1), datetime.fromisoformat("2031-01-01"), 5], ids=repr)
+async def test_time_is_told_as_an_aware_datetime(moment):
+    with pytest.raises(InvalidInput, match="start needs an aware datetime"):
+        async with harness(app, start=moment):
+            pass
+    async with harness(app) as h:
+        with pytest.raises(InvalidInput, match="advance_to needs an aware datetime"):
+            await h.clock.advance_to(moment)
+
+
+async def test_what_is_no_app_or_workflow_is_refused():
+    for other in ("app", checkout, None):
+        with pytest.raises(InvalidInput, match="harness takes an app, not"):
+            async with harness(other):
+                pass
+    async with harness(app) as h:
+        with pytest.raises(InvalidInput, match="deploy takes an app, not"):
+            await h.deploy(checkout)
+    for other in ("checkout", app, lambda: charge):
+        with pytest.raises(InvalidInput, match="replay_every_await takes a workflow, or a function that makes one"):
+            await replay_every_await(other)
 
 
 async def test_a_delay_of_months_takes_no_time():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct
 
 from outlast.authoring.workflow import Workflow
+from outlast.errors import InvalidInput
 from outlast.model.status import Reason
 from outlast.testing.journal import Journal
 
@@ -64,6 +65,13 @@ class _Played(Struct, frozen=True, kw_only=True):
     again: list[str]
 
 
+def _workflow_of(made_by: Any) -> Workflow[Any, Any]:
+    made = cast("object", made_by() if callable(made_by) and not isinstance(made_by, Workflow) else made_by)
+    if not isinstance(made, Workflow):
+        raise InvalidInput(f"replay_every_await takes a workflow, or a function that makes one, not {made_by!r}")
+    return cast("Workflow[Any, Any]", made)
+
+
 async def _played(
     made_by: Workflow[Any, Any] | Callable[[], Workflow[Any, Any]],
     args: tuple[Any, ...],
@@ -74,7 +82,7 @@ async def _played(
     from outlast.app import App
     from outlast.testing.harness import harness
 
-    workflow: Workflow[Any, Any] = cast("Any", made_by) if isinstance(made_by, Workflow) else made_by()
+    workflow = _workflow_of(made_by)
     assert isinstance(workflow.app, App)
     async with harness(workflow.app, seed=1) as h:
         if prepare is not None:

@@ -32,7 +32,7 @@ from outlast.runtime.rehearsal import Divergence
 from outlast.store.port import Store
 from outlast.testing.journal import Journal, journal_of
 from outlast.testing.points import CrashPoints
-from outlast.testing.virtual import VirtualClock
+from outlast.testing.virtual import VirtualClock, moment_ms
 from outlast.testing.watched import WRITES, CrashPlan, journaled
 from outlast.testing.world import Process, World
 
@@ -86,7 +86,7 @@ class Harness:
     # ---- steps ----------------------------------------------------------------------------------------------------
 
     def stub(self, step: Step[Any, Any] | str, outcome: Any = None) -> Stub:
-        """Let a step or transaction give a value, raise an exception, or call a function of the test instead of its own.
+        """Let a step or transaction give a value, raise an exception, or call a function of the test instead.
 
         Its type, its retries and its timeout stay. What comes back counts its calls: `h.stub(charge, "paid").calls`.
         """
@@ -143,6 +143,7 @@ class Harness:
 
     async def deploy(self, app: App, **settings: Unpack[WorkerKeywords]) -> None:
         """Another program on the same store: its client opens, and a worker of its own starts beside the others."""
+        _check_app("deploy", app)
         await self._enter(app)
         await self._world.start_worker(app, settings)
 
@@ -225,6 +226,11 @@ def _counter(point: str | None) -> Callable[[str, tuple[Any, ...]], int]:
     return recorded
 
 
+def _check_app(what: str, app: object) -> None:
+    if not isinstance(app, App):
+        raise InvalidInput(f"{what} takes an app, not {app!r}")
+
+
 def _step_name(what: str, step: object) -> str:
     if isinstance(step, str):
         return step
@@ -275,9 +281,8 @@ async def harness(
     The store is an SQLite file in a temporary folder, unless `url` names another that is empty. `seed` makes ids and
     random numbers of the engine the same every time. Settings are those of `app.run_worker`.
     """
-    if start.tzinfo is None:
-        raise InvalidInput(f"start={start} has no time zone")
-    clock = VirtualClock(int(start.timestamp() * 1_000))
+    _check_app("harness", app)
+    clock = VirtualClock(moment_ms("start", start))
     points = CrashPoints()
     with tempfile.TemporaryDirectory(prefix="outlast-", ignore_cleanup_errors=True) as folder:
         where = url or f"sqlite:///{Path(folder) / 'private.db'}?synchronous=NORMAL"  # nobody outlasts a test

@@ -38,9 +38,7 @@ class VirtualClock:
 
     async def advance_to(self, moment: datetime) -> datetime:
         """Let time pass until then; a moment that is over is refused."""
-        if moment.tzinfo is None:
-            raise InvalidInput(f"{moment} has no time zone: a clock goes to an aware datetime")
-        to = int(moment.timestamp() * 1_000)
+        to = moment_ms("advance_to", moment)
         if to < self._now_ms:
             raise InvalidInput(f"{moment} is over: it is {self.now}, and time does not go back")
         return await self._move(to)
@@ -57,6 +55,12 @@ class VirtualClock:
         """For the harness: only the hand of the clock, nothing is run."""
         assert now_ms >= self._now_ms, "time does not go back"
         self._now_ms = now_ms
+
+
+def moment_ms(what: str, moment: object) -> int:
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise InvalidInput(f"{what} needs an aware datetime (with a time zone), not {moment!r}")
+    return int(moment.timestamp() * 1_000)
 
 
 class VirtualTimer:
