@@ -81,7 +81,8 @@ async def test_code_that_no_longer_has_the_update_that_it_recorded_is_found():
         await handle.update("add")
         found = await h.replay(handle, app=apps[1])
         assert found is not None
-        assert "no update 'add'; it has 'put'" in found.actual
+        assert found.expected == "update 'add'"
+        assert found.actual == "nothing: its code has no update 'add'; it has 'put'"
 
 
 async def test_a_race_that_is_replayed_says_nothing(caplog: pytest.LogCaptureFixture):

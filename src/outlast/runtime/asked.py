@@ -278,7 +278,7 @@ class Asked:
         """What to call in the code's place for an accepted update; or why not."""
         handler = self.updates.get(entry.name)
         if handler is None:
-            return None, _unknown("update", entry.name, self.updates)
+            return None, f"nothing: {_unknown('update', entry.name, self.updates)}"
         self._counts[entry.name] = entry.occurrence
         return partial(self._handle, handler, entry.value or b"null"), ""
 

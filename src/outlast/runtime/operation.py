@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct
 
 from outlast.codec.failures import decode_failure, raised_again
-from outlast.model.journal import SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry, OperationKey
 from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.marks import marked
 
@@ -142,7 +142,7 @@ def recorded_outcome(values: Values, execution_id: str, operation: Operation, en
 def described(op: str, key: OperationKey) -> str:
     scope, name, occurrence = key
     which = "" if occurrence == 1 else f", call {occurrence}"
-    where = f" in branch {scope.rstrip('.')}" if scope else ""
+    where = f" in branch {scope.rstrip('.')}" if scope and scope != UPDATE_SCOPE else ""
     return f"{op} {name!r}{which}{where}"
 
 
