@@ -26,7 +26,7 @@ from outlast.cli.waiting import Situation, situation_of, why
 from outlast.cli.words import duration, failure, failure_line, local, moment, plain, shown
 from outlast.client.info import Info, ProgressInfo, info_of
 from outlast.model.attempt import Attempt
-from outlast.model.event import Event
+from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution, parse_route
 from outlast.model.journal import JournalEntry
 from outlast.model.payload import Payload, Role, payload_key
@@ -116,7 +116,7 @@ async def gather(store: Store, namespace: str, execution_id: str) -> Everything:
         progress=progress,
         attempts=await _all(store, Attempt, (namespace, e.id)),
         journal=sorted(journal, key=lambda entry: entry.position),
-        events=await _all(store, Event, (namespace, e.id)),
+        events=[event for event in await _all(store, Event, (namespace, e.id)) if event.name != CHILD],
     )
 
 

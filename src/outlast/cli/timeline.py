@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from outlast.cli.documents import event_value, update_document
-from outlast.cli.words import duration, failure_line, local, moment, shown
+from outlast.cli.words import duration, failure_line, local, moment, plain, shown
 from outlast.model import event as names
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution
-from outlast.model.journal import ORIGIN, UNDO_SCOPE, UNWIND, JournalEntry, Origin
+from outlast.model.journal import ORIGIN, PATCH, UNDO_SCOPE, UNWIND, UPDATE, JournalEntry, Origin
+from outlast.model.names import INTERRUPT
 from outlast.model.record import Time, settled
 from outlast.model.status import Status
+from outlast.runtime.outbox import Undelivered
 
 ASKED = {
     names.CANCEL: "cancel asked for",
@@ -103,17 +105,29 @@ def _recorded(entry: JournalEntry, now: int) -> _Moment:
         return _Moment(at, 3, "cancel told to the code")
     if entry.op == ORIGIN:
         return _Moment(at, 3, f"forked from {msgspec.json.decode(entry.value or b'', type=Origin).id}")
+    if entry.op == UPDATE:
+        return _Moment(at, 3, f"update {entry.name} told to the code")
+    if entry.op == PATCH:
+        return _Moment(at, 3, "patches of its code", "noted", "quiet", shown(entry.value))
     if entry.op == UNWIND:
         return _Moment(at, 3, "undoing began", "", "", failure_line(entry.value) if entry.value else "")
     if entry.scope == UNDO_SCOPE:
         what = _named(f"undo {entry.name}", entry.occurrence, "")
     else:
-        what = _named(f"{entry.op} {entry.name}", entry.occurrence, entry.scope.rstrip("!"))
+        called = "interrupt" if entry.name == INTERRUPT else f"{entry.op} {entry.name}"
+        what = _named(called, entry.occurrence, entry.scope.rstrip("!"))
     failed = entry.outcome == "failed"
-    value = failure_line(entry.value) if failed else "" if entry.value == b"null" else shown(entry.value)
+    value = failure_line(entry.value) if failed else "" if entry.value == b"null" else _value(entry)
     tries = f"try {entry.tries}: " if entry.tries > 1 else ""
     outcome = "given up" if entry.outcome == "cancelled" else entry.outcome
     return _Moment(at, 3, what, outcome, entry.outcome, f"{tries}{value}")
+
+
+def _value(entry: JournalEntry) -> str:
+    value = plain(entry.value)
+    if entry.op == "start" and isinstance(value, dict) and "id" in value:
+        return str(cast("dict[str, Any]", value)["id"])
+    return shown(entry.value)
 
 
 def _again(value: bytes | None, now: int) -> str:
@@ -146,6 +160,13 @@ def _heard(event: Event) -> _Moment:
         outcome = told.get("outcome", "waits to be accepted")
         detail = told["failure"]["message"] if "failure" in told else shown(msgspec.json.encode(_said(told)))
         return _Moment(_ms(event.sent_at), 1, f"update {told['update']}", outcome, "quiet", detail)
+    if event.name == names.UNDELIVERED:
+        note = msgspec.json.decode(event.value or b"", type=Undelivered)
+        return _Moment(_ms(event.sent_at), 1, f"word to {note.target}", "refused", "failed", note.message)
+    if event.name.startswith(names.ended_name("")):
+        child = event.name.removeprefix(names.ended_name(""))
+        who = f"flow {child.removesuffix('/')}" if child.endswith("/") else f"child {child}"
+        return _Moment(_ms(event.sent_at), 1, f"{who} ended")
     outcome = "received" if event.consumed else "waits to be received"
     return _Moment(_ms(event.sent_at), 1, f"event {event.name}", outcome, "quiet", shown(event.value))
 

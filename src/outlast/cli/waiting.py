@@ -15,6 +15,7 @@ from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, execution_key, parse_route
 from outlast.model.flow import CancelPolicy, Flow, FlowState, Member, decode_ids, flow_key, member_key
 from outlast.model.lane import Lane, lane_key
+from outlast.model.names import INTERRUPT
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.session import Session
@@ -255,8 +256,12 @@ def _waiting(e: Execution, s: Situation) -> str:
             text = f"Waits for an update{until}: `outlast update {e.id} NAME VALUE`."
         case "event":
             text = f"Waits for event {name!r}{until}."
+        case "deferred" if name == INTERRUPT:
+            text = f"Waits to be interrupted{until}."
         case "deferred":
             text = f"Waits for deferred {name!r} to be resolved{until}."
+        case "child" if name.endswith("/"):
+            text = f"Waits for its flow {name[:-1]!r} to end{until}: `outlast flows show {name[:-1]}`."
         case "child":
             text = f"Waits for its child {name!r} to end{until}: `outlast show {name}`."
         case "quota" | "budget":

@@ -106,6 +106,13 @@ def execution(status: Status, **fields: Any) -> Execution:
         (Status.SUSPENDED, {"reason": "event:outlast:update"}, ALIVE, "Waits for an update: `outlast update order-42"),
         (Status.SUSPENDED, {"reason": "deferred:ok", "held": True}, ALIVE, "It is also held"),
         (Status.SUSPENDED, {"reason": "child:order-42/ship"}, ALIVE, "`outlast show order-42/ship`"),
+        (
+            Status.SUSPENDED,
+            {"reason": "child:nightly/"},
+            ALIVE,
+            "its flow 'nightly' to end: `outlast flows show nightly`",
+        ),
+        (Status.SUSPENDED, {"reason": "deferred:outlast:interrupt"}, ALIVE, "Waits to be interrupted."),
         (Status.SUSPENDED, {"reason": "version"}, ALIVE, "no longer does what its journal recorded"),
         (Status.SUSPENDED, {"reason": "capability:gpu"}, ALIVE, "--capabilities gpu"),
         (Status.SUSPENDED, {"reason": "quota:stripe"}, ALIVE, "Waits for quota 'stripe'"),
