@@ -41,6 +41,7 @@
     ├── CorruptState              a record breaks an invariant: a bug, or a hand-edited store
     └── StoreError                the store could not do it
         ├── StoreUnavailable      … now; the same call may succeed later
+        │   ├── IdHeld            … because a transaction that is still open has started the same id
         │   └── ReplyLost         … or it did and the answer was lost: retry verbatim
         ├── StoreReadOnly
         ├── StoreFull             no room left on the device
@@ -54,6 +55,8 @@ Each message says what was wrong and what to do about it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class OutlastError(Exception):
@@ -321,6 +324,20 @@ class StoreError(OutlastError):
 
 class StoreUnavailable(StoreError):
     """The store does not answer now; the same call may succeed later."""
+
+
+class IdHeld(StoreUnavailable):
+    """A transaction that is still open (`start_in`, `outlast.start`) has started the same id: what becomes of it is not
+    known yet."""
+
+    def __init__(self, execution_ids: Sequence[str]) -> None:
+        self.execution_ids = tuple(execution_ids)
+        shown = ", ".join(map(repr, execution_ids[:5])) + (", …" if len(execution_ids) > 5 else "")
+        what = f"execution {shown}" if len(execution_ids) == 1 else f"one of the executions {shown}"
+        super().__init__(
+            f"{what} is being started by another transaction, which holds the id until it ends: commit it or roll it "
+            "back, then try again"
+        )
 
 
 class ReplyLost(StoreUnavailable):

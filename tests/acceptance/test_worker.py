@@ -534,6 +534,19 @@ async def test_a_worker_that_claims_anew_what_it_lost_stops_the_code_that_it_los
         assert (info.attempts, info.crashes) == (2, 1)
 
 
+async def test_a_renewal_without_an_answer_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    async with place.app(lease_ttl="300ms").worker() as worker:
+        await until(lambda: not worker._others_wait, "its first looks are not over")
+        awake = asyncio.Event()
+        monkeypatch.setattr(worker, "renew", awake.wait)
+        await until(lambda: "renewing the leases failed" in caplog.text, "nobody says that a renewal failed")
+        monkeypatch.undo()
+        awake.set()
+    assert "renewing the leases failed, and is tried again: no answer in time" in caplog.text
+
+
 # ---- code that blocks the loop ------------------------------------------------------------------------------------
 
 

@@ -134,6 +134,11 @@ class Changes(Struct, frozen=True, kw_only=True, gc=False):
     rings: tuple[str, ...] = ()
 
 
+def started_by(changes: Changes) -> list[Execution]:
+    """The executions that it makes."""
+    return [write.record for write in changes.writes if type(write) is Insert and isinstance(write.record, Execution)]
+
+
 class Code(StrEnum):
     """Why a fact was refused."""
 

@@ -5,16 +5,20 @@ whose reply was lost is retried verbatim: every change is safe to repeat, and it
 
 A store on several servers has a line for each of them: while one server is away, the changes of the others go on. A
 partition keeps its line while something of it is under way, also if it moves to another server meanwhile.
+
+A start whose id is held by somebody else's transaction leaves the line (`aside.py`): nobody else waits for that.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, TypeAlias
 
 from outlast import limits
-from outlast.errors import StoreClosed, StoreUnavailable
-from outlast.machine.changes import Changes
+from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
+from outlast.machine.changes import Changes, started_by
+from outlast.runtime.aside import Aside
 from outlast.runtime.patience import Pause, patiently
 from outlast.store.port import Committed, Sharded, Store, Verdict
 
@@ -56,6 +60,7 @@ class GroupCommit:
         self._lines: dict[str, _Line] = {"": self._line}
         self._under_way: dict[int, tuple[_Line, int]] = {}
         """Of a sharded store: the line of a partition, and how many of its changes are in it."""
+        self._aside = Aside(store, patience_s=patience_s, pause=pause)
         self._closed = False
         self.now = 0
         """The store's time as last heard."""
@@ -107,13 +112,14 @@ class GroupCommit:
         self._closed = True
         pumps = [line.pump for line in self._lines.values() if line.pump is not None]
         await asyncio.gather(*pumps)
+        await self._aside.close()
 
     async def _drain(self, line: _Line) -> None:
         batch: list[Waiting] = []
         try:
             while line.waiting:
                 batch, line.waiting = line.waiting[: self._batch_max], line.waiting[self._batch_max :]
-                await self._commit(batch)
+                await self._commit(self._not_aside(batch) if self._aside else batch)
                 self._answered(batch)
                 batch = []
         except BaseException as died:
@@ -121,15 +127,21 @@ class GroupCommit:
             unanswered, line.waiting = [*batch, *line.waiting], []
             self._answered(unanswered)
             for _, future, _ in unanswered:
-                _fail(future, StoreClosed(f"the commit was cut off: {died!r}"))
+                _fail(future, _cut_off(died))
             if isinstance(died, asyncio.CancelledError):
                 raise
         finally:
             line.pump = None
 
     async def _commit(self, batch: list[Waiting]) -> None:
+        if not batch:
+            return
         try:
             committed = await self._until_answered([changes for changes, _, _ in batch])
+        except IdHeld:
+            # Which of the starts it is shows when each is alone.
+            await self._commit(self._not_aside(batch, starts=True))
+            return
         except Exception as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 for _, future, _ in batch:
@@ -139,14 +151,36 @@ class GroupCommit:
             for alone in batch:
                 await self._commit([alone])
             return
-        for (_, future, timed), verdict in zip(batch, committed.verdicts, strict=True):
-            if not future.done():
-                future.set_result((verdict, committed.now) if timed else verdict)
+        _answer(batch, committed)
+
+    def _not_aside(self, batch: list[Waiting], *, starts: bool = False) -> list[Waiting]:
+        """What stays in line: all but what is about an execution that something waits for aside, and `starts`."""
+        stays: list[Waiting] = []
+        for one in batch:
+            if self._aside.concerns(one[0]) or (starts and started_by(one[0])):
+                self._aside.commit(one[0]).add_done_callback(partial(self._decided, one))
+            else:
+                stays.append(one)
+        assert not starts or len(stays) < len(batch), "a store says that an id is held, and there is none"
+        return stays
+
+    def _decided(self, one: Waiting, task: asyncio.Task[Committed]) -> None:
+        died = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if died is None:
+            committed = task.result()
+            self.now = max(self.now, committed.now)
+            _answer([one], committed)
+        else:
+            _fail(one[1], died if isinstance(died, Exception) else _cut_off(died))
 
     async def _until_answered(self, batch: list[Changes]) -> Committed:
         """Verbatim retries while the store does not answer, up to the patience."""
         committed = await patiently(
-            lambda: self._store.commit(batch), patience_s=self._patience_s, pause=self._pause, first_s=AGAIN_S
+            lambda: self._store.commit(batch),
+            patience_s=self._patience_s,
+            pause=self._pause,
+            first_s=AGAIN_S,
+            unless=IdHeld,
         )
         self.now = max(self.now, committed.now)
         return committed
@@ -155,3 +189,13 @@ class GroupCommit:
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def _answer(batch: list[Waiting], committed: Committed) -> None:
+    for (_, future, timed), verdict in zip(batch, committed.verdicts, strict=True):
+        if not future.done():
+            future.set_result((verdict, committed.now) if timed else verdict)
+
+
+def _cut_off(died: BaseException) -> StoreClosed:
+    return StoreClosed(f"the commit was cut off: {died!r}")

@@ -27,14 +27,17 @@ async def patiently(
     pause: Pause,
     first_s: float = 0.05,
     over: type[StoreUnavailable] = StoreUnavailable,
+    unless: type[StoreUnavailable] | tuple[()] = (),
 ) -> T:
     """The answer, if there is one in time; else what was last said in its place. Pauses begin with `first_s`. Only
-    `over` is waited for."""
+    `over` is waited for, and not `unless`."""
     waited_s, delay_s = 0.0, first_s
     while True:
         asked_at_s = time.monotonic()
         try:
             return await ask()
+        except unless:
+            raise
         except over:
             waited_s += time.monotonic() - asked_at_s
             if waited_s >= patience_s:

@@ -479,8 +479,8 @@ class Worker:
                 async with timing.limit(ttl_s):  # a frozen process may hold the file: this one must notice
                     await self.renew()
             except Exception as error:
-                unexpected = not isinstance(error, OutlastError | TimeoutError)
-                _log.warning("renewing the leases failed, and is tried again: %s", error, exc_info=unexpected)
+                unexpected, what = not isinstance(error, OutlastError | TimeoutError), str(error) or "no answer in time"
+                _log.warning("renewing the leases failed, and is tried again: %s", what, exc_info=unexpected)
                 if timing.time_s() - self._renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")

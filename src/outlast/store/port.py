@@ -301,7 +301,10 @@ class Store(Protocol):
         """The store's time in milliseconds since 1970."""
         ...
 
-    async def commit(self, batch: Sequence[Changes]) -> Committed: ...
+    async def commit(self, batch: Sequence[Changes]) -> Committed:
+        """Decide the changes in their order. `IdHeld`, and that soon, if a transaction of somebody else's that is still
+        open has started one of the ids: others wait behind this call."""
+        ...
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         """Take up to `limit` ready executions, by priority, then resumed before new, then age.

@@ -35,6 +35,10 @@ from outlast import (
     WrongPlace,
 )
 from outlast.client.portal import portal
+from outlast.errors import IdHeld
+from outlast.runtime.group_commit import GroupCommit
+from outlast.store.postgres import PostgresStore
+from outlast.testing.conformance import actors
 from tests import postgres
 from tests.conformance.valkey_harness import valkey_url
 
@@ -359,6 +363,34 @@ async def test_two_transactions_with_one_id_start_it_once(app: App, url: str):
             assert not other.done(), "who is second waits to see what becomes of the first"
         assert await asyncio.wait_for(other, 10) == "a"
     assert (await ids(url))[1] == ["a"]
+
+
+@pytest.mark.parametrize("pooled", ["", "&pgbouncer=on"])
+async def test_who_starts_an_id_that_is_held_waits_and_nobody_else(url: str, pooled: str):
+    app = make_app(f"{url}{pooled}", lease_ttl="2s")
+    checkout = checkout_of(app)
+    async with asyncio.timeout(20), app:
+        async with with_asyncpg(url) as (connection, _):
+            await checkout.options(id="a").start_in(connection, "x")
+            same = [asyncio.create_task(checkout.options(id="a").start("x")) for _ in range(3)]
+            await asyncio.sleep(0.1)
+            handles = [await checkout.options(id=f"other-{n}").start("y") for n in range(3)]
+            assert [await handle.result() for handle in handles] == ["y"] * 3
+            assert not any(task.done() for task in same)
+        assert [handle.id for handle in await asyncio.gather(*same)] == ["a"] * 3
+        assert await (await same[0]).result() == "x"
+
+
+async def test_an_id_that_stays_held_is_a_typed_error(app: App, url: str):
+    store = PostgresStore(url)
+    await store.open()
+    group = GroupCommit(store, patience_s=0.5)
+    async with app.client(), with_asyncpg(url) as (connection, _), asyncio.timeout(10):
+        await checkout_of(app).options(id="a").start_in(connection, "x")
+        with pytest.raises(IdHeld, match="execution 'a' is being started by another transaction"):
+            await group.commit(actors.start_changes(store, actors.start_fact("a", namespace="default")))
+    await group.close()
+    await store.close()
 
 
 async def started_in_another(checkout: Any, url: str) -> str:

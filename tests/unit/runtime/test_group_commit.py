@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.errors import ReplyLost, StoreClosed, StoreUnavailable
-from outlast.machine.changes import Absent, Changes, Delete, Insert, Patch
+from outlast.errors import IdHeld, ReplyLost, StoreClosed, StoreUnavailable
+from outlast.machine.changes import Absent, Add, Changes, Delete, Insert, Patch, started_by
 from outlast.model.flow import Edge, edge_key
 from outlast.model.lane import Lane, lane_key
 from outlast.model.record import Now
@@ -18,6 +18,7 @@ from outlast.runtime.group_commit import GroupCommit
 from outlast.store.port import Committed, Verdict
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
+from outlast.testing.conformance import actors
 
 NS = "default"
 
@@ -238,6 +239,85 @@ async def test_caller_who_gave_up_takes_nobody_with_it(group: GroupCommit, gate:
     assert first.cancelled()
     assert second.cancelled()
     assert await order(store) == ["0000", "0001", "0002"]  # what was taken is done, whoever waits
+
+
+# ---- an id that somebody else's transaction holds ------------------------------------------------------------------
+
+
+class Elsewhere:
+    """A transaction of somebody else's, which has started `ids` and is still open."""
+
+    def __init__(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ids: set[str] = set()
+        self.batches: list[list[str]] = []
+        self._commit = store.commit
+        monkeypatch.setattr(store, "commit", self.commit)
+
+    async def commit(self, batch: list[Changes]) -> Committed:
+        started = [execution.id for changes in batch for execution in started_by(changes)]
+        self.batches.append([changes.id for changes in batch])
+        if self.ids.intersection(started):
+            await asyncio.sleep(0.01)
+            raise IdHeld(started)
+        return await self._commit(batch)
+
+
+@pytest.fixture
+def elsewhere(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
+    return Elsewhere(store, monkeypatch)
+
+
+def start(store: SqliteStore, name: str) -> Changes:
+    return actors.start_changes(store, actors.start_fact(name))
+
+
+async def test_a_start_of_a_held_id_waits_alone(store: SqliteStore, elsewhere: Elsewhere):
+    elsewhere.ids = {"held"}
+    group = GroupCommit(store, patience_s=20.0)
+    first = group.commit(edge(0))
+    waits = group.commit(start(store, "held"))
+    others = [group.commit(edge(1)), group.commit(start(store, "other")), group.commit(edge(2))]
+    async with asyncio.timeout(10):
+        assert all(verdict.applied for verdict in await asyncio.gather(first, *others))
+        assert (await group.commit(start(store, "late"))).applied
+        assert not waits.done()
+        elsewhere.ids.clear()
+        assert (await waits).applied
+        await group.close()
+    assert await order(store) == ["0000", "0001", "0002"]
+
+
+async def test_what_comes_later_for_the_same_execution_waits_behind_it(store: SqliteStore, elsewhere: Elsewhere):
+    elsewhere.ids = {"held"}
+    group = GroupCommit(store, patience_s=20.0)
+    key = actors.execution_key(actors.NAMESPACE, "held")
+    starting = start(store, "held")
+    late = [actors.changing(store, "held", Add(key, "inbox", 1), change_id=f"late-{n}") for n in range(3)]
+    verdicts = [group.commit(starting)]
+    await asyncio.sleep(0.05)
+    verdicts += [group.commit(changes) for changes in late]
+    async with asyncio.timeout(10):
+        assert (await group.commit(edge(1))).applied
+        assert not any(verdict.done() for verdict in verdicts)
+        elsewhere.ids.clear()
+        assert [verdict.inbox for verdict in await asyncio.gather(*verdicts)] == [0, 1, 2, 3]
+        await group.close()
+    decided = [change for batch in elsewhere.batches for change in batch if change != "change-1"]
+    assert decided == sorted(decided, key=[starting.id, *(changes.id for changes in late)].index)
+
+
+async def test_an_id_that_stays_held_is_an_error_within_the_patience(
+    store: SqliteStore, elsewhere: Elsewhere, pauses: Pauses
+):
+    elsewhere.ids = {"held"}
+    group = GroupCommit(store, patience_s=0.3, pause=pauses)
+    async with asyncio.timeout(10):
+        waiting = [group.commit(start(store, "held")) for _ in range(3)]
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(outcome, IdHeld)
+            assert str(outcome).startswith("execution 'held' is being started by another transaction")
+        elsewhere.ids.clear()
+        assert (await group.commit(start(store, "held"))).applied
 
 
 # ---- the end ------------------------------------------------------------------------------------------------------

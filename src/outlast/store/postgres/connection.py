@@ -23,7 +23,17 @@ import asyncpg
 
 from outlast.errors import InvalidConfig, ReplyLost, StoreClosed
 from outlast.store.port import Points
-from outlast.store.postgres.errors import KeyTaken, is_away, is_refused, translated, was_undone
+from outlast.store.postgres.errors import (
+    LOCKED,
+    KeyHeld,
+    KeyTaken,
+    is_away,
+    is_held,
+    is_refused,
+    sqlstate,
+    translated,
+    was_undone,
+)
 from outlast.store.postgres.statements import bound
 from outlast.store.postgres.url import Address
 
@@ -45,7 +55,13 @@ SETTINGS = {
     "jit": "off",
     "search_path": "outlast",
     "application_name": "outlast",
+    # In milliseconds. Somebody else's transaction may hold what is written here for as long as they like; among
+    # ourselves nobody holds a lock so long, and who met a long line asks again.
+    "lock_timeout": "500",
 }
+
+UNHURRIED = {**SETTINGS, "lock_timeout": "0"}
+"""For a migration, which waits for its turn."""
 
 PLAIN = {"application_name": SETTINGS["application_name"]}
 """For statements that are not ours: all else as the role has it."""
@@ -153,6 +169,8 @@ class Pool:
             except Exception as error:
                 if is_refused(error):
                     raise KeyTaken from error
+                if is_held(error):
+                    raise KeyHeld from error
                 again = was_undone(error) or is_away(error)
                 if not again or self._closed or time.monotonic() - began > self._address.patience_s:
                     ours = translated(self._address.shown, error)
@@ -179,7 +197,7 @@ class Pool:
                 return answer
             except asyncpg.PostgresError as error:
                 # A statement by itself that the server refused leaves nothing behind.
-                whole = not transaction and not is_away(error)
+                whole = not transaction and (sqlstate(error) == LOCKED or not is_away(error))
                 raise
             except Exception:
                 raise

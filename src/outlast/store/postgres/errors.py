@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 import asyncpg
 
 from outlast.errors import (
@@ -23,15 +25,23 @@ REFUSED = "OL003"
 """Our own: a guard of the change that ends a transaction does not hold."""
 
 
+LOCKED = "55P03"
+"""Waited for a lock for longer than `lock_timeout`."""
+
+
 class KeyTaken(StoreError):
     """`TAKEN` or `REFUSED`, inside of the store: what stands there is looked at first, then it is asked again."""
+
+
+class KeyHeld(StoreError):
+    """`LOCKED`, inside of the store, by a transaction that has inserted the same execution and is still open."""
 
 
 _UNDONE = {"40001", "40P01"}
 """The server undid the transaction for another's sake: the same one works if it is done again."""
 _AWAY = {
     "53000", "53200", "53300", "53400",  # out of memory, connections, …
-    "55P03", "57014",  # waited too long for a lock, or for the whole statement
+    LOCKED, "57014",  # waited too long for a lock, or for the whole statement
     "57P01", "57P02", "57P03", "57P04", "57P05",  # shut down, starting up, cut off
     "25P02", "25P03", "25P04",
 }  # fmt: skip
@@ -42,6 +52,8 @@ _CORRUPT = {"XX001", "XX002"}
 _DATA_CLASSES = ("22", "23")
 _DENIED = {"42501", "28000", "28P01"}
 _NO_DATABASE = {"3D000"}
+
+_TUPLE = re.compile(r"\(\d+,\d+\)")
 
 LOST: tuple[type[BaseException], ...] = (
     OSError,
@@ -61,6 +73,12 @@ def is_refused(error: BaseException) -> bool:
     """`TAKEN` by a record of ours, or `REFUSED`."""
     state = sqlstate(error)
     return state == REFUSED or (state == TAKEN and getattr(error, "schema_name", None) == "outlast")
+
+
+def is_held(error: BaseException) -> bool:
+    """`LOCKED` at the key of a new execution: at a tuple, which only the server's context tells, in any language."""
+    context = str(getattr(error, "context", None) or "") if sqlstate(error) == LOCKED else ""
+    return "INTO outlast.execution (" in context and _TUPLE.search(context) is not None
 
 
 def was_undone(error: BaseException) -> bool:

@@ -7,12 +7,12 @@ step of a lone execution is one round trip. Durable as the server is: with its d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlast import limits
-from outlast.errors import StoreClosed
-from outlast.machine.changes import HOME, Changes, partition_channel
+from outlast.errors import IdHeld, StoreClosed
+from outlast.machine.changes import HOME, Changes, partition_channel, started_by
 from outlast.model.frame import Frame
 from outlast.model.record import Key, Record
 from outlast.store.checks import check_batch, check_claim, check_frames, check_lease, check_limit
@@ -39,8 +39,9 @@ from outlast.store.port import (
     Verdict,
 )
 from outlast.store.postgres import claim, commit, health, joining, reading, transacting, writing
-from outlast.store.postgres.connection import PLAIN, Pool
+from outlast.store.postgres.connection import PLAIN, SETTINGS, UNHURRIED, Pool
 from outlast.store.postgres.doorbell import Doorbell, Listener
+from outlast.store.postgres.errors import KeyHeld
 from outlast.store.postgres.migrate import SCHEMA, check_schema, is_current, migrate
 from outlast.store.postgres.time import StoreTime
 from outlast.store.postgres.url import PARTITIONS_DEFAULT, parse_url
@@ -90,7 +91,7 @@ class PostgresStore:
             await pool.close()  # somebody else opened it meanwhile
 
     async def migrate(self) -> int:
-        pool = self._new_pool()
+        pool = self._new_pool(UNHURRIED)
         wanted = self._address.partitions
         try:
             if self._points is None and await pool.call("migrate", lambda s: is_current(s, wanted), writes=False):
@@ -109,8 +110,8 @@ class PostgresStore:
             await bell.close()
             await pool.close()
 
-    def _new_pool(self) -> Pool:
-        return Pool(self._address, points=self._points, on_crash=self._crashed)
+    def _new_pool(self, settings: Mapping[str, str] = SETTINGS) -> Pool:
+        return Pool(self._address, points=self._points, on_crash=self._crashed, settings=settings)
 
     def _crashed(self, crash: BaseException) -> None:
         """A test's crash point: from here on this store is a dead process."""
@@ -136,7 +137,10 @@ class PostgresStore:
         if not batch:
             return Committed(await self.now(), [])
         ring = bell.aboard(_channels(batch[0])) if len(batch) == 1 else None
-        committed = await commit.commit(pool, self._time, self._partitions, batch, ring)
+        try:
+            committed = await commit.commit(pool, self._time, self._partitions, batch, ring)
+        except KeyHeld as held:
+            raise IdHeld([execution.id for changes in batch for execution in started_by(changes)]) from held
         bell.ring(_rings(batch, committed.verdicts), rung=ring is not None and ring.rung)
         return committed
 
@@ -144,7 +148,7 @@ class PostgresStore:
         check_batch([check])
         pool, bell = self._opened()
         if self._transactions is None:
-            self._transactions = Pool(self._address, points=self._points, on_crash=self._crashed, settings=PLAIN)
+            self._transactions = self._new_pool(PLAIN)
         own = self._transactions
         done = await transacting.transact(pool, own, self._time, self._partitions, check, body, limit_ms)
         if done.verdict is not None and done.verdict.applied:

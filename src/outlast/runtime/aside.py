@@ -1,0 +1,72 @@
+"""Changes that wait aside of the line of commits for a transaction of somebody else's: the line goes on without them.
+
+Only starts come here: another transaction that is still open has started the same id (`IdHeld`). What comes later for
+the same execution waits behind it, so that the changes of one execution keep their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from outlast.errors import IdHeld
+from outlast.machine.changes import Changes, started_by
+from outlast.model.execution import Execution
+from outlast.model.record import Key
+from outlast.runtime.patience import Pause, patiently
+from outlast.store.port import Committed, Store
+
+AT_ONCE = 2
+"""So many are tried at the same time: each may keep a connection of the store's waiting."""
+AGAIN_S = 0.1
+"""The first pause before one is tried again."""
+
+
+class Aside:
+    def __init__(self, store: Store, *, patience_s: float, pause: Pause) -> None:
+        self._store = store
+        self._patience_s = patience_s
+        self._pause = pause
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._last: dict[Key, asyncio.Task[Committed]] = {}
+        """For each execution that something here is about: what came last."""
+
+    def __bool__(self) -> bool:
+        return bool(self._last)
+
+    def concerns(self, changes: Changes) -> bool:
+        """Whether something here is to be decided before it."""
+        return any(anchor in self._last for anchor in changes.anchors)
+
+    def commit(self, changes: Changes) -> asyncio.Task[Committed]:
+        keys = {anchor for anchor in changes.anchors if anchor.kind == Execution.KIND}
+        keys.update(execution.key for execution in started_by(changes))
+        before = {self._last[key] for key in keys if key in self._last}
+        task = asyncio.get_running_loop().create_task(self._commit(changes, before), name="outlast commit aside")
+        self._last.update(dict.fromkeys(keys, task))
+        task.add_done_callback(self._forget)
+        return task
+
+    async def close(self) -> None:
+        """Until all that is here is decided."""
+        while self._last:
+            await asyncio.wait(set(self._last.values()))
+
+    async def _commit(self, changes: Changes, before: set[asyncio.Task[Committed]]) -> Committed:
+        asked_at_s = time.monotonic()
+        if before:
+            await asyncio.wait(before)
+        left_s = self._patience_s - (time.monotonic() - asked_at_s)
+        for task in before:
+            held = None if task.cancelled() else task.exception()
+            if left_s <= 0 and isinstance(held, IdHeld):
+                raise IdHeld(held.execution_ids)
+        return await patiently(lambda: self._alone(changes), patience_s=left_s, pause=self._pause, first_s=AGAIN_S)
+
+    async def _alone(self, changes: Changes) -> Committed:
+        async with self._turn:
+            return await self._store.commit([changes])
+
+    def _forget(self, task: asyncio.Task[Committed]) -> None:
+        for key in [key for key, last in self._last.items() if last is task]:
+            del self._last[key]
