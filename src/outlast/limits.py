@@ -42,6 +42,7 @@ FLOW_GROWTH_MAX: Final = 200  # members that a running one adds in one commit
 
 # Work per call of the store.
 BATCH_MAX_CHANGES: Final = 1_000
+BATCH_MAX_BYTES: Final = 16 * 1024 * 1024  # of the values that are committed together; one change may have more
 CHANGES_MAX_WRITES: Final = 1_000
 CLAIM_MAX: Final = 1_000
 DUE_MAX: Final = 1_000

@@ -16,9 +16,17 @@ import msgspec
 from msgspec import Struct
 
 from outlast.model.execution import Execution
+from outlast.model.kinds import KINDS
 from outlast.model.record import Key, Now, Plain, Record
 
 _EXECUTION = Execution.KIND
+_VALUES = {
+    kind.KIND: field.name
+    for kind in KINDS.values()
+    for field in msgspec.structs.fields(kind)
+    if field.type in (bytes, bytes | None)
+}
+"""The kinds whose records carry values of the user's, and in which field."""
 
 
 class View(Struct, frozen=True, gc=False):
@@ -137,6 +145,19 @@ class Changes(Struct, frozen=True, kw_only=True, gc=False):
 def started_by(changes: Changes) -> list[Execution]:
     """The executions that it makes."""
     return [write.record for write in changes.writes if type(write) is Insert and isinstance(write.record, Execution)]
+
+
+def size_of(changes: Changes) -> int:
+    """The bytes of its values; what it has beside them is small."""
+    size = 0
+    for write in changes.writes:
+        if type(write) is Insert or type(write) is Put:
+            name = _VALUES.get(write.record.KIND)
+            if name is not None:
+                size += len(getattr(write.record, name) or b"")
+        elif type(write) is Patch:
+            size += sum(len(value) for value in write.fields.values() if type(value) is bytes)
+    return size
 
 
 class Code(StrEnum):

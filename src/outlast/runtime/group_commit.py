@@ -17,13 +17,16 @@ from typing import Any, TypeAlias
 
 from outlast import limits
 from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
-from outlast.machine.changes import Changes, started_by
+from outlast.machine.changes import Changes, size_of, started_by
 from outlast.runtime.aside import Aside
 from outlast.runtime.patience import Pause, patiently
 from outlast.store.port import Committed, Sharded, Store, Verdict
 
 AGAIN_S = 0.01
 """The first pause before a commit is repeated."""
+
+SURELY_SMALL = limits.BATCH_MAX_BYTES // limits.PAYLOAD_MAX_BYTES
+"""So many changes, each with a value, can be committed together whatever they are."""
 
 Waiting: TypeAlias = "tuple[Changes, asyncio.Future[Any], bool]"
 """A change, who waits for its verdict, and whether they want to know its time as well."""
@@ -119,6 +122,8 @@ class GroupCommit:
         try:
             while line.waiting:
                 batch, line.waiting = line.waiting[: self._batch_max], line.waiting[self._batch_max :]
+                if len(batch) > SURELY_SMALL and (fitting := _fitting(batch)) < len(batch):
+                    batch, line.waiting = batch[:fitting], [*batch[fitting:], *line.waiting]
                 await self._commit(self._not_aside(batch) if self._aside else batch)
                 self._answered(batch)
                 batch = []
@@ -189,6 +194,16 @@ class GroupCommit:
 def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def _fitting(batch: list[Waiting]) -> int:
+    """How many from the first on are committed together: at least one, and no more bytes than a batch may have."""
+    size = 0
+    for number, (changes, _, _) in enumerate(batch):
+        size += size_of(changes)
+        if size > limits.BATCH_MAX_BYTES and number:
+            return number
+    return len(batch)
 
 
 def _answer(batch: list[Waiting], committed: Committed) -> None:

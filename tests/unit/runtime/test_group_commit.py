@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from outlast import limits
 from outlast.errors import IdHeld, ReplyLost, StoreClosed, StoreUnavailable
 from outlast.machine.changes import Absent, Add, Changes, Delete, Insert, Patch, started_by
 from outlast.model.flow import Edge, edge_key
@@ -143,6 +145,18 @@ async def test_batch_has_a_bound_and_order_is_kept_across_batches(group: GroupCo
     assert await order(store) == [f"{n:04}" for n in range(36)]
 
 
+async def test_batch_has_a_bound_of_bytes_and_one_change_may_have_more(
+    group: GroupCommit, gate: Gate, store: SqliteStore, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(limits, "BATCH_MAX_BYTES", 100)
+    sizes = [40, 40, 40, 200, 10, 10, 10, 70, 1]
+    batch = [start(store, f"x{n}", input=bytes(size)) for n, size in enumerate(sizes)]
+    rest = await submitted_while_held(group, gate, *batch)
+    assert all(verdict.applied for verdict in await asyncio.gather(*rest))
+    # Where few are left, nobody counts: they are small enough if none is larger than a value may be.
+    assert [len(ids) for ids in elsewhere.batches[1:]] == [2, 1, 1, 4, 1]
+
+
 async def test_each_change_has_its_own_verdict(group: GroupCommit, gate: Gate):
     rest = await submitted_while_held(group, gate, edge(1), edge(1, change_id="another"), edge(2), edge(1))
     one, other, two, again = await asyncio.gather(*rest)
@@ -267,8 +281,8 @@ def elsewhere(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     return Elsewhere(store, monkeypatch)
 
 
-def start(store: SqliteStore, name: str) -> Changes:
-    return actors.start_changes(store, actors.start_fact(name))
+def start(store: SqliteStore, name: str, **options: Any) -> Changes:
+    return actors.start_changes(store, actors.start_fact(name, **options))
 
 
 async def test_a_start_of_a_held_id_waits_alone(store: SqliteStore, elsewhere: Elsewhere):
