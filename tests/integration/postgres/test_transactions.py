@@ -499,6 +499,54 @@ async def test_a_statement_that_failed_and_was_swallowed_is_told(app: App, bank:
     assert await balances(bank) == {"ann": 100, "bob": 0}
 
 
+@pytest.mark.parametrize("how", ["gives up", "gives up and goes on", "goes behind our back"])
+async def test_a_statement_that_was_given_up_is_told_and_not_done_again(app: App, bank: Any, how: str):
+    called: list[str] = []
+
+    @app.transaction
+    async def careless() -> None:
+        called.append(how)
+        sql = outlast.connection()
+        await sql.execute("UPDATE account SET cents = 5 WHERE name = 'bob'")
+        if how == "goes behind our back":
+            with suppress(asyncpg.UniqueViolationError):
+                await sql._session.connection.execute("INSERT INTO account VALUES ('ann', 1)")
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(sql.execute("SELECT pg_sleep(10)"), 0.05)
+        if how == "gives up and goes on":
+            await sql.execute("UPDATE account SET cents = 6 WHERE name = 'bob'")
+
+    @app.workflow
+    async def pay() -> None:
+        await careless()
+
+    async with asyncio.timeout(10), app:
+        with pytest.raises(StatementRefused, match=r"a statement (was given up|before the end failed)"):
+            await pay()
+    assert called == [how]
+    assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
+async def test_a_statement_may_be_given_up_in_a_savepoint(app: App, bank: Any):
+    @app.transaction
+    async def careful() -> None:
+        sql = outlast.connection()
+        with suppress(TimeoutError):
+            async with sql.savepoint():
+                await sql.execute("UPDATE account SET cents = 5 WHERE name = 'ann'")
+                await asyncio.wait_for(sql.execute("SELECT pg_sleep(10)"), 0.05)
+        await sql.execute("UPDATE account SET cents = 6 WHERE name = 'bob'")
+
+    @app.workflow
+    async def pay() -> None:
+        await careful()
+
+    async with asyncio.timeout(10), app:
+        await pay()
+    assert await balances(bank) == {"ann": 100, "bob": 6}
+
+
 async def test_a_savepoint_rolls_back_a_part(app: App, bank: Any):
     @app.transaction
     async def careful() -> str:

@@ -29,6 +29,10 @@ LOCKED = "55P03"
 """Waited for a lock for longer than `lock_timeout`."""
 
 
+UNDONE_BEFORE = "25P02"
+"""A statement before has failed, and with it the whole transaction."""
+
+
 class KeyTaken(StoreError):
     """`TAKEN` or `REFUSED`, inside of the store: what stands there is looked at first, then it is asked again."""
 
@@ -43,7 +47,7 @@ _AWAY = {
     "53000", "53200", "53300", "53400",  # out of memory, connections, …
     LOCKED, "57014",  # waited too long for a lock, or for the whole statement
     "57P01", "57P02", "57P03", "57P04", "57P05",  # shut down, starting up, cut off
-    "25P02", "25P03", "25P04",
+    "25P03", "25P04",
 }  # fmt: skip
 _CONNECTION_CLASS = "08"
 _READ_ONLY = {"25006"}

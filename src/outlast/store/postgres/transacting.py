@@ -23,7 +23,7 @@ from outlast.model.journal import JournalEntry
 from outlast.store.port import Body, Transacted, Verdict
 from outlast.store.postgres.commit import Call, explanation, failed_guard, seen_by
 from outlast.store.postgres.connection import Pool, Session
-from outlast.store.postgres.errors import KeyTaken, is_away, is_refused, sqlstate, was_undone
+from outlast.store.postgres.errors import UNDONE_BEFORE, KeyTaken, is_away, is_refused, sqlstate, was_undone
 from outlast.store.postgres.functions import CALLS
 from outlast.store.postgres.reading import load
 from outlast.store.postgres.statements import statement
@@ -58,7 +58,8 @@ class SqlConnection:
     def __init__(self, session: Session) -> None:
         self._session: Session | None = session
         self.error: Exception | None = None
-        """What a statement raised, which the server has rolled back with all that came before."""
+        """What a statement raised, which the server has rolled back with all that came before; or that one was given
+        up, of which nobody knows what became."""
         self.crash: BaseException | None = None
         """A test's crash point: not the user's to catch."""
 
@@ -110,7 +111,19 @@ class SqlConnection:
 
     def must_be_done_anew(self) -> Exception | None:
         """An error that is nobody's fault: the server undid the transaction for another's sake, or went away."""
-        return self.error if self.error is not None and (was_undone(self.error) or self._is_gone()) else None
+        if self.error is None or isinstance(self.error, StatementRefused):
+            return None
+        return self.error if was_undone(self.error) or self._is_gone() else None
+
+    def refusal(self) -> StatementRefused | None:
+        """Why what was done cannot be committed, though the function says that it is."""
+        if isinstance(self.error, StatementRefused):
+            return self.error
+        if self.error is None:
+            return None
+        return StatementRefused(
+            f"a statement failed ({self.error}), and PostgreSQL has rolled everything back: raise what it raised"
+        )
 
     def _is_gone(self) -> bool:
         closed = self._session is None or self._session.is_closed()
@@ -122,6 +135,8 @@ class SqlConnection:
     def _usable(self, sql: str, *, failed: bool = False) -> Session:
         if self._session is None:
             raise WrongPlace("this connection was of a transaction that is over")
+        if isinstance(self.error, StatementRefused) and not failed:
+            raise self.error
         if self.error is not None and not failed:
             raise StatementRefused(
                 f"a statement before failed ({self.error}), and PostgreSQL has rolled everything back: raise what it "
@@ -144,6 +159,10 @@ class SqlConnection:
                 self.error = error
             raise
         except asyncio.CancelledError:
+            self.error = StatementRefused(
+                "a statement was given up (cancelled, or its time was over), and everything is rolled back with it: "
+                "raise what was raised, or do such a statement in `async with connection.savepoint():`"
+            )
             raise
         except BaseException as crash:
             self.crash = crash
@@ -239,6 +258,9 @@ async def _committed(session: Session, time: StoreTime, changes: Changes) -> Tra
     try:
         said = await session.connection.execute(CALLS["transact"].replace("{asked}", asked.hex()))
     except Exception as error:
+        if sqlstate(error) == UNDONE_BEFORE:
+            await _rolled_back(session)
+            return Transacted(time.saw(0), raised=StatementRefused(f"a statement before the end failed: {error}"))
         if is_away(error) or was_undone(error) or not sqlstate(error) or is_refused(error):
             raise
         await _rolled_back(session)
@@ -287,10 +309,9 @@ async def _called(mine: SqlConnection, body: Body, limit_ms: int) -> Changes:
     finally:
         if mine.crash is not None:
             raise _Crashed(mine.crash)
-    if mine.error is not None:
-        raise StatementRefused(
-            f"a statement failed ({mine.error}), and PostgreSQL has rolled everything back: raise what it raised"
-        )
+    why = mine.refusal()
+    if why is not None:
+        raise why
     return changes
 
 
