@@ -528,6 +528,49 @@ async def test_a_statement_that_was_given_up_is_told_and_not_done_again(app: App
     assert await balances(bank) == {"ann": 100, "bob": 0}
 
 
+@pytest.mark.parametrize("how", ["together", "first of two", "left alone", "in a savepoint", "a savepoint raises"])
+async def test_statements_beside_each_other_are_refused(app: App, bank: Any, how: str):
+    called: list[str] = []
+    left: list[asyncio.Task[str]] = []
+
+    @app.transaction
+    async def hasty() -> None:
+        called.append(how)
+        sql = outlast.connection()
+        one, two = (f"UPDATE account SET cents = 5 WHERE name = '{name}'" for name in ("ann", "bob"))
+        match how:
+            case "together":
+                await asyncio.gather(sql.execute(one), sql.execute(two), return_exceptions=True)
+            case "first of two":
+                left.extend(asyncio.create_task(sql.execute(text)) for text in (one, two))
+                await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            case "left alone":
+                left.append(asyncio.create_task(sql.execute("SELECT pg_sleep(10)")))
+                await asyncio.sleep(0.01)
+            case "in a savepoint":
+                with suppress(StatementRefused):
+                    async with sql.savepoint():
+                        await asyncio.gather(sql.execute("SELECT pg_sleep(10)"), sql.execute(two))
+            case _:
+                with suppress(RuntimeError):
+                    async with sql.savepoint():
+                        left.append(asyncio.create_task(sql.execute(one)))
+                        await asyncio.sleep(0)
+                        raise RuntimeError
+                await asyncio.wait(left)
+
+    @app.workflow
+    async def pay() -> None:
+        await hasty()
+
+    async with asyncio.timeout(8), app:
+        with pytest.raises(StatementRefused, match="still under way"):
+            await pay()
+    await asyncio.gather(*left, return_exceptions=True)
+    assert called == [how]
+    assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
 async def test_a_statement_may_be_given_up_in_a_savepoint(app: App, bank: Any):
     @app.transaction
     async def careful() -> None:

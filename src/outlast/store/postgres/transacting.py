@@ -59,9 +59,11 @@ class SqlConnection:
         self._session: Session | None = session
         self.error: Exception | None = None
         """What a statement raised, which the server has rolled back with all that came before; or that one was given
-        up, of which nobody knows what became."""
+        up, or met another one, of which nobody knows what became."""
         self.crash: BaseException | None = None
         """A test's crash point: not the user's to catch."""
+        self._under_way = False
+        """Whether a statement is on its way."""
 
     async def execute(self, sql: str, *values: Any) -> str:
         """Run a statement; what the server says of it, such as `UPDATE 3`."""
@@ -102,7 +104,9 @@ class SqlConnection:
         try:
             yield
         except Exception:
-            if not self._is_gone():
+            if self._under_way:
+                self.error = _met_another()
+            elif not self._is_gone():
                 session = self._usable("", failed=True)
                 await session.connection.execute("ROLLBACK TO part; RELEASE part")
                 self.error = None
@@ -116,7 +120,9 @@ class SqlConnection:
         return self.error if was_undone(self.error) or self._is_gone() else None
 
     def refusal(self) -> StatementRefused | None:
-        """Why what was done cannot be committed, though the function says that it is."""
+        """Why what was done cannot be committed, though the function has returned."""
+        if self._under_way:
+            return StatementRefused("the function returned while a statement of its was still under way: await each")
         if isinstance(self.error, StatementRefused):
             return self.error
         if self.error is None:
@@ -148,7 +154,10 @@ class SqlConnection:
         return self._session
 
     async def _done(self, sql: str, do: Callable[[Any], Awaitable[T]]) -> T:
+        if self._under_way:
+            self.error = _met_another()
         session = self._usable(sql)
+        self._under_way = True
         try:
             session.point("statement")
             answer = await do(session.connection)
@@ -167,6 +176,12 @@ class SqlConnection:
         except BaseException as crash:
             self.crash = crash
             raise
+        finally:
+            self._under_way = False
+
+
+def _met_another() -> StatementRefused:
+    return StatementRefused("another statement of this transaction is still under way: await one after the other")
 
 
 def refused(sql: str) -> str | None:
