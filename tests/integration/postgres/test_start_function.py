@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from outlast.model.record import settled
 from outlast.model.retry import RetryPolicy
 from outlast.model.tag import Tag
 from outlast.store.postgres import PostgresStore
+from outlast.store.postgres.statements import statement
 from tests import postgres
 
 
@@ -153,6 +155,7 @@ BAD = {
     "'w', id => E'a\\nb'": {"id": "a\nb"},
     "'w', id => E'a\\u00a0b'": {"id": "a\u00a0b"},
     "'w', id => E'a\\u180eb'": {"id": "a\u180eb"},
+    "'w', id => E'a\\u0378b'": {"id": "a\u0378b"},
     "'w', id => E'a\\U000E0001'": {"id": "a\U000e0001"},
     "'w', id => E'a\\U0010FFFF'": {"id": "a\U0010ffff"},
     "'w', id => repeat('x', 256)": {"id": "x" * 256},
@@ -172,6 +175,19 @@ BAD = {
     "'w', input => jsonb_build_object('a', repeat('x', 4194304))": {"input": b"x" * 4_194_305},
     "'w', if_exists => 'other'": {"if_exists": "other"},
 }
+
+
+async def test_characters_that_python_refuses_in_a_name_it_refuses(sql: Any):
+    """It knows the characters of Python 3.11; a later one knows more of them."""
+    refused = await sql.fetchval(
+        "SELECT array_agg(c) FROM generate_series(1, 1114111) AS c WHERE c NOT BETWEEN 55296 AND 57343 AND chr(c) ~ "
+        + statement("unprintable")
+    )
+    characters = [c for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
+    unprintable = {c for c in characters if not chr(c).isprintable()}
+    assert unprintable <= set(refused)
+    if unicodedata.unidata_version == "14.0.0":
+        assert unprintable == set(refused)
 
 
 @pytest.mark.parametrize("given", BAD)

@@ -235,6 +235,7 @@ def _starting() -> str:
     face = _filled(
         statement("start:face"),
         canonical=canonical,
+        unprintable=statement("unprintable"),
         ready=_sample(0),
         delayed=_sample(1),
         retry=msgspec.json.encode(RetryPolicy(max_attempts=3)).decode(),

@@ -144,8 +144,8 @@ BEGIN
       UNION ALL SELECT 'value of tag', t.value, {TAG_VALUE_MAX_CHARS}, '' FROM jsonb_each_text(tags) AS t
     ) AS n
     WHERE n.name IS NULL OR length(n.name) NOT BETWEEN 1 AND n.most OR n.name <> btrim(n.name)
-      OR n.name ~ '[\u0001-\u001f\u007f-\u00a0\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u1680\u180e\u2000-\u200f\u2028-\u202f]'
-      OR n.name ~ '[\u205f-\u206f\u3000\ue000-\uf8ff\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff\U000e0000-\U000e00ff\U000f0000-\U0010ffff]'
+      -- The usual names first: a connection takes a while to read the other one.
+      OR CASE WHEN n.name ~ '^[ -~]*$' THEN false ELSE n.name ~ {unprintable} END
       OR translate(n.name, n.never, '') <> n.name
     LIMIT 1;
   END IF;
