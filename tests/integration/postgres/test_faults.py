@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from outlast.app import App
 from outlast.errors import OutlastError, StoreError, StoreReadOnly, StoreUnavailable
+from outlast.machine.changes import Patch
 from outlast.model.event import Event
 from outlast.model.journal import JournalEntry
 from outlast.runtime.engine import Engine
@@ -185,6 +186,25 @@ async def test_a_statement_timeout_ends_in_an_error_or_in_success_never_in_a_han
         await store.close()
     finally:
         await admin(f"ALTER DATABASE {postgres.RECYCLED} RESET statement_timeout")
+
+
+async def test_a_row_that_somebody_locks_is_waited_for(url: str):
+    store = PostgresStore(url)
+    await store.open()
+    held = await actors.start(store)
+    blocker = await asyncpg.connect(url)
+    await blocker.execute("BEGIN; LOCK TABLE outlast.session; SELECT 1 FROM outlast.execution FOR UPDATE")
+    changes = actors.changing(store, held.id, Patch(held.key, {"priority": 7}))
+    async with asyncio.timeout(20):
+        calls = [store.commit([changes]), store.renew("w", lease_ttl_ms=1_000)]
+        waiting = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(1.2)  # longer than one call waits for a lock
+        assert not any(call.done() for call in waiting)
+        await blocker.close()
+        committed, _ = await asyncio.gather(*waiting)
+    assert [verdict.applied for verdict in committed.verdicts] == [True]
+    assert (await actors.look(store, held.id)).priority == 7
+    await store.close()
 
 
 async def test_where_connections_are_few_operations_wait_in_line(url: str):
