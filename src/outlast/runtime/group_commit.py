@@ -20,7 +20,7 @@ from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes, size_of, started_by
 from outlast.runtime.aside import Aside
 from outlast.runtime.patience import Pause, patiently
-from outlast.store.port import Committed, Sharded, Store, Verdict
+from outlast.store.port import Committed, CommittedInPart, Sharded, Store, Verdict
 
 AGAIN_S = 0.01
 """The first pause before a commit is repeated."""
@@ -147,6 +147,9 @@ class GroupCommit:
             # Which of the starts it is shows when each is alone.
             await self._commit(self._not_aside(batch, starts=True))
             return
+        except CommittedInPart as part:
+            await self._commit_the_rest(batch, part)
+            return
         except Exception as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
                 for _, future, _ in batch:
@@ -177,6 +180,21 @@ class GroupCommit:
             _answer([one], committed)
         else:
             _fail(one[1], died if isinstance(died, Exception) else _cut_off(died))
+
+    async def _commit_the_rest(self, batch: list[Waiting], part: CommittedInPart) -> None:
+        """What has its verdict is not asked again. What a partition was refused is tried change by change."""
+        self.now = max(self.now, part.now)
+        unknown: list[Waiting] = []
+        refused: list[Waiting] = []
+        for waiting, outcome in zip(batch, part.outcomes, strict=True):
+            if isinstance(outcome, Verdict):
+                _answer([waiting], Committed(part.now, [outcome]))
+            else:
+                (unknown if isinstance(outcome, StoreUnavailable) else refused).append(waiting)
+        for alone in refused:
+            await self._commit([alone])
+        if unknown:
+            await self._commit(unknown)
 
     async def _until_answered(self, batch: list[Changes]) -> Committed:
         """Verbatim retries while the store does not answer, up to the patience."""

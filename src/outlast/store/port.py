@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct, field
 
+from outlast.errors import OutlastError, StoreError
 from outlast.machine.changes import Changes, Guard
 from outlast.model.completion import Completion
 from outlast.model.event import Event
@@ -75,6 +76,17 @@ class Verdict(Struct, frozen=True, gc=False):
 class Committed(Struct, frozen=True):
     now: int
     verdicts: list[Verdict]
+
+
+class CommittedInPart(StoreError):
+    """Some changes of a batch have their verdicts, others failed: `outcomes` has one of both for each.
+
+    For stores whose batches are more than one transaction. Who failed may be tried again alone.
+    """
+
+    def __init__(self, now: int, outcomes: Sequence[Verdict | OutlastError], problem: OutlastError) -> None:
+        self.now, self.outcomes, self.problem = now, outcomes, problem
+        super().__init__(str(problem))
 
 
 # ---- claim and renew ----------------------------------------------------------------------------------------------

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outlast import limits
-from outlast.errors import IdHeld, ReplyLost, StoreClosed, StoreUnavailable
+from outlast.errors import IdHeld, ReplyLost, StoreClosed, StoreFull, StoreUnavailable
 from outlast.machine.changes import Absent, Add, Changes, Delete, Insert, Patch, started_by
 from outlast.model.flow import Edge, edge_key
 from outlast.model.lane import Lane, lane_key
 from outlast.model.record import Now
 from outlast.runtime.group_commit import GroupCommit
-from outlast.store.port import Committed, Verdict
+from outlast.store.port import Committed, CommittedInPart, Verdict
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
 from outlast.testing.conformance import actors
@@ -237,6 +237,33 @@ async def test_one_bad_change_fails_alone_and_order_is_kept(group: GroupCommit, 
         "Verdict",
     ]
     assert await order(store) == ["0000", "0001", "0002", "0003"]
+
+
+async def test_a_commit_in_part_answers_who_was_heard_and_asks_again_for_the_rest(
+    group: GroupCommit, gate: Gate, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a store on several servers, one of which was full, and another cut off."""
+    asked: list[list[str]] = []
+    whole = store.commit
+
+    async def commit(batch: Sequence[Changes]) -> Committed:
+        asked.append([changes.id for changes in batch])
+        if len(batch) < 5:
+            return await whole(batch)
+        heard, full = (await whole(batch[:1])).verdicts[0], StoreFull("full")
+        raise CommittedInPart(7, [heard, full, ReplyLost("lost"), full, ReplyLost("lost")], full)
+
+    monkeypatch.setattr(store, "commit", commit)
+    futures = await submitted_while_held(group, gate, edge(1), edge(2), edge(3), impossible(), edge(5))
+    told = await asyncio.gather(*futures, return_exceptions=True)
+    assert [isinstance(answer, Verdict) and (answer.applied, answer.again) for answer in told] == [
+        (True, False),
+        (True, False),
+        (True, False),
+        False,
+        (True, False),
+    ]
+    assert asked[2:] == [["change-2"], ["bad-0"], ["change-3", "change-5"]]
 
 
 async def test_caller_who_gave_up_takes_nobody_with_it(group: GroupCommit, gate: Gate, store: SqliteStore):

@@ -214,8 +214,14 @@ class Servers:
         answers = await self.call_keys(name, {key: argument for key, (_, argument) in keyed.items()}, writes=writes)
         return {partition: answers[key] for key, (partition, _) in keyed.items()}
 
+    async def call_each(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
+        """The same, but an error stands in the place of the answer that it kept from coming."""
+        keyed = {self._names.clock(partition): argument for partition, argument in asked.items()}
+        answers = await self._outcomes(name, keyed, writes=writes)
+        return {partition: answers[self._names.clock(partition)] for partition in asked}
+
     async def call_some(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
-        """The same, without the partitions of servers that are away, as long as one server answers."""
+        """As `call`, without the partitions of servers that are away, as long as one server answers."""
         by_server: dict[Server, list[int]] = {}
         problem: OutlastError | None = None
         for partition in asked:
@@ -292,25 +298,31 @@ class Servers:
             late.exception()  # whoever needs that server hears it from their own call
 
     async def call_keys(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
+        answers = await self._outcomes(name, asked, writes=writes)
+        failed = [answer for answer in answers.values() if isinstance(answer, OutlastError)]
+        if failed:
+            raise min(failed, key=weight)
+        return answers
+
+    async def _outcomes(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
+        """The answer to each, or in its place the error that it failed with: what others were answered is kept."""
         answers: dict[str, Any] = {}
         began_s, delay_s, rounds = time.monotonic(), 0.0, 0
         while True:
             rounds += 1
-            problem: OutlastError | None = None
             left = {key: argument for key, argument in asked.items() if key not in answers}
             try:
                 problem = await self._round(name, left, answers, writes=writes)
-            except ReplyLost as lost:
-                if writes:
-                    raise
-                problem = lost
             except StoreUnavailable as error:
                 problem = error
+            except OutlastError as final:
+                return dict.fromkeys(asked, final) | answers
             if len(answers) == len(asked):
                 return answers
             # At least twice: one answer that took long is no reason to give up.
             if rounds > 1 and time.monotonic() - began_s >= PATIENCE_S:
-                raise problem or StoreUnavailable(f"{name} was sent from server to server: try again")
+                given_up = problem or StoreUnavailable(f"{name} was sent from server to server: try again")
+                return dict.fromkeys(asked, given_up) | answers
             if problem is not None:  # else a redirection or a missing library: at once, but not for ever
                 delay_s = min(0.2, delay_s * 2 or 0.01)
                 await asyncio.sleep(delay_s)
@@ -320,7 +332,7 @@ class Servers:
     async def _round(
         self, name: str, left: Mapping[str, Arguments], answers: dict[str, Any], *, writes: bool
     ) -> OutlastError | None:
-        """Ask everybody once. What was answered is in `answers`; the rest was not done, and this is why."""
+        """Ask everybody once. What is settled is in `answers`; the rest was not done, and this is why."""
         by_server: dict[Server, list[str]] = {}
         for key in left:
             by_server.setdefault(await self.home(key), []).append(key)
@@ -328,11 +340,17 @@ class Servers:
             *(self._ask(server, name, keys, left, answers, writes=writes) for server, keys in by_server.items()),
             return_exceptions=True,
         )
-        raised = [problem for problem in told if isinstance(problem, BaseException)]
-        for problem in sorted(raised, key=_weight):
-            if _weight(problem) < 2:
-                raise problem
-        return next((problem for problem in told if isinstance(problem, OutlastError)), None)
+        problem: OutlastError | None = None
+        for raised, keys in zip(told, by_server.values(), strict=True):
+            if raised is None or isinstance(raised, StoreUnavailable):
+                problem = problem or raised
+                if writes and isinstance(raised, ReplyLost):  # it may have been done: whoever asked must know
+                    answers |= {key: raised for key in keys if key not in answers}
+            elif isinstance(raised, OutlastError):
+                answers |= {key: raised for key in keys if key not in answers}
+            else:
+                raise raised
+        return problem
 
     async def _ask(
         self,
@@ -343,30 +361,34 @@ class Servers:
         answers: dict[str, Any],
         *,
         writes: bool,
-    ) -> OutlastError | None:
+    ) -> StoreUnavailable | None:
         commands: list[Command] = [("FCALL", function(name), 1, key, *left[key]) for key in keys]
         waits = writes and self.replicas.number > 0
         if waits:
             commands.append(("WAIT", self.replicas.number, self.replicas.timeout_ms))
         replies = await server.send(commands)
         confirmed: Any = replies.pop() if waits else None
-        problem: OutlastError | None = None
-        done: dict[str, Any] = {}
-        for key, reply in zip(keys, replies, strict=True):
-            if isinstance(reply, hiredis.ReplyError):
-                problem = await self._complaint(server, key, str(reply)) or problem
-            else:
-                done[key] = reply
+        done = {k: r for k, r in zip(keys, replies, strict=True) if not isinstance(r, hiredis.ReplyError)}
         # What was not done needs no confirmation: a server that is no primary any more could not give it.
         if waits and done and not (isinstance(confirmed, int) and confirmed >= self.replicas.number):
-            raise ReplyLost(
+            lost = ReplyLost(
                 f"{server.address}: {confirmed} of {self.replicas.number} replicas confirmed the write in "
                 f"{self.replicas.timeout_ms} ms: whether it lasts is not known yet"
             )
-        answers |= done
+            done = dict.fromkeys(done, lost)
+        answers |= done  # before anything else: no complaint about one takes another's answer away
+        problem: StoreUnavailable | None = None
+        for key, reply in zip(keys, replies, strict=True):
+            if isinstance(reply, hiredis.ReplyError):
+                try:
+                    problem = await self._complaint(server, key, str(reply)) or problem
+                except StoreUnavailable as error:
+                    problem = error
+                except OutlastError as final:
+                    answers[key] = final
         return problem
 
-    async def _complaint(self, server: Server, key: str, complaint: str) -> OutlastError | None:
+    async def _complaint(self, server: Server, key: str, complaint: str) -> StoreUnavailable | None:
         """Nothing was done. None if it can be asked again at once; what to wait for otherwise; raises what is final."""
         if is_function_missing(complaint):
             await load_library(server)
@@ -409,7 +431,7 @@ class Servers:
         return [await server.ask(*command) for server in await self.primaries()]
 
 
-def _weight(problem: BaseException) -> int:
+def weight(problem: OutlastError) -> int:
     """What is final comes first; then an answer that was lost, for it may have been done; then what was not done."""
     if isinstance(problem, ReplyLost):
         return 1

@@ -14,7 +14,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from outlast import limits
-from outlast.errors import InvalidConfig, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreClosed
+from outlast.errors import (
+    InvalidConfig,
+    OutlastError,
+    SchemaMissing,
+    SchemaOutdated,
+    SchemaTooNew,
+    StoreClosed,
+    StoreUnavailable,
+)
 from outlast.machine.changes import Changes
 from outlast.model.frame import Frame
 from outlast.model.partition import partition_of
@@ -29,6 +37,7 @@ from outlast.store.port import (
     ClaimRequest,
     Clock,
     Committed,
+    CommittedInPart,
     Due,
     DueKind,
     Feed,
@@ -46,7 +55,8 @@ from outlast.store.valkey.doorbell import Doorbell, Listener
 from outlast.store.valkey.keys import Names
 from outlast.store.valkey.layout import fingerprint
 from outlast.store.valkey.near import Near
-from outlast.store.valkey.servers import Servers
+from outlast.store.valkey.parts import applied_before
+from outlast.store.valkey.servers import Servers, weight
 from outlast.store.valkey.url import Place, parse_url
 
 T = TypeVar("T")
@@ -196,6 +206,8 @@ class ValkeyStore:
     def _calling(self, parts: _Parts, name: str | None) -> claim.Call:
         async def call(function: str, asked: Mapping[int, Arguments]) -> dict[int, Any]:
             ask = parts.servers.call_some if function in SOME_WILL_DO else parts.servers.call
+            if function == "commit":
+                ask = parts.servers.call_each
             if name is None or function == "peek":
                 return await ask(function, asked, writes=False)
             self._pass(name, "statement", "commit")
@@ -244,12 +256,29 @@ class ValkeyStore:
             places[partition].append(place)
         now = self._asked_time()
         answers = await call("commit", {p: some.arguments(now) for p, some in batches.items()})
-        verdicts: dict[int, Verdict] = {}
-        for partition, (_, told) in answers.items():
-            for place, answer in zip(places[partition], told, strict=True):
-                verdicts[place] = verdict_of(batch[place], answer)
-        newest = self._heard(max(answer[0] for answer in answers.values()))
-        return Committed(newest, [verdicts[place] for place in range(len(batch))])
+        outcomes: dict[int, Verdict | OutlastError] = {}
+        newest = 0
+        for partition, answer in answers.items():
+            if isinstance(answer, OutlastError):
+                outcomes |= dict.fromkeys(places[partition], answer)
+                continue
+            for place, told in zip(places[partition], answer[1], strict=True):
+                outcomes[place] = verdict_of(batch[place], told)
+            newest = max(newest, answer[0])
+        failed = {place: outcome for place, outcome in outcomes.items() if isinstance(outcome, OutlastError)}
+        if failed:
+            found = await self._applied_before(batch, failed)
+            outcomes |= found
+            if found and not newest:
+                newest = await self._time(self._opened())
+        return _committed(self._heard(newest), [outcomes[place] for place in range(len(batch))])
+
+    async def _applied_before(
+        self, batch: Sequence[Changes], failed: Mapping[int, OutlastError]
+    ) -> dict[int, Verdict | OutlastError]:
+        parts = self._opened()
+        confirmed = parts.servers.replicas.number == 0
+        return await applied_before(self._calling(parts, None), batch, failed, self._partitions, confirmed=confirmed)
 
     async def claim(self, request: ClaimRequest) -> Claimed:
         check_claim(request)
@@ -349,6 +378,17 @@ class ValkeyStore:
 
     def listen(self) -> Listener:
         return self._opened().bell.listen()
+
+
+def _committed(now: int, outcomes: list[Verdict | OutlastError]) -> Committed:
+    """An answer if all have one. It is asked for again as it is while some are not known, and nobody is refused."""
+    verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
+    if len(verdicts) == len(outcomes):
+        return Committed(now, verdicts)
+    problem = min((outcome for outcome in outcomes if isinstance(outcome, OutlastError)), key=weight)
+    if not verdicts or isinstance(problem, StoreUnavailable):
+        raise problem
+    raise CommittedInPart(now, outcomes, problem) from problem
 
 
 class _Parts:

@@ -1,0 +1,106 @@
+"""A server that takes no more writes: who was heard before it said so, who was not, and what makes room again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+
+from outlast.errors import ReplyLost, StoreFull, StoreReadOnly
+from outlast.machine.changes import Changes
+from outlast.model.execution import execution_key
+from outlast.runtime.group_commit import GroupCommit
+from outlast.store.port import CommittedInPart, Verdict
+from outlast.store.valkey import ValkeyStore
+from outlast.testing.conformance.actors import NAMESPACE, decided, running, sends, start_changes, start_fact
+from outlast.testing.valkey_server import ValkeyServer
+
+LARGE = b"y" * 100_000
+
+
+@pytest.fixture
+def server() -> Iterator[ValkeyServer]:
+    with ValkeyServer() as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def store(server: ValkeyServer) -> AsyncIterator[ValkeyStore]:
+    store = ValkeyStore(server.url)
+    await store.migrate()
+    await store.open()
+    yield store
+    await store.close()
+
+
+def fill(server: ValkeyServer, *, left: int = 0) -> None:
+    lines = server.ask("INFO", "memory").decode().splitlines()
+    [used] = [int(line.partition(":")[2]) for line in lines if line.startswith("used_memory:")]
+    server.ask("CONFIG", "SET", "maxmemory", str(used + left))
+
+
+def large_starts(store: ValkeyStore, number: int = 40) -> list[Changes]:
+    return [start_changes(store, start_fact(f"x{n}", input=LARGE)) for n in range(number)]
+
+
+async def there(store: ValkeyStore, number: int = 40) -> list[bool]:
+    found = await store.load([execution_key(NAMESPACE, f"x{n}") for n in range(number)])
+    return [record is not None for record in found]
+
+
+async def test_memory_that_ends_in_the_middle_of_a_batch_fails_only_what_was_not_written(
+    server: ValkeyServer, store: ValkeyStore
+):
+    fill(server, left=1_500_000)
+    with pytest.raises(CommittedInPart, match="no memory left") as part:
+        await store.commit(large_starts(store))
+    told = [isinstance(outcome, Verdict) and outcome.applied for outcome in part.value.outcomes]
+    assert told == await there(store)
+    assert {type(outcome) for outcome in part.value.outcomes} == {Verdict, StoreFull}
+
+
+async def test_who_shares_a_commit_that_runs_out_of_memory_is_told_the_truth(server: ValkeyServer, store: ValkeyStore):
+    fill(server, left=1_500_000)
+    group = GroupCommit(store)
+    told = await asyncio.gather(*map(group.commit, large_starts(store)), return_exceptions=True)
+    assert [isinstance(answer, Verdict) and answer.applied for answer in told] == await there(store)
+    assert {type(answer) for answer in told} == {Verdict, StoreFull}
+    await group.close()
+
+
+async def test_a_full_server_knows_a_change_that_it_applied_before(server: ValkeyServer, store: ValkeyStore):
+    held = await running(store)
+    starting, sending = start_changes(store, start_fact("b")), decided(store, held, sends())
+    await store.commit([starting, sending])
+    fill(server)
+    again = await store.commit([starting, sending])
+    assert [verdict.again for verdict in again.verdicts] == [True, True]
+    assert again.verdicts[1].inbox == 1
+    assert again.now > 0
+    with pytest.raises(StoreFull):
+        await store.commit([start_changes(store, start_fact("c"))])
+
+
+async def test_a_full_server_does_not_speak_for_its_replicas(server: ValkeyServer, store: ValkeyStore):
+    starting = start_changes(store, start_fact())
+    await store.commit([starting])
+    fill(server)
+    careful = ValkeyStore(f"{server.url}?min_replicas=1&replica_timeout=50ms")
+    await careful.open()
+    with pytest.raises(ReplyLost):
+        await careful.commit([starting])
+    await careful.close()
+
+
+async def test_a_primary_that_became_a_replica_leaves_open_what_it_applied_before(
+    server: ValkeyServer, store: ValkeyStore
+):
+    starting = start_changes(store, start_fact())
+    await store.commit([starting])
+    server.ask("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(ReplyLost):
+        await store.commit([starting])
+    with pytest.raises(StoreReadOnly):
+        await store.commit([start_changes(store, start_fact("b"))])
