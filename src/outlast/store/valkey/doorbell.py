@@ -15,10 +15,13 @@ from contextlib import suppress
 from typing import Any, cast
 from weakref import WeakSet
 
-from outlast.errors import OutlastError
+import hiredis
+
+from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine.changes import is_lane_channel
 from outlast.store.port import RESCAN
 from outlast.store.valkey.connection import Address, Connection, Login, connect
+from outlast.store.valkey.errors import translated, word
 from outlast.store.valkey.keys import Names
 from outlast.store.valkey.near import Near
 from outlast.store.valkey.servers import Servers
@@ -66,6 +69,22 @@ class Doorbell:
                     await (await self._servers.home(bell)).ask("SPUBLISH", bell, heard)
         finally:
             self._ringing = None
+
+    async def unheard(self) -> dict[str, OutlastError]:
+        """The servers that do not let us ring or listen, and why. Every one is tried with one of its bells."""
+        bells: dict[Address, str] = {}
+        problems: dict[str, OutlastError] = {}
+        for bell in map(self._names.bell, range(self._partitions)):
+            with suppress(StoreUnavailable):  # nobody has it now, and that is said elsewhere
+                bells.setdefault((await self._servers.home(bell)).address, bell)
+        for address, bell in bells.items():
+            try:
+                await _try(address, self._login, bell)
+            except StoreUnavailable:
+                continue
+            except OutlastError as error:
+                problems[str(address)] = error
+        return problems
 
     def listen(self) -> Listener:
         bells = [self._names.bell(partition) for partition in range(self._partitions)]
@@ -130,16 +149,19 @@ class Listener:
 
     async def _attend(self, address: Address, bells: list[str]) -> None:
         """Hear one server for as long as it has these bells: others are heard whatever becomes of it."""
-        settled = False
+        settled, said = False, ""
         while True:
             connection: Connection | None = None
             try:
                 async with asyncio.timeout(_SUBSCRIBE_TIMEOUT_S):
                     connection = await self._subscribed(address, bells)
-                settled = self._settle(settled, heard=True)
+                settled, said = self._settle(settled, heard=True), ""
                 await self._until_lost(connection)
             except (OutlastError, TimeoutError) as error:
-                _log.warning("the doorbell of %s is not heard, polling goes on: %s", address, error or "no answer")
+                why = str(error) or "no answer"
+                if why != said:
+                    _log.warning("the doorbell of %s is not heard, polling goes on: %s", address, why)
+                said = why
                 settled = self._settle(settled, heard=False)
                 await asyncio.sleep(_AGAIN_S)
             finally:
@@ -171,18 +193,24 @@ class Listener:
     async def _subscribed(self, address: Address, bells: list[str]) -> Connection:
         confirmed = self._loop.create_future()
         missing = set(bells)
-        connection = await connect(address, self._login, self._hears(missing, confirmed))
+        connection = await connect(address, self._login, self._hears(address, missing, confirmed))
         try:
             for bell in bells:  # one by one: a slot may have moved
                 connection.push(("SSUBSCRIBE", bell))
             await asyncio.wait([confirmed, connection.lost], return_when=asyncio.FIRST_COMPLETED)
+            if confirmed.done():
+                confirmed.result()
         except BaseException:
             await _let_go(connection)
             raise
         return connection
 
-    def _hears(self, missing: set[str], confirmed: asyncio.Future[None]) -> Callable[[Any], None]:
+    def _hears(self, address: Address, missing: set[str], confirmed: asyncio.Future[None]) -> Callable[[Any], None]:
         def hear(pushed: Any) -> None:
+            if isinstance(pushed, hiredis.ReplyError) and word(str(pushed)) == "NOPERM":
+                if not confirmed.done():
+                    confirmed.set_exception(translated(str(pushed), str(address)))
+                return
             push = cast("list[bytes]", pushed) if isinstance(pushed, list) else []
             if not push:
                 self._has_moved()  # a complaint: a partition is no longer there
@@ -237,6 +265,16 @@ class Listener:
         self._pump.cancel()
         with suppress(asyncio.CancelledError):
             await self._pump
+
+
+async def _try(address: Address, login: Login, bell: str) -> None:
+    connection = await connect(address, login)
+    try:
+        for answer in await connection.send([("SPUBLISH", bell, ANYWHERE), ("SSUBSCRIBE", bell)]):
+            if isinstance(answer, hiredis.ReplyError):
+                raise translated(str(answer), str(address)) from answer
+    finally:
+        await _let_go(connection)
 
 
 async def _let_go(connection: Connection) -> None:

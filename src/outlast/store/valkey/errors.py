@@ -52,7 +52,11 @@ def translated(complaint: str, where: str) -> OutlastError:
                 f"{where} has given away half of a partition ({complaint}): its slot moves key by key, and a function "
                 "would see half of it; wait until it has moved"
             )
-        case "NOAUTH" | "WRONGPASS" | "NOPERM":
+        case "NOPERM":
+            return StoreError(
+                f"{where} lacks a permission for us ({complaint}): give the user the ACL of docs/valkey.md"
+            )
+        case "NOAUTH" | "WRONGPASS":
             return StoreError(f"{where} does not let us in ({complaint}): check the user and password in the URL")
         case known if known in NOT_NOW:
             return StoreUnavailable(f"{where} does not answer now ({complaint}): try again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -203,8 +204,9 @@ async def reached(servers: Servers, partitions: int) -> list[Check]:
     return checks
 
 
-async def health(servers: Servers, call: Call, partitions: int) -> Health:
-    checks = await reached(servers, partitions)
+async def health(servers: Servers, call: Call, partitions: int, unheard: Mapping[str, OutlastError]) -> Health:
+    """`unheard` are the servers whose doorbells do not ring, and why."""
+    checks = [*await reached(servers, partitions), *_doorbell(unheard)]
     answers = await call("health", dict.fromkeys(range(partitions), packed(())))
     lanes: dict[tuple[str, str], tuple[int, int]] = {}
     sizes: list[int] = []
@@ -216,6 +218,20 @@ async def health(servers: Servers, call: Call, partitions: int) -> Health:
             lanes[key] = (known[0] + depth, min(known[1], int(oldest)))
     checks.append(_skew(sizes, partitions))
     return Health(checks, [ReadyLane(*key, *lanes[key]) for key in sorted(lanes)])
+
+
+def _doorbell(unheard: Mapping[str, OutlastError]) -> list[Check]:
+    if not unheard:
+        return [Check(name="doorbell", found="sharded pub/sub: waiting workers are woken in milliseconds")]
+    return [
+        Check(
+            name="doorbell",
+            found=f"{why}; workers poll, so work may wait for an interval before it is seen",
+            grade=Grade.WARNING,
+            advice="let the user ring and listen: ACL SETUSER … &* +spublish +ssubscribe (docs/valkey.md)",
+        )
+        for why in unheard.values()
+    ]
 
 
 def _skew(sizes: list[int], partitions: int) -> Check:

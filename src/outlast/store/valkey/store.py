@@ -358,7 +358,8 @@ class ValkeyStore:
     async def health(self, *, deep: bool = False) -> Health:
         parts = self._opened()
         with parts:
-            return await health.health(parts.servers, self._calling(parts, None), self._partitions)
+            unheard = await parts.bell.unheard()
+            return await health.health(parts.servers, self._calling(parts, None), self._partitions, unheard)
 
     async def reach(self) -> list[Check]:
         servers = self._new_servers()
