@@ -14,8 +14,9 @@ from outlast.model.execution import execution_key
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.port import CommittedInPart, Verdict
 from outlast.store.valkey import ValkeyStore
-from outlast.testing.conformance.actors import NAMESPACE, decided, running, sends, start_changes, start_fact
+from outlast.testing.conformance.actors import NAMESPACE, decided, ended, running, sends, start_changes, start_fact
 from outlast.testing.valkey_server import ValkeyServer
+from tests.conformance.valkey_audit import leaks
 
 LARGE = b"y" * 100_000
 
@@ -104,3 +105,21 @@ async def test_a_primary_that_became_a_replica_leaves_open_what_it_applied_befor
         await store.commit([starting])
     with pytest.raises(StoreReadOnly):
         await store.commit([start_changes(store, start_fact("b"))])
+
+
+async def test_a_full_server_lets_what_has_ended_go(server: ValkeyServer, store: ValkeyStore):
+    for n in range(3):
+        await ended(store, f"x{n}")
+    fill(server, left=-1)
+    with pytest.raises(StoreFull):
+        await store.commit([start_changes(store, start_fact("b"))])
+    assert await store.purge(finished_before=await store.now() + 1) == 3
+    assert not any(await there(store, 3))
+    assert leaks(server) == []
+
+
+async def test_a_full_server_renews_the_leases_of_those_who_work(server: ValkeyServer, store: ValkeyStore):
+    await running(store, worker="w1")
+    fill(server, left=-1)
+    renewed = await store.renew("w1", lease_ttl_ms=60_000)
+    assert [one.id for one in renewed.held] == ["a"]

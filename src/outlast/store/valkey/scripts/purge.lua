@@ -58,4 +58,5 @@ local function purge(keys, args)
   return purged
 end
 
-redis.register_function(NAME .. 'purge', purge)
+-- On a full server too: it makes room.
+redis.register_function { function_name = NAME .. 'purge', callback = purge, flags = { 'allow-oom' } }
