@@ -22,6 +22,7 @@ from outlast.copying.records import (
     WALKED,
     Digest,
     anchor_of,
+    cut,
     home_of,
     namespace_of,
     placed,
@@ -226,7 +227,8 @@ class Copying:
             if not page:
                 return
             after = page[-1].key
-            yield [record for record in page if not named or namespace_of(record) == self._namespace]
+            for part in cut(page, PAGE_BYTES):
+                yield [record for record in part if not named or namespace_of(record) == self._namespace]
             size = max(1, sum(weight(record) for record in page) // len(page))
             limit = max(1, min(PAGE_MAX, 2 * limit, PAGE_BYTES // size))
 

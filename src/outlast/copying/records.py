@@ -6,7 +6,7 @@ Pure: no store is asked here.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -102,6 +102,19 @@ def same(one: Record, other: Record) -> bool:
 def weight(record: Record) -> int:
     """About how many bytes it has: enough to keep pages of large values small."""
     return 200 + sum(len(value) for name in ("value", "failure", "fact") if (value := getattr(record, name, None)))
+
+
+def cut(records: Sequence[Record], most: int) -> Iterator[Sequence[Record]]:
+    """The records in their order, in parts of about so many bytes at most; one that is larger comes alone."""
+    first, size = 0, 0
+    for number, record in enumerate(records):
+        added = weight(record)
+        if number > first and size + added > most:
+            yield records[first:number]
+            first, size = number, 0
+        size += added
+    if first < len(records):
+        yield records[first:]
 
 
 _encoder = msgspec.msgpack.Encoder()

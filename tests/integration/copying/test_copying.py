@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 import pytest_asyncio
 
 from outlast.copying import Copying, Progress
-from outlast.copying.records import GATES, NOT_COPIED, WALKED, same, spread
+from outlast.copying.copying import PAGE_BYTES
+from outlast.copying.records import GATES, NOT_COPIED, WALKED, cut, same, spread, weight
 from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput, StoreUnavailable
 from outlast.machine.changes import Add, Changes, Delete, Insert
 from outlast.model.execution import Execution, execution_key
@@ -22,7 +23,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Role, payload_key
 from outlast.model.session import Session
-from outlast.store.port import Store
+from outlast.store.port import Committed, Store
 from outlast.store.sqlite import SqliteStore
 from outlast.testing.conformance.actors import (
     NAMESPACE,
@@ -167,6 +168,36 @@ async def test_a_store_that_is_away_for_a_moment_does_not_stop_it(stores: tuple[
 
     await Copying(one, Away(other, 0, after=True)).run()  # type: ignore[arg-type]
     await assert_equal(one, other)
+
+
+async def test_large_values_behind_small_ones_are_written_in_small_parts(stores: tuple[Store, Store]):
+    source, target = stores
+    for number in range(120):
+        await start(source, f"a{number:03}")
+    for number in range(12):
+        await start(source, f"b{number:03}", input=b"x" * 1_000_000)
+    written: list[int] = []
+
+    class Weighing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(target, name)
+
+        async def commit(self, batch: Sequence[Changes]) -> Committed:
+            inserted = [write.record for changes in batch for write in changes.writes if isinstance(write, Insert)]
+            written.append(sum(map(weight, inserted)))
+            return await target.commit(batch)
+
+    await Copying(source, cast(Store, Weighing())).run()
+    assert 1_000_000 < max(written) <= PAGE_BYTES
+    await assert_equal(source, target)
+
+
+def test_records_are_cut_by_what_they_weigh():
+    lanes = [Lane(partition=0, namespace="n", lane=f"l{n}", paused=False) for n in range(5)]
+    of_two = 2 * weight(lanes[0])
+    assert [len(part) for part in cut(lanes, of_two)] == [2, 2, 1]
+    assert [len(part) for part in cut(lanes, 1)] == [1, 1, 1, 1, 1]
+    assert list(cut([], 1)) == []
 
 
 async def test_other_executions_under_the_same_ids_are_refused_before_anything_is_written(
