@@ -32,6 +32,7 @@ from outlast.copying.records import (
 )
 from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput
 from outlast.machine.changes import Changes, Delete, Insert, Matches, Patch, Put, Write
+from outlast.model.completion import Completion
 from outlast.model.execution import Execution
 from outlast.model.frame import Frame
 from outlast.model.partition import partition_of
@@ -40,7 +41,7 @@ from outlast.model.record import Key, Now, Record
 from outlast.model.session import Session, session_key
 from outlast.model.status import Status
 from outlast.runtime.patience import patiently
-from outlast.store.port import Store
+from outlast.store.port import EVERYTHING, Filter, Store
 
 COPIER = "outlast:copy"
 """The copy's name: as the holder of what it has half written, and the namespace of its marker."""
@@ -74,7 +75,7 @@ class Copied(Struct, frozen=True):
 
 
 class Marker(Struct, frozen=True):
-    """Where an unfinished copy stands."""
+    """Where an unfinished copy stands: behind a key of a kind, or a cursor of the feed of completions."""
 
     id: str
     source: str
@@ -116,8 +117,11 @@ class Copying:
         await self._copy_gates()
         kinds = [kind.KIND for kind in WALKED]
         for kind in WALKED[0 if marker.kind is None else kinds.index(marker.kind) :]:
-            after = Key(kind.KIND, marker.after) if kind.KIND == marker.kind and marker.after else None
-            await self._walk(marker, kind, after)
+            stands = marker.after if kind.KIND == marker.kind else ()
+            if kind is Completion:
+                await self._follow(marker, stands)
+            else:
+                await self._walk(marker, kind, Key(kind.KIND, stands) if stands else None)
         await self._check_workers()
         source, target = await self._compare()
         await self._end(marker)
@@ -263,21 +267,46 @@ class Copying:
             copied += len(page)
             self._tell(Progress("copied", kind.KIND, copied))
 
+    async def _follow(self, marker: Marker, stands: tuple[str | int, ...]) -> None:
+        """Completions, in the order of the feed: who reads that of the target hears of ends as they came."""
+        cursor = str(stands[0]) if len(stands) == 1 else None
+        ours, copied = EVERYTHING if self._namespace is None else Filter(namespace=self._namespace), 0
+        while True:
+            at = cursor
+            feed = await self._patiently(
+                lambda: self._source.completions(after=at, limit=PAGE_MAX, filter=ours)  # noqa: B023
+            )
+            if not feed.completions:
+                break
+            cursor = feed.cursor
+            await self._insert_groups([[completion] for completion in feed.completions])
+            await self._mark(msgspec.structs.replace(marker, kind=Completion.KIND, after=(cursor,)))
+            copied += len(feed.completions)
+            self._tell(Progress("copied", Completion.KIND, copied))
+        # A feed holds back what an older transaction of somebody else may still come before.
+        async for page in self._pages(self._source, Completion):
+            there = await self._load(self._target, [record.key for record in page])
+            await self._insert_groups([[record] for record, found in zip(page, there, strict=True) if found is None])
+
     async def _insert(self, records: Sequence[Record]) -> None:
-        """One change for each execution; those that find something of it there are looked at one by one."""
+        """One change for each execution."""
         groups: dict[Key, list[Record]] = {}
         for record in records:
             groups.setdefault(anchor_of(record), []).append(record)
+        await self._insert_groups(list(groups.values()))
+
+    async def _insert_groups(self, groups: Sequence[Sequence[Record]]) -> None:
+        """One change for each; those that find something of theirs there are looked at one by one."""
         if not groups:
             return
-        batch = [self._inserting(anchor, group) for anchor, group in groups.items()]
+        batch = [self._inserting(group) for group in groups]
         committed = await self._patiently(lambda: self._target.commit(batch))
-        for group, verdict in zip(groups.values(), committed.verdicts, strict=True):
+        for group, verdict in zip(groups, committed.verdicts, strict=True):
             if not verdict.applied:
                 await self._insert_missing(group)
 
-    def _inserting(self, anchor: Key, records: Sequence[Record]) -> Changes:
-        home = home_of(records[0], self._target.partitions)
+    def _inserting(self, records: Sequence[Record]) -> Changes:
+        home, anchor = home_of(records[0], self._target.partitions), anchor_of(records[0])
         return Changes(
             id=uuid4().hex, partition=home, anchors=(anchor,), writes=tuple(Insert(record) for record in records)
         )
@@ -292,7 +321,7 @@ class Copying:
         missing = [record for record, found in zip(records, there, strict=True) if found is None]
         self._found += len(records) - len(missing)
         if missing:
-            changes = self._inserting(anchor_of(missing[0]), missing)
+            changes = self._inserting(missing)
             committed = await self._patiently(lambda: self._target.commit([changes]))
             if not committed.verdicts[0].applied:  # its reply was lost, or somebody else copies too
                 await self._insert_missing(missing)

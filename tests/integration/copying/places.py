@@ -14,9 +14,13 @@ import asyncpg
 
 import outlast
 from outlast.app import App, store_for
+from outlast.machine.changes import Insert
+from outlast.model.completion import Completion
 from outlast.model.kinds import KINDS
 from outlast.model.record import Key, Record
+from outlast.model.status import Status
 from outlast.store.port import Store
+from outlast.testing.conformance.actors import NAMESPACE, changing, commit_one
 from tests import postgres
 from tests.conformance.valkey_audit import leaks
 from tests.conformance.valkey_harness import the_cluster, the_server
@@ -79,6 +83,31 @@ async def everything(store: Store) -> dict[Key, Record]:
             found |= {record.key: record for record in page}
             after = page[-1].key
     return found
+
+
+ENDS = [("b", 1), ("a", 1), ("c", 1), ("b", 2), ("d", 1), ("a", 2), ("e", 1)]
+
+
+async def end(store: Store) -> None:
+    """Ends of executions, some of which were tried again: in no order of their keys."""
+    for number, (execution, generation) in enumerate(ENDS):
+        completion = Completion(
+            namespace=NAMESPACE,
+            execution=execution,
+            generation=generation,
+            status=Status.SUCCEEDED,
+            cause=None,
+            workflow="w",
+            tags="{}",
+            finished_at=1_000_000 + number,
+            change_id=f"end-{number}",
+        )
+        await commit_one(store, changing(store, execution, Insert(completion)))
+
+
+async def ends(store: Store) -> list[tuple[str, int]]:
+    """As the feed has them."""
+    return [(one.execution, one.generation) for one in (await store.completions()).completions]
 
 
 def leaks_of(url: str) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from outlast.copying import Copying, Progress
+from outlast.copying import Copying, Progress, copying
 from outlast.copying.copying import PAGE_BYTES
 from outlast.copying.records import GATES, NOT_COPIED, WALKED, cut, same, spread, weight
 from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput, StoreUnavailable
@@ -23,7 +23,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Role, payload_key
 from outlast.model.session import Session
-from outlast.store.port import Committed, Store
+from outlast.store.port import Committed, Feed, Store
 from outlast.store.sqlite import SqliteStore
 from outlast.testing.conformance.actors import (
     NAMESPACE,
@@ -40,7 +40,7 @@ from outlast.testing.conformance.actors import (
     tell,
 )
 from outlast.testing.conformance.samples import samples
-from tests.integration.copying.places import everything
+from tests.integration.copying.places import ENDS, end, ends, everything
 
 
 @pytest_asyncio.fixture
@@ -198,6 +198,29 @@ def test_records_are_cut_by_what_they_weigh():
     assert [len(part) for part in cut(lanes, of_two)] == [2, 2, 1]
     assert [len(part) for part in cut(lanes, 1)] == [1, 1, 1, 1, 1]
     assert list(cut([], 1)) == []
+
+
+async def test_completions_come_in_the_order_of_the_feed(stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch):
+    source, target = stores
+    await end(source)
+    monkeypatch.setattr(copying, "PAGE_MAX", 2)
+    await Copying(source, target).run()
+    assert await ends(target) == ENDS
+
+
+async def test_completions_that_the_feed_holds_back_are_copied_too(stores: tuple[Store, Store]):
+    source, target = stores
+    await end(source)
+
+    class HeldBack:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(source, name)
+
+        async def completions(self, **options: Any) -> Feed:
+            return Feed([], "0")
+
+    await Copying(cast(Store, HeldBack()), target).run()
+    assert sorted(await ends(target)) == sorted(ENDS)
 
 
 async def test_other_executions_under_the_same_ids_are_refused_before_anything_is_written(

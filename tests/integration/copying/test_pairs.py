@@ -21,7 +21,7 @@ from outlast.store.port import Store
 from outlast.testing.conformance.actors import changing, commit_one
 from outlast.testing.conformance.samples import samples
 from tests.acceptance.conftest import sessions_run_out, status_is
-from tests.integration.copying.places import URLS, Shop, everything, leaks_of, opened
+from tests.integration.copying.places import ENDS, URLS, Shop, end, ends, everything, leaks_of, opened
 
 pytestmark = pytest.mark.slow
 
@@ -127,3 +127,11 @@ async def test_a_record_of_every_kind_arrives(source: str, target: str, tmp_path
         await commit_one(one, changing(one, "x", *[Insert(record) for record in every]))
         copied = await Copying(one, other).run()
         assert copied.records.keys() == {record.KIND for record in every}
+
+
+@pytest.mark.parametrize("source, target", [pair(*names) for names in PAIRS])
+async def test_completions_come_in_the_order_of_the_feed(source: str, target: str, tmp_path: Path):
+    async with opened(await URLS[source](tmp_path)) as one, opened(await URLS[target](tmp_path)) as other:
+        await end(one)
+        await Copying(one, other).run()
+        assert await ends(one) == await ends(other) == ENDS
