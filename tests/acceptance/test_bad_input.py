@@ -218,6 +218,16 @@ async def test_bad_handles(opened: Shop):
         await opened.checkout.execution("never-started").result(timeout="3s")
 
 
+async def test_reasons_that_not_every_store_can_keep(opened: Shop):
+    for bad in ("a\0b", "\x1b[31mred", "\x85"):
+        with pytest.raises(InvalidInput, match=r"cancel reason .* control characters"):
+            await opened.checkout.execution("never-started").cancel(reason=bad)
+        with pytest.raises(InvalidInput, match=r"cancel reason .* control characters"):
+            await opened.app.flow_handle("never-started").cancel(policy="flow_only", reason=bad)
+    with pytest.raises(ExecutionNotFound):
+        await opened.checkout.execution("never-started").cancel(reason="one line\n\tand another: \N{BELL}")
+
+
 async def test_bad_questions(opened: Shop):
     with pytest.raises(InvalidInput, match="known: "):
         await opened.app.find(status="finished")

@@ -29,7 +29,7 @@ from outlast.client.info import (
     moment_or_none,
 )
 from outlast.client.offers import offers_in
-from outlast.client.saying import event_sent, interrupted, rejected, resolved, updated
+from outlast.client.saying import cancelled, event_sent, interrupted, rejected, resolved, updated
 from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
@@ -369,7 +369,7 @@ class Client:
     # ---- telling --------------------------------------------------------------------------------------------------
 
     async def cancel(self, execution_id: str, reason: str) -> None:
-        await self._tell(execution_id, facts.CancelRequested(change_id=self._new_id(), reason=reason))
+        await self._tell(execution_id, cancelled(reason)(self._new_id()))
 
     async def hold(self, execution_id: str) -> None:
         await self._tell(execution_id, facts.Hold(change_id=self._new_id()))

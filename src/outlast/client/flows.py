@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from outlast import limits
 from outlast.authoring.graph import in_order
+from outlast.client import saying
 from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.client.info import moment, moment_or_none
@@ -42,7 +43,6 @@ from outlast.machine.decide_flow import (
     stopped,
 )
 from outlast.machine.decide_member import MemberView
-from outlast.machine.facts import CancelRequested
 from outlast.model.execution import Execution
 from outlast.model.flow import CancelPolicy, Flow, FlowState, Summary, decode_ids, summary_key
 from outlast.model.partition import partition_of
@@ -329,7 +329,7 @@ class FlowClient:
     async def cancel(self, flow_id: str, policy: Policy, reason: str, *, wait: bool) -> FlowCancel:
         if policy not in get_args(Policy):
             raise InvalidInput(f'policy must be "cancel_all", "cancel_pending" or "flow_only", not {policy!r}')
-        CancelRequested(change_id="", reason=reason)  # refuses a reason that cannot be kept
+        saying.cancelled(reason)  # refuses a reason that cannot be kept
         change_id, chosen = self._engine.entropy.new_id(), CancelPolicy(policy)
 
         def decided(view: FlowView) -> Changes | Refusal:

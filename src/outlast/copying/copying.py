@@ -41,7 +41,7 @@ from outlast.model.record import Key, Now, Record
 from outlast.model.session import Session, session_key
 from outlast.model.status import Status
 from outlast.runtime.patience import patiently
-from outlast.store.port import EVERYTHING, Filter, Store
+from outlast.store.port import EVERYTHING, CommittedInPart, Filter, Store
 
 COPIER = "outlast:copy"
 """The copy's name: as the holder of what it has half written, and the namespace of its marker."""
@@ -300,10 +300,24 @@ class Copying:
         if not groups:
             return
         batch = [self._inserting(group) for group in groups]
-        committed = await self._patiently(lambda: self._target.commit(batch))
+        try:
+            committed = await self._patiently(lambda: self._target.commit(batch))
+        except (CommittedInPart, InvalidInput) as error:
+            await self._insert_each([record for group in groups for record in group], error)
+            return
         for group, verdict in zip(groups, committed.verdicts, strict=True):
             if not verdict.applied:
                 await self._insert_missing(group)
+
+    async def _insert_each(self, records: Sequence[Record], refused: CommittedInPart | InvalidInput) -> None:
+        """One of them spoils it for all: find out which."""
+        error = refused.problem if isinstance(refused, CommittedInPart) else refused
+        if not isinstance(error, InvalidInput):
+            raise error from refused
+        if len(records) == 1:
+            raise CopyRefused(f"{records[0].key} cannot be written to {self._target.url}: {error}") from error
+        for record in records:
+            await self._insert_groups([[record]])
 
     def _inserting(self, records: Sequence[Record]) -> Changes:
         home, anchor = home_of(records[0], self._target.partitions), anchor_of(records[0])
@@ -320,11 +334,8 @@ class Copying:
             raise CopyConflict(self._target.url, len(others), others[:SHOWN_MAX])
         missing = [record for record, found in zip(records, there, strict=True) if found is None]
         self._found += len(records) - len(missing)
-        if missing:
-            changes = self._inserting(missing)
-            committed = await self._patiently(lambda: self._target.commit([changes]))
-            if not committed.verdicts[0].applied:  # its reply was lost, or somebody else copies too
-                await self._insert_missing(missing)
+        if missing:  # if they are found now, its reply was lost, or somebody else copies too
+            await self._insert_groups([missing])
 
     # ---- executions with frames -----------------------------------------------------------------------------------
 

@@ -5,14 +5,17 @@ A caller's id has no `/`: children and members are named under their parent (`or
 
 from __future__ import annotations
 
+import re
+
 from outlast import limits
-from outlast.errors import InvalidName, LimitExceeded
+from outlast.errors import InvalidInput, InvalidName, LimitExceeded
 
 RESERVED_PREFIX = "outlast:"
 INTERRUPT = f"{RESERVED_PREFIX}interrupt"
 """The deferred that a graceful stop resolves."""
 
 
+_CONTROL = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f]")
 _KNOWN_MAX = 10_000
 _known_names: set[str] = set()
 _known_words: set[str] = set()
@@ -62,6 +65,13 @@ def check_word(what: str, word: object) -> str:
     if len(_known_words) < _KNOWN_MAX:
         _known_words.add(checked)
     return checked
+
+
+def check_text(what: str, text: str) -> str:
+    """Free text that every store can keep, and a terminal show: without control characters but line breaks and tabs."""
+    if _CONTROL.search(text):
+        raise InvalidInput(f"{what} {text!r}: must not have control characters, but for line breaks and tabs")
+    return text
 
 
 def check_user_name(what: str, name: object) -> str:

@@ -13,7 +13,7 @@ import pytest_asyncio
 from outlast.copying import Copying, Progress, copying
 from outlast.copying.copying import PAGE_BYTES
 from outlast.copying.records import GATES, NOT_COPIED, WALKED, cut, same, spread, weight
-from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput, StoreUnavailable
+from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput, StoreFull, StoreUnavailable
 from outlast.machine.changes import Add, Changes, Delete, Insert
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry, journal_key
@@ -23,7 +23,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Role, payload_key
 from outlast.model.session import Session
-from outlast.store.port import Committed, Feed, Store
+from outlast.store.port import Committed, CommittedInPart, Feed, Store
 from outlast.store.sqlite import SqliteStore
 from outlast.testing.conformance.actors import (
     NAMESPACE,
@@ -86,6 +86,16 @@ async def assert_equal(one: Store, other: Store) -> None:
             assert [(f.seq, f.value) for f in await other.frames(record.namespace, record.id)] == emitted
             told = [r.key for r in await one.scan("event", record.key.values)]
             assert [r.key for r in await other.scan("event", record.key.values)] == told
+
+
+class Around:
+    """A store, but for what a test does otherwise."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 class Stopping:
@@ -178,16 +188,13 @@ async def test_large_values_behind_small_ones_are_written_in_small_parts(stores:
         await start(source, f"b{number:03}", input=b"x" * 1_000_000)
     written: list[int] = []
 
-    class Weighing:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(target, name)
-
+    class Weighing(Around):
         async def commit(self, batch: Sequence[Changes]) -> Committed:
             inserted = [write.record for changes in batch for write in changes.writes if isinstance(write, Insert)]
             written.append(sum(map(weight, inserted)))
             return await target.commit(batch)
 
-    await Copying(source, cast(Store, Weighing())).run()
+    await Copying(source, cast(Store, Weighing(target))).run()
     assert 1_000_000 < max(written) <= PAGE_BYTES
     await assert_equal(source, target)
 
@@ -212,15 +219,46 @@ async def test_completions_that_the_feed_holds_back_are_copied_too(stores: tuple
     source, target = stores
     await end(source)
 
-    class HeldBack:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(source, name)
-
+    class HeldBack(Around):
         async def completions(self, **options: Any) -> Feed:
             return Feed([], "0")
 
-    await Copying(cast(Store, HeldBack()), target).run()
+    await Copying(cast(Store, HeldBack(source)), target).run()
     assert sorted(await ends(target)) == sorted(ENDS)
+
+
+async def test_a_record_that_the_target_cannot_keep_is_named(stores: tuple[Store, Store]):
+    source, target = stores
+    await filled(source)
+    bad = execution_key(NAMESPACE, "x03")
+
+    class Picky(Around):
+        async def commit(self, batch: Sequence[Changes]) -> Committed:
+            if any(isinstance(write, Insert) and write.record.key == bad for one in batch for write in one.writes):
+                raise InvalidInput("a value that a record cannot have")
+            return await target.commit(batch)
+
+    with pytest.raises(CopyRefused, match=r"x03.* cannot be written to .*: a value that a record cannot have"):
+        await Copying(source, cast(Store, Picky(target))).run()
+    assert (await Copying(source, target).run()).resumed
+    await assert_equal(source, target)
+
+
+async def test_a_target_that_is_full_in_part_says_so(stores: tuple[Store, Store]):
+    source, target = stores
+    await filled(source)
+
+    class Full(Around):
+        async def commit(self, batch: Sequence[Changes]) -> Committed:
+            if len(batch) < 3:
+                return await target.commit(batch)
+            committed, full = await target.commit(batch[:1]), StoreFull("no room")
+            raise CommittedInPart(committed.now, [*committed.verdicts, *[full for _ in batch[1:]]], full)
+
+    with pytest.raises(StoreFull):
+        await Copying(source, cast(Store, Full(target))).run()
+    await Copying(source, target).run()
+    await assert_equal(source, target)
 
 
 async def test_other_executions_under_the_same_ids_are_refused_before_anything_is_written(
