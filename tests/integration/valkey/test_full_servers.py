@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from outlast.errors import ReplyLost, StoreFull, StoreReadOnly
+from outlast.app import App
+from outlast.errors import FlowNotFound, ReplyLost, StoreFull, StoreReadOnly
 from outlast.machine.changes import Changes
 from outlast.model.execution import execution_key
 from outlast.runtime.group_commit import GroupCommit
@@ -116,6 +117,26 @@ async def test_a_full_server_lets_what_has_ended_go(server: ValkeyServer, store:
     assert await store.purge(finished_before=await store.now() + 1) == 3
     assert not any(await there(store, 3))
     assert leaks(server) == []
+
+
+async def test_a_full_server_lets_flows_that_have_ended_go(server: ValkeyServer):
+    app = App(server.url)
+
+    @app.workflow
+    async def member() -> int:
+        return 1
+
+    flow = app.flow("pair", id="f")
+    flow.add("a", member)
+    flow.add("b", member)
+    async with app:
+        assert await (await flow.start()).result() == {"a": 1, "b": 1}
+        await asyncio.sleep(0.01)
+    async with app.client():
+        fill(server, left=-1)
+        assert await app.purge(older_than="1ms") == 2
+        with pytest.raises(FlowNotFound):
+            await app.flow_handle("f").status()
 
 
 async def test_a_full_server_renews_the_leases_of_those_who_work(server: ValkeyServer, store: ValkeyStore):

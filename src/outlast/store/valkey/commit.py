@@ -30,7 +30,7 @@ from outlast.machine.changes import (
     partition_channel,
 )
 from outlast.model.execution import Execution
-from outlast.model.record import Key
+from outlast.model.record import Key, Now
 from outlast.store.port import Verdict
 from outlast.store.valkey.keys import place
 from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of
@@ -116,6 +116,15 @@ class Batch:
                 return [5, self._number(key), layout_of(key.kind).position(field), amount]
             case _:
                 assert_never(write)
+
+
+def takes_room(changes: Changes) -> bool:
+    """Not if it only deletes, and patches numbers and times: so is what has ended marked, and let go."""
+    return not all(
+        isinstance(write, Delete)
+        or (isinstance(write, Patch) and all(isinstance(value, int | Now) for value in write.fields.values()))
+        for write in changes.writes
+    )
 
 
 def verdict_of(changes: Changes, answer: Sequence[Any]) -> Verdict:

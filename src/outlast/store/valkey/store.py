@@ -50,7 +50,7 @@ from outlast.store.port import (
     Verdict,
 )
 from outlast.store.valkey import claim, health, reading, writing
-from outlast.store.valkey.commit import Arguments, Batch, packed, verdict_of
+from outlast.store.valkey.commit import Arguments, Batch, packed, takes_room, verdict_of
 from outlast.store.valkey.doorbell import Doorbell, Listener
 from outlast.store.valkey.keys import Names
 from outlast.store.valkey.layout import fingerprint
@@ -206,7 +206,7 @@ class ValkeyStore:
     def _calling(self, parts: _Parts, name: str | None) -> claim.Call:
         async def call(function: str, asked: Mapping[int, Arguments]) -> dict[int, Any]:
             ask = parts.servers.call_some if function in SOME_WILL_DO else parts.servers.call
-            if function == "commit":
+            if function.startswith("commit"):
                 ask = parts.servers.call_each
             if name is None or function == "peek":
                 return await ask(function, asked, writes=False)
@@ -255,7 +255,8 @@ class ValkeyStore:
             batches[partition].add(changes)
             places[partition].append(place)
         now = self._asked_time()
-        answers = await call("commit", {p: some.arguments(now) for p, some in batches.items()})
+        function = "commit" if any(map(takes_room, batch)) else "commit_freeing"
+        answers = await call(function, {p: some.arguments(now) for p, some in batches.items()})
         outcomes: dict[int, Verdict | OutlastError] = {}
         newest = 0
         for partition, answer in answers.items():

@@ -115,3 +115,5 @@ local function commit(keys, args)
 end
 
 redis.register_function(NAME .. 'commit', commit)
+-- The same for changes that take no room: a full server makes them too.
+redis.register_function { function_name = NAME .. 'commit_freeing', callback = commit, flags = { 'allow-oom' } }
