@@ -5,6 +5,7 @@ import logging
 import time
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -124,14 +125,14 @@ async def test_time_is_told_as_an_aware_datetime(moment):
 async def test_what_is_no_app_or_workflow_is_refused():
     for other in ("app", checkout, None):
         with pytest.raises(InvalidInput, match="harness takes an app, not"):
-            async with harness(other):
+            async with harness(cast("Any", other)):
                 pass
     async with harness(app) as h:
         with pytest.raises(InvalidInput, match="deploy takes an app, not"):
-            await h.deploy(checkout)
+            await h.deploy(cast("Any", checkout))
     for other in ("checkout", app, lambda: charge):
         with pytest.raises(InvalidInput, match="replay_every_await takes a workflow, or a function that makes one"):
-            await replay_every_await(other)
+            await replay_every_await(cast("Any", other))
 
 
 async def test_a_delay_of_months_takes_no_time():

@@ -23,14 +23,16 @@ from outlast.machine.changes import (
     lane_channel,
     partition_channel,
     patched,
+    size_of,
+    started_by,
 )
 from outlast.machine.decide import decide
 from outlast.model.execution import Execution
 from outlast.model.lane import Lane, quota_key
-from outlast.model.record import Now
+from outlast.model.record import Key, Now
 from outlast.model.session import Session
 from outlast.model.status import Status
-from tests.unit.machine.build import KEY, NOW, PARTITION, active, ready, refusal_of, say, succeeded
+from tests.unit.machine.build import KEY, NOW, PARTITION, active, changes_of, ready, refusal_of, say, succeeded
 
 # The package gives the function the name of its module.
 door = import_module("outlast.machine.decide")
@@ -38,6 +40,20 @@ door = import_module("outlast.machine.decide")
 
 def of(*writes: Insert | Patch | Put | Delete | Add) -> Changes:
     return Changes(id="c", partition=PARTITION, anchors=(KEY,), writes=writes)
+
+
+def test_the_size_of_changes_is_that_of_the_values_in_them():
+    begun = changes_of(None, facts.Start, input=b"x" * 1_000)
+    [made] = started_by(begun)
+    assert made.id == "order-42"
+    assert size_of(begun) == 1_000
+    assert started_by(of(Put(make_session()), Patch(KEY, {"wake_at": 1}))) == []
+    event = Key("event", ("shop", "order-42", "go", "1"))
+    assert size_of(of(Put(make_session()), Patch(event, {"value": b"12345", "consumed": True}), Delete(KEY))) == 5
+
+
+def make_session() -> Session:
+    return Session(partition=0, worker="w", expires_at=Now(10), started_at=7)
 
 
 def test_relative_times_are_counted_from_the_commit():

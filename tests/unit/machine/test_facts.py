@@ -123,6 +123,7 @@ BAD_INPUT: list[tuple[type[facts.Fact], dict[str, Any]]] = [
     (facts.Start, {"if_exists": "maybe"}),
     (facts.Start, {"after_dependencies": True, "delay_ms": 1}),
     (facts.CancelRequested, {"reason": "half a pair: \ud83d"}),
+    (facts.CancelRequested, {"reason": 5}),
     (facts.ChangePriority, {"priority": 1_000_001}),
     (facts.DeferredResolved, {"name": "child:order-42/ship"}),
     (facts.ChildCompleted, {"status": Status.ACTIVE}),
