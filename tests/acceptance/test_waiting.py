@@ -35,11 +35,18 @@ class PurgingBetween(Wrapped):
     """Once armed, whatever has ended is purged just after its execution was read, before its result is."""
 
     armed = False
+    purged = 0
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._one = asyncio.Lock()
 
     async def load(self, keys: Sequence[Key]) -> list[Record | None]:
         found = await self.inner.load(keys)
         if self.armed and any(isinstance(record, Execution) and record.status.terminal for record in found):
-            assert await self.inner.purge(finished_before=2**52) == 1
+            async with self._one:  # who waits looks, and the net may look just then: both have read it
+                self.purged += await self.inner.purge(finished_before=2**52)
+            assert self.purged == 1
         return found
 
 

@@ -62,7 +62,9 @@ async def test_values_and_errors_with_a_nul_come_back_as_they_were():
             await failing()
         handle = await echo.options(delay="1h").start(NUL)
         await handle.send("event", NUL)
-        await handle.cancel(reason=NUL)
+        with pytest.raises(InvalidInput, match="control characters"):
+            await handle.cancel(reason=NUL)
+        await handle.cancel()
 
 
 @pytest.mark.parametrize("field", ["workflow", "signature", "id"])
