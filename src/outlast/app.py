@@ -48,9 +48,8 @@ from outlast.client.portal import call_in, portal, refuse_on_loop
 from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, ReplyLost, WrongPlace
-from outlast.machine.facts import check_text
 from outlast.model.duration import Duration, to_ms
-from outlast.model.names import check_id, check_name
+from outlast.model.names import check_id, check_name, check_text
 from outlast.model.status import Status
 from outlast.opened import Opened
 from outlast.runtime.current import connection_var, inside

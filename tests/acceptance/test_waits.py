@@ -517,6 +517,37 @@ async def test_an_interrupt_goes_along_when_a_loop_goes_on_as_new(app: App):
         assert await handle.result(timeout=20) == "stopped after 1"
 
 
+async def test_an_interrupt_that_comes_just_while_a_loop_goes_on_as_new_goes_along(
+    app: App, monkeypatch: pytest.MonkeyPatch
+):
+    """Behind the look for it, before the commit of the next generation: it is looked for again."""
+    looked = Lease.interrupt
+    looks: list[bytes | None] = []
+
+    async def interrupted_behind_it(lease: Lease) -> bytes | None:
+        looks.append(await looked(lease))
+        if len(looks) == 1:
+            await handle.interrupt()
+        return looks[-1]
+
+    monkeypatch.setattr(Lease, "interrupt", interrupted_behind_it)
+
+    @app.workflow
+    async def device(generation: int = 1) -> int:
+        if generation == 1:
+            await outlast.receive("go", bool)
+            outlast.continue_as_new(2)
+        await outlast.interrupted()
+        return generation
+
+    async with app:
+        handle = await device.start()
+        await handle.send("go", True)
+        assert await handle.result(timeout=20) == 2
+    assert looks[0] is None
+    assert looks[1] is not None
+
+
 async def test_who_goes_on_as_new_though_it_was_asked_to_stop_is_still_asked(app: App):
     """As within one generation, where `interrupted()` ends at once from then on."""
 

@@ -11,7 +11,7 @@ from outlast.errors import DeferredRejected, InvalidInput
 from outlast.machine import facts
 from outlast.model.deferred import Resolution
 from outlast.model.event import UPDATE
-from outlast.model.names import INTERRUPT, check_text, check_user_name
+from outlast.model.names import INTERRUPT, check_shown_text, check_user_name
 from outlast.runtime.asked import question
 
 EventOf: TypeAlias = Callable[[str], facts.EventSent]
@@ -49,7 +49,7 @@ def interrupted(values: Values) -> ResolutionOf:
 
 def cancelled(reason: str) -> CancelOf:
     """Checked here and not by the fact: what was stored before must still be read."""
-    check_text("cancel reason", facts.CancelRequested(change_id="", reason=reason).reason)
+    check_shown_text("cancel reason", facts.CancelRequested(change_id="", reason=reason).reason)
     return lambda change_id: facts.CancelRequested(change_id=change_id, reason=reason)
 
 

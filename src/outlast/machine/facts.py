@@ -17,7 +17,7 @@ from outlast.model.deferred import Resolution
 from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, ParentClose
 from outlast.model.journal import Awaited, JournalEntry
-from outlast.model.names import check_id, check_name, check_recurring_name, check_user_name, check_word
+from outlast.model.names import check_id, check_name, check_recurring_name, check_text, check_user_name, check_word
 from outlast.model.retry import NO_RETRY, RetryPolicy
 from outlast.model.status import TIMED_REASONS, Status, is_reason
 
@@ -540,15 +540,6 @@ def check_tags(tags: dict[str, str]) -> None:
 def _at_most(what: str, actual: int, limit: int, unit: str) -> None:
     if actual > limit:
         raise LimitExceeded(what, actual=actual, limit=limit, unit=unit)
-
-
-def check_text(what: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise InvalidInput(f"{what} must be a text, not {text!r}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidInput(f"{what} {text!r}: has half of a surrogate pair, which is no text")
 
 
 def _fraction(what: str, number: float) -> None:

@@ -67,7 +67,18 @@ def check_word(what: str, word: object) -> str:
     return checked
 
 
-def check_text(what: str, text: str) -> str:
+def check_text(what: str, text: object) -> str:
+    """Free text: any that can be encoded."""
+    if not isinstance(text, str):
+        raise InvalidInput(f"{what} must be a text, not {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} {text!r}: has half of a surrogate pair, which is no text") from None
+    return text
+
+
+def check_shown_text(what: str, text: str) -> str:
     """Free text that every store can keep, and a terminal show: without control characters but line breaks and tabs."""
     if _CONTROL.search(text):
         raise InvalidInput(f"{what} {text!r}: must not have control characters, but for line breaks and tabs")

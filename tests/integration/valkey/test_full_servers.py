@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
@@ -20,12 +20,6 @@ from outlast.testing.valkey_server import ValkeyServer
 from tests.conformance.valkey_audit import leaks
 
 LARGE = b"y" * 100_000
-
-
-@pytest.fixture
-def server() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
-        yield server
 
 
 @pytest_asyncio.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +17,6 @@ from outlast.testing.conformance.actors import look, start
 from outlast.testing.valkey_server import ValkeyServer
 
 DOCS = Path(__file__).parents[3] / "docs" / "valkey.md"
-
-
-@pytest.fixture
-def server() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
-        yield server
 
 
 def url_of_user(server: ValkeyServer) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -43,12 +43,6 @@ from outlast.testing.conformance.actors import (
 from outlast.testing.conformance.doorbell import LANE_BELL, ear
 from outlast.testing.valkey_server import DURABLE, ValkeyServer, free_ports, stopped
 from tests.conformance.valkey_audit import leaks
-
-
-@pytest.fixture
-def server() -> Iterator[ValkeyServer]:
-    with ValkeyServer() as server:
-        yield server
 
 
 @pytest_asyncio.fixture
