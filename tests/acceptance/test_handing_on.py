@@ -13,6 +13,7 @@ from outlast import App, FlowCancelled, FlowHandle, Status
 from outlast.machine import facts
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
+from outlast.opened import Opened
 from outlast.runtime import handing_on
 from outlast.runtime.ahead import Ahead, Behind, Known
 from outlast.runtime.flows import Flows
@@ -74,18 +75,59 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, then: Callable[[Execution], Await
     monkeypatch.setattr(handing_on, "_hand_on", hand_on)
 
 
-@pytest.mark.parametrize("concurrency", [1, 10])
-async def test_a_chain_is_claimed_once_and_owes_only_its_end(
-    place: Place, claims: list[str], debts: list[str], concurrency: int
-):
+@pytest.fixture
+def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing rings: the bell of its own start, heard late, would be a reason for a worker of one to look first."""
+
+    async def heard(self: Opened, heard: frozenset[str], homes: dict[str, int]) -> None:
+        pass
+
+    monkeypatch.setattr(Opened, "_heard", heard)
+
+
+async def is_handed_on(place: Place, concurrency: int) -> None:
     app = place.app()
     kit = workflows(app)
     async with app.worker(concurrency=concurrency) as worker:
         fh = await chain(app, kit).start()
         assert await fh.result("20s") == {f"m{n}": 7 for n in range(5)}
         await until(lambda: worker._promised == 0 and worker.busy == 0, "promises are not kept")
+
+
+async def test_a_chain_is_claimed_once_and_owes_only_its_end(place: Place, claims: list[str], debts: list[str]):
+    await is_handed_on(place, concurrency=10)
     assert claims == ["f/m0"]
     assert debts == ["f/m4"]
+
+
+@pytest.mark.usefixtures("unheard")
+async def test_a_worker_of_one_hands_on_too(place: Place, claims: list[str], debts: list[str]):
+    await is_handed_on(place, concurrency=1)
+    assert claims == ["f/m0"]
+    assert debts == ["f/m4"]
+
+
+async def test_a_worker_of_one_looks_first_at_what_has_rung(place: Place, gate: Gate, claims: list[str]):
+    app = place.app()
+    kit = workflows(app)
+
+    @app.workflow
+    async def first() -> int:
+        await gate()
+        return 7
+
+    async with app.worker(concurrency=1) as worker:
+        flow = app.flow("f", id="f")
+        m0 = flow.add("m0", first)
+        flow.add("m1", kit.number, m0.output)
+        fh = await flow.start()
+        await gate.reached()
+        urgent = await kit.number.options(id="urgent", priority=1).start(1)
+        worker.kick()
+        gate.open()
+        assert await fh.result("20s") == {"m0": 7, "m1": 7}
+        assert await urgent.result("20s") == 1
+    assert claims[:2] == ["f/m0", "urgent"]
 
 
 async def test_without_the_fast_path_what_follows_is_answered_and_left_to_a_claim(

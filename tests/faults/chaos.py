@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ WORKERS = 4
 CONCURRENCY = 3
 KILL_EVERY_S = 2.0
 FROZEN_LEASES = 1.3
+MORE = 50
 
 
 def make_app(url: str, lease_s: float) -> App:
@@ -52,13 +54,15 @@ def make_app(url: str, lease_s: float) -> App:
 
 class Plan(Struct, frozen=True, kw_only=True):
     executions: int
+    """At least: more follow until everything that is planned has happened to them."""
     lease_s: float
+    kills: int
     restarts: int
     restart_every_s: float
     limit_s: float
 
 
-FULL = Plan(executions=2_000, lease_s=10.0, restarts=5, restart_every_s=12.0, limit_s=900)
+FULL = Plan(executions=2_000, lease_s=10.0, kills=20, restarts=5, restart_every_s=12.0, limit_s=900)
 
 
 class Report(Struct):
@@ -98,6 +102,8 @@ class Chaos:
         """When a process died, or was frozen, by its pid."""
         self._away: list[tuple[float, float]] = []
         self._frozen: set[int] = set()
+        self._handles: list[Any] = []
+        self._results: list[int] = []
         self.report = Report(plan.lease_s)
 
     async def run(self) -> Report:
@@ -109,22 +115,45 @@ class Chaos:
             connection = await asyncpg.connect(url)
             await connection.execute("CREATE TABLE public.ledger (execution text, step int)")
             await connection.close()
-            ten = app.registry.newest("ten")
-            handles = await app.start_many(ten.options(id=f"e{n}").bind(f"e{n}") for n in range(plan.executions))
+            await self._start(app, plan.executions)
             self._workers = [self._spawn() for _ in range(WORKERS)]
             troubles = [asyncio.create_task(do) for do in (self._kill(), self._freeze(), self._restart())]
             try:
                 async with asyncio.timeout(plan.limit_s):
-                    results = await _patiently(handles)
+                    await self._work(app)
             finally:
                 for trouble in troubles:
                     trouble.cancel()
                 await asyncio.gather(*troubles, return_exceptions=True)
                 self._end()
         self.report.seconds = time.monotonic() - began
-        assert results == [sum(range(STEPS))] * plan.executions
+        assert set(self._results) == {sum(range(STEPS))}
         await self._judge()
         return self.report
+
+    async def _start(self, app: App, number: int) -> None:
+        ten, first = app.registry.newest("ten"), len(self._results)
+        names = [f"e{n}" for n in range(first, first + number)]
+        self._handles = await app.start_many(ten.options(id=name).bind(name) for name in names)
+
+    async def _work(self, app: App) -> None:
+        """How fast they are done is no reason for less to happen to them."""
+        self._results += await _patiently(self._handles)
+        while not await self._has_happened():
+            with suppress(StoreError):  # away; the same ones are started again
+                await self._start(app, MORE)
+                self._results += await _patiently(self._handles)
+
+    async def _has_happened(self) -> bool:
+        """All that is planned, and one takeover at least that took no longer because the server was away."""
+        if self.report.kills < self._plan.kills or self.report.restarts < self._plan.restarts:
+            return False
+        connection = await asyncpg.connect(self._server.url)
+        try:
+            await self._take_times(connection)
+        finally:
+            await connection.close()
+        return bool(self.report.noticed_s)
 
     # ---- what happens ---------------------------------------------------------------------------------------------
 
@@ -137,10 +166,8 @@ class Chaos:
     async def _kill(self) -> None:
         while True:
             await asyncio.sleep(KILL_EVERY_S)
-            number = random.randrange(WORKERS)
+            number = random.choice([n for n, one in enumerate(self._workers) if one.pid not in self._frozen])
             victim = self._workers[number]
-            if victim.pid in self._frozen:
-                continue
             self._lost_at[victim.pid] = time.time()
             victim.kill()
             await asyncio.to_thread(victim.wait)
@@ -180,7 +207,7 @@ class Chaos:
     async def _judge(self) -> None:
         connection = await asyncpg.connect(self._server.url)
         try:
-            number = self._plan.executions
+            number = len(self._results)
             rows = await connection.fetch("SELECT execution, step, count(*) FROM public.ledger GROUP BY 1, 2")
             twice = [tuple(row) for row in rows if row["count"] != 1]
             assert not twice, f"entered more than once: {twice[:5]}"
@@ -203,13 +230,15 @@ class Chaos:
             "FROM outlast.attempt a JOIN outlast.attempt b USING (partition, namespace, execution, generation) "
             "WHERE a.outcome = 'interrupted' AND b.number = a.number + 1"
         )
+        report = self.report
+        report.taken_over_s, report.noticed_s, report.while_away_s = [], [], []
         for worker, noticed, taken in rows:
             lost = self._lost_at.get(int(worker.rsplit("-", 2)[1]))
             if lost is not None and taken > lost:
                 away = any(began < taken and lost < over + self._plan.lease_s for began, over in self._away)
-                (self.report.while_away_s if away else self.report.taken_over_s).append(float(taken) - lost)
+                (report.while_away_s if away else report.taken_over_s).append(float(taken) - lost)
                 if not away:
-                    self.report.noticed_s.append(float(noticed) - lost)
+                    report.noticed_s.append(float(noticed) - lost)
 
 
 async def _patiently(handles: list[Any]) -> list[Any]:
