@@ -178,7 +178,7 @@ class Opened:
             if RESCAN in heard or self._lanes & heard:
                 self.worker.kick()
             if RESCAN in heard or partitions:
-                self.worker.heard()
+                self.worker.heard(homes.values() if RESCAN in heard else partitions)
         if RESCAN in heard:
             await self.waiters.rescan()
         elif partitions:

@@ -10,6 +10,7 @@ import pytest
 
 import outlast
 from outlast import App, ExecutionCancelled, Status
+from outlast.errors import StoreUnavailable
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.journal import JournalEntry
@@ -18,8 +19,8 @@ from outlast.runtime.lease import Lease
 from outlast.runtime.mail import Mail
 from outlast.runtime.waits import Waits
 from outlast.runtime.worker import Worker
-from outlast.store.port import ClaimedExecution
-from tests.acceptance.conftest import Place, status_is, until
+from outlast.store.port import ClaimedExecution, Leases
+from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
 def waits(worker: Worker) -> bool:
@@ -199,3 +200,64 @@ async def test_an_event_that_could_not_be_read_at_first_is_received(place: Place
         await handle.send("word", "a word")
         assert await handle.result(timeout=20) == "a word"
     assert codec.asked > 1
+
+
+def running_until_it_hears(app: App, gate: Gate) -> Any:
+    @app.step
+    async def waits_for_ever() -> None:
+        await gate()
+
+    @app.workflow
+    async def runs() -> None:
+        await waits_for_ever()
+
+    return runs
+
+
+async def test_a_ring_is_answered_by_a_look_that_writes_nothing(
+    place: Place, gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
+    """Renewals write a session in every partition: once every third of a lease, and not for every ring."""
+    app, outside = place.app(lease_ttl="10m"), App(place.url)
+    renewed = list[str]()
+    runs = running_until_it_hears(app, gate)
+
+    async with app, outside.client():
+        handle = await runs.options(id="it").start()
+        await gate.reached()
+        really = Worker.renew
+
+        async def renew(self: Worker) -> None:
+            renewed.append(self.name)
+            await really(self)
+
+        monkeypatch.setattr(Worker, "renew", renew)
+        await outside.execution("it").cancel()
+        with pytest.raises(ExecutionCancelled):
+            await handle.result(timeout=20)
+    assert renewed == []
+
+
+async def test_a_look_that_fails_is_looked_at_again(place: Place, gate: Gate, monkeypatch: pytest.MonkeyPatch):
+    app, outside = place.app(lease_ttl="10m"), App(place.url)
+    failed = list[frozenset[int]]()
+    runs = running_until_it_hears(app, gate)
+
+    async with app, outside.client():
+        handle = await runs.options(id="it").start()
+        await gate.reached()
+        assert app._opened is not None
+        store = type(app._opened._engine.store)
+        really = store.held
+
+        async def held(self: Any, worker: str, partitions: frozenset[int]) -> Leases:
+            if not failed:
+                failed.append(partitions)
+                raise StoreUnavailable("away for a moment")
+            return await really(self, worker, partitions)
+
+        monkeypatch.setattr(store, "held", held)
+        await outside.execution("it").cancel()
+        with pytest.raises(ExecutionCancelled):
+            await handle.result(timeout=20)
+    assert failed

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +26,7 @@ from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer
 from outlast.model.status import Reason, Status
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Query, Renewed
+from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Leases, Query, Renewed
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,8 @@ class Worker:
         self._kick = asyncio.Event()
         self._freed = asyncio.Event()
         self._rung = asyncio.Event()
+        self._rung_in: set[int] = set()
+        """The partitions in which something may have come from outside."""
         self._offered: tuple[tuple[str, str], ...] | None = None
         self._draining = False
         self._claiming = False
@@ -485,8 +487,9 @@ class Worker:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")
 
-    def heard(self) -> None:
+    def heard(self, partitions: Iterable[int]) -> None:
         """Somebody rang at home: something may have come from outside for what runs here."""
+        self._rung_in.update(partitions)
         self._rung.set()
 
     async def _answer_for_ever(self) -> None:
@@ -494,36 +497,52 @@ class Worker:
         while True:
             await self._rung.wait()
             self._rung.clear()
-            if self._attempts:
+            rung_in, self._rung_in = frozenset(self._rung_in), set()
+            mine = self._mine(rung_in)
+            if mine:
                 try:
-                    await self.renew()
+                    self._compare(mine, await self._parts.engine.store.held(self.name, rung_in))
                 except Exception as error:  # whatever it is: nobody rings again for the same
                     _log.warning("looking for what came from outside failed, and is tried again: %s", error)
-                    self._rung.set()
+                    self.heard(rung_in)
                 await self._parts.engine.timing.beat(ANSWER_DISTANCE_S)
 
     async def renew(self) -> None:
         """Keep the leases, learn what came from outside, and put right what differs."""
-        options = self._options
-        mine = {name: attempt.execution.epoch for name, attempt in self._attempts.items()}
+        store, options = self._parts.engine.store, self._options
+        mine = self._mine(frozenset(range(store.partitions)))
         asked_at = self._parts.engine.timing.time_s()
-        renewed = await self._parts.engine.store.renew(options.name, lease_ttl_ms=options.lease_ttl_ms)
-        held = {(one.namespace, one.id): one for one in renewed.held}
+        renewed = await store.renew(options.name, lease_ttl_ms=options.lease_ttl_ms)
         over = self._not_renewed_in_time(renewed, asked_at)
         self._renewed_at = asked_at
+        self._compare(mine, renewed, over)
+        self._notice_unknown(renewed)
+
+    def _mine(self, partitions: frozenset[int]) -> dict[Name, int]:
+        """The epochs of what runs here and lives there."""
+        number = self._parts.engine.store.partitions
+        everywhere = len(partitions) == number
+        return {
+            name: attempt.execution.epoch
+            for name, attempt in self._attempts.items()
+            if everywhere or partition_of(*name, number) in partitions
+        }
+
+    def _compare(self, mine: dict[Name, int], leases: Leases, over: frozenset[int] = frozenset()) -> None:
+        """What ran here when the store was asked, with what it says. `over`: where the leases have run out."""
+        held = {(one.namespace, one.id): one for one in leases.held}
         for name, epoch in mine.items():
             attempt = self._attempts.get(name)
             if attempt is None or attempt.execution.epoch != epoch:
                 continue
-            home = partition_of(*name, self._parts.engine.store.partitions) if renewed.unreached else -1
-            if home in renewed.unreached:
+            home = partition_of(*name, self._parts.engine.store.partitions) if leases.unreached else -1
+            if home in leases.unreached:
                 if home in over:
                     attempt.lose("the lease could not be renewed in time")
             elif name not in held or held[name].epoch != epoch:
                 attempt.lose("another holds it, or it has ended")
             else:
                 attempt.hear(held[name].inbox)
-        self._notice_unknown(renewed)
 
     def _not_renewed_in_time(self, renewed: Renewed, asked_at: float) -> frozenset[int]:
         """The partitions of servers that are away for longer than a lease lasts."""

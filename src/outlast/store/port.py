@@ -147,13 +147,18 @@ class Held(Struct, frozen=True):
     inbox: int
 
 
-class Renewed(Struct, frozen=True):
-    """`unreached` are partitions that could not be asked now: nothing is known of the leases there, and the session was
-    perhaps not renewed. Nothing is listed of them."""
+class Leases(Struct, frozen=True, kw_only=True):
+    """What a worker holds. `unreached` are partitions that could not be asked now: nothing is known of the leases
+    there, and nothing is listed of them."""
 
-    now: int
     held: list[Held]
     unreached: frozenset[int] = frozenset()
+
+
+class Renewed(Leases, frozen=True, kw_only=True):
+    """… at `now`, to which its sessions were renewed; perhaps not where it is `unreached`."""
+
+    now: int
 
 
 # ---- due ----------------------------------------------------------------------------------------------------------
@@ -329,6 +334,10 @@ class Store(Protocol):
         """Keep the worker's sessions alive (also an expired one that nobody took over) and say what they hold."""
         ...
 
+    async def held(self, worker: str, partitions: frozenset[int]) -> Leases:
+        """What the worker's sessions in these partitions hold, as `renew` says it. Nothing is written."""
+        ...
+
     async def load(self, keys: Sequence[Key]) -> list[Record | None]: ...
 
     async def scan(
@@ -432,8 +441,9 @@ class Joining(Protocol):
 
 @runtime_checkable
 class Sharded(Protocol):
-    """A store on several servers, of which one may be away while others are not. Claim, renew, due and now then answer
-    for the partitions that can be asked, and fail only if none can; everything else fails if one that it needs is away.
+    """A store on several servers, of which one may be away while others are not. Claim, renew, held, due and now then
+    answer for the partitions that can be asked, and fail only if none can; everything else fails if one that it needs
+    is away.
     """
 
     def shard(self, partition: int) -> str:

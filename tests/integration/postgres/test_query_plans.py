@@ -143,6 +143,7 @@ async def everything(store: PostgresStore, name: str) -> None:
     await actors.commit_one(store, actors.decided(store, held, actors.steps(held)))
     await actors.tell(store, name, actors.sends())
     await store.renew("w1", lease_ttl_ms=3_600_000)
+    await store.held("w1", frozenset(range(store.partitions)))
     await store.append(actors.NAMESPACE, name, epoch=held.epoch, change_id=name, frames=[b"x"])
     await store.frames(actors.NAMESPACE, name)
     await store.scan(JournalEntry.KIND, (actors.NAMESPACE, name))

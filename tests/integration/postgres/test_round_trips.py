@@ -75,14 +75,16 @@ async def test_events_sent_to_one_execution_share_a_round_trip_and_count_up(prox
     assert proxy.round_trips - before == 1
 
 
-async def test_a_claim_and_a_renewal_are_one_round_trip_each(proxy: Proxy, store: PostgresStore):
+async def test_a_claim_a_renewal_and_a_look_at_leases_are_one_round_trip_each(proxy: Proxy, store: PostgresStore):
     await actors.start_many(store, [actors.start_fact(f"x{n}") for n in range(50)])
     await actors.claim(store, limit=1)
     await store.renew("w1", lease_ttl_ms=1_000)
+    await store.held("w1", frozenset({0, 1}))
     before = proxy.round_trips
     assert len((await actors.claim(store, limit=20)).executions) == 20
     await store.renew("w1", lease_ttl_ms=1_000)
-    assert proxy.round_trips - before == 2
+    await store.held("w1", frozenset({0, 1}))
+    assert proxy.round_trips - before == 3
 
 
 # ---- rings --------------------------------------------------------------------------------------------------------

@@ -126,6 +126,7 @@ CALLS: dict[str, tuple[Call, set[str], str]] = {
     # what is called: its indexes, and the sort that it may need
     "claim": (claiming, {READY, LEASE}, "ORDER BY"),  # of a repeated claim's own handful: claim_again.sql
     "renew": (lambda s: s.renew("dead-1", lease_ttl_ms=1_000), {LEASE}, NO_SORT),
+    "held": (lambda s: s.held("dead-1", frozenset({0})), {LEASE}, NO_SORT),
     "due leases": (lambda s: s.due(DueKind.LEASE, limit=5), {LEASE}, "ORDER BY"),  # of what lapsed sessions hold
     "due timeouts": (lambda s: s.due(DueKind.TIMEOUT, limit=5), {"outlast_execution_timeout"}, NO_SORT),
     "due deadlines": (lambda s: s.due(DueKind.DEADLINE, limit=5), {"outlast_execution_deadline"}, NO_SORT),
@@ -275,6 +276,7 @@ COSTS: dict[str, Call] = {
     **{f"due {kind}": (lambda s, kind=kind: s.due(kind, limit=5)) for kind in DueKind},
     **{f"due {kind}, a whole page": (lambda s, kind=kind: s.due(kind, limit=1_000)) for kind in DueKind},
     "renew": lambda s: s.renew("dead-1", lease_ttl_ms=1_000),
+    "held": lambda s: s.held("dead-1", frozenset({0})),
 }
 
 

@@ -175,6 +175,8 @@ async def test_commits_claims_and_renewals_are_answered_for_the_servers_that_are
         assert [held.id for held in renewed.held] == [here]
         homes = {p for p in range(16) if store.shard(p) == f"127.0.0.1:{victim.port}"}
         assert renewed.unreached == homes
+        leases = await store.held("w", frozenset(range(16)))
+        assert ([held.id for held in leases.held], leases.unreached) == ([here], homes)
         assert await store.now() >= claimed.now
         assert time.monotonic() - began_s < 3 * ANSWER_TIMEOUT_S, "not for each of the three in turn"
         began_s = time.monotonic()

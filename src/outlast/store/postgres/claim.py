@@ -14,7 +14,7 @@ from outlast.model.record import Record
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.functions import CALLS
-from outlast.store.postgres.statements import TABLES, Table
+from outlast.store.postgres.statements import TABLES, Table, statement
 from outlast.store.postgres.time import StoreTime
 
 _TABLE, _JOURNAL, _EVENT = TABLES[Execution.KIND], TABLES[JournalEntry.KIND], TABLES[Event.KIND]
@@ -96,6 +96,11 @@ async def renew(pool: Pool, time: StoreTime, partitions: int, worker: str, lease
         rows = await session.rows(CALLS["renew"], values)
         now = time.saw(rows[0]["now_ms"])
         time.renewed(worker, now + lease_ttl_ms)
-        return Renewed(now, [Held(*row[1:]) for row in rows if row["id"] is not None])
+        return Renewed(now=now, held=[Held(*row[1:]) for row in rows if row["id"] is not None])
 
     return await pool.call("renew", call)
+
+
+async def held(session: Session, worker: str, partitions: frozenset[int]) -> list[Held]:
+    rows = await session.rows(statement("held"), {"worker": worker, "partitions": sorted(partitions)})
+    return [Held(*row) for row in rows]

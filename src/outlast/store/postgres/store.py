@@ -31,6 +31,7 @@ from outlast.store.port import (
     Filter,
     Health,
     Joined,
+    Leases,
     Page,
     Points,
     Query,
@@ -216,6 +217,10 @@ class PostgresStore:
         check_limit("due", limit, limits.DUE_MAX)
         pool = self._opened()[0]
         return await pool.call("due", lambda s: reading.due(s, self._time, kind, limit, filter), writes=False)
+
+    async def held(self, worker: str, partitions: frozenset[int]) -> Leases:
+        pool = self._opened()[0]
+        return Leases(held=await pool.call("held", lambda s: claim.held(s, worker, partitions), writes=False))
 
     async def frames(self, namespace: str, execution_id: str, *, after: int = 0, limit: int = 1_000) -> list[Frame]:
         check_limit("frames", limit, limits.SCAN_MAX_RECORDS)

@@ -48,8 +48,11 @@ def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
 
 def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
     tx.rows_beside(statement("session_renew"), (worker, tx.now + lease_ttl_ms, tx.now))
-    held = tx.rows_beside(statement("claim_held"), (worker,))
-    return Renewed(tx.now, [Held(*row) for row in held])
+    return Renewed(now=tx.now, held=held(tx, worker))
+
+
+def held(tx: Transaction, worker: str) -> list[Held]:
+    return [Held(*row) for row in tx.rows_beside(statement("claim_held"), (worker,))]
 
 
 def _choose(tx: Transaction, request: ClaimRequest) -> tuple[list[Execution], bool]:

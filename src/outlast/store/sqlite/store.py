@@ -43,6 +43,7 @@ from outlast.store.port import (
     Feed,
     Filter,
     Health,
+    Leases,
     Page,
     Points,
     Query,
@@ -347,6 +348,9 @@ class SqliteStore:
     async def due(self, kind: DueKind, *, limit: int, filter: Filter = EVERYTHING) -> Due:
         check_limit("due", limit, limits.DUE_MAX)
         return await self._read("due", lambda tx: reading.due(tx, kind, limit, filter))
+
+    async def held(self, worker: str, partitions: frozenset[int]) -> Leases:
+        return Leases(held=await self._read("held", lambda tx: claim.held(tx, worker)))
 
     async def frames(self, namespace: str, execution_id: str, *, after: int = 0, limit: int = 1_000) -> list[Frame]:
         check_limit("frames", limit, limits.SCAN_MAX_RECORDS)

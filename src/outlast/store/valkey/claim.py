@@ -16,7 +16,7 @@ from msgspec import Struct
 from outlast.model.event import Event
 from outlast.model.execution import Execution, parse_route
 from outlast.model.journal import JournalEntry
-from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
+from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Leases, Renewed
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import whole
 from outlast.store.valkey.layout import LAYOUTS
@@ -167,10 +167,16 @@ def _order_again(item: ClaimedExecution) -> tuple[int, bool, str]:
 async def renew(call: Call, worker: str, lease_ttl_ms: int, partitions: int, now: int | None) -> Renewed:
     asked = {p: packed((now or False, whole(p), worker, lease_ttl_ms)) for p in range(partitions)}
     answers = await call("renew", asked)
-    held = [
-        Held(namespace.decode(), execution_id.decode(), int(epoch), int(inbox))
-        for answer in answers.values()
-        for namespace, execution_id, epoch, inbox in answer[1]
-    ]
-    unreached = frozenset(asked.keys() - answers.keys())
-    return Renewed(max(answer[0] for answer in answers.values()), held, unreached)
+    leases = [_lease(*values) for answer in answers.values() for values in answer[1]]
+    seen = max(answer[0] for answer in answers.values())
+    return Renewed(now=seen, held=leases, unreached=frozenset(asked.keys() - answers.keys()))
+
+
+async def held(call: Call, worker: str, partitions: frozenset[int]) -> Leases:
+    answers = await call("held", {partition: packed((worker,)) for partition in partitions})
+    leases = [_lease(*values) for answer in answers.values() for values in answer]
+    return Leases(held=leases, unreached=partitions - answers.keys())
+
+
+def _lease(namespace: bytes, execution_id: bytes, epoch: int, inbox: int) -> Held:
+    return Held(namespace.decode(), execution_id.decode(), int(epoch), int(inbox))

@@ -43,6 +43,7 @@ from outlast.store.port import (
     Feed,
     Filter,
     Health,
+    Leases,
     Page,
     Points,
     Query,
@@ -62,7 +63,7 @@ from outlast.store.valkey.url import Place, parse_url
 T = TypeVar("T")
 
 SCHEMA = 1
-SOME_WILL_DO = frozenset({"peek", "renew", "due", "clock", "health"})
+SOME_WILL_DO = frozenset({"peek", "renew", "held", "due", "clock", "health"})
 """Functions whose answers are of use without those of servers that are away."""
 
 
@@ -346,6 +347,9 @@ class ValkeyStore:
         )
         self._heard(found.now)
         return found
+
+    async def held(self, worker: str, partitions: frozenset[int]) -> Leases:
+        return await self._read(lambda call: claim.held(call, worker, partitions))
 
     async def frames(self, namespace: str, execution_id: str, *, after: int = 0, limit: int = 1_000) -> list[Frame]:
         check_limit("frames", limit, limits.SCAN_MAX_RECORDS)

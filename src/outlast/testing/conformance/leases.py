@@ -12,6 +12,7 @@ from outlast.machine.changes import Changes, Delete, Lapsed, Matches
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
+from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.session import session_key
 from outlast.store.port import Appended, Held, Store
@@ -105,6 +106,33 @@ class RenewConformance(Conformance):
         await tell(store, "a", loses_lease(held))
         await claim_one(store, "w2")
         assert (await store.renew("w1", lease_ttl_ms=TTL_MS)).held == []
+
+    async def test_what_is_held_can_be_asked_without_renewing(self, world: World, store: Store) -> None:
+        for name in ("a", "b", "c"):
+            await running(store, name)
+        await running(store, "other", worker="w2")
+        await ended(store, "over")
+        await tell(store, "b", sends())
+        before = [await state(store, name) for name in ("a", "b", "c", "over")]
+        everywhere = frozenset(range(store.partitions))
+        world.clock.advance("1s")
+        leases = await store.held("w1", everywhere)
+        assert leases.unreached == frozenset()
+        assert sorted(leases.held, key=lambda lease: lease.id) == [
+            Held(NAMESPACE, "a", 1, 0),
+            Held(NAMESPACE, "b", 1, 1),
+            Held(NAMESPACE, "c", 1, 0),
+        ]
+        assert (await store.held("nobody", everywhere)).held == []
+        assert [await state(store, name) for name in ("a", "b", "c", "over")] == before
+
+    async def test_what_is_held_is_told_of_the_partitions_that_are_asked(self, store: Store) -> None:
+        homes: dict[int, set[str]] = {}
+        for number in range(12):
+            await running(store, f"e{number}")
+            homes.setdefault(partition_of(NAMESPACE, f"e{number}", store.partitions), set()).add(f"e{number}")
+        for home, names in homes.items():
+            assert {lease.id for lease in (await store.held("w1", frozenset({home}))).held} == names
 
     @pytest.mark.parametrize("ttl_ms", [limits.LEASE_TTL_MIN_MS - 1, limits.LEASE_TTL_MAX_MS + 1])
     async def test_a_lease_past_its_limits_is_refused(self, store: Store, ttl_ms: int) -> None:

@@ -31,6 +31,7 @@ from outlast.store.port import (
     Feed,
     Filter,
     Held,
+    Leases,
     Query,
     Renewed,
     Store,
@@ -131,6 +132,13 @@ class Pair:
         _same(f"what {worker} holds", sorted(renewed.held, key=repr), sorted(wanted, key=repr))
         await self._renewed(worker, lease_ttl_ms, now, {self._home(e) for e in held})
         return renewed
+
+    async def held(self, worker: str, partitions: frozenset[int]) -> Leases:
+        leases = await self.store.held(worker, partitions)
+        held = [e for e in self.oracle.held(worker) if self._home(e) in partitions]
+        wanted = [Held(e.namespace, e.id, e.epoch, e.inbox) for e in held]
+        _same(f"what {worker} holds", sorted(leases.held, key=repr), sorted(wanted, key=repr))
+        return leases
 
     async def _renewed(self, worker: str, lease_ttl_ms: int, now: int, needed: set[int]) -> None:
         """The sessions on which leases hang are renewed; a partitioned store may leave the others as they were."""

@@ -407,6 +407,12 @@ class StoreMachine(FlowPlay):
     def renew(self, worker: str, ttl_ms: int) -> None:
         self.run(self.pair.renew(worker, lease_ttl_ms=ttl_ms))
 
+    @operation(worker=universe.workers, pick=universe.picks)
+    def held(self, worker: str, pick: int) -> None:
+        """In some partitions, perhaps in all."""
+        partitions = range(self.pair.store.partitions)
+        self.run(self.pair.held(worker, frozenset(partitions[: 1 + pick % len(partitions)])))
+
     @operation(
         pick=universe.picks,
         zombie=universe.rarely,
