@@ -218,12 +218,20 @@ class Engine:
         view = self.view(fact.namespace, fact.id, None)
         answer = decide(view, fact, self.group.now)
         assert isinstance(answer, Changes)
-        verdict = await self.commit(answer)
+        verdict, committed_at = await self.commit_timed(answer)
         if not verdict.applied:
             apart = fact if fact.worker is None else structs.replace(fact, worker=None)
             return await self.tell(fact.namespace, fact.id, apart)
-        claimed = None if fact.worker is None else execution_after(view, answer, self.group.now)
-        return Told(None, verdict=verdict, claimed=claimed)
+        if fact.worker is None:
+            return Told(None, verdict=verdict)
+        if verdict.again:
+            return Told(None, verdict=verdict, claimed=await self._still_held(fact))
+        return Told(None, verdict=verdict, claimed=execution_after(view, answer, committed_at))
+
+    async def _still_held(self, fact: Start) -> Execution | None:
+        """The reply of its commit was lost: when it began is in the record, if the worker holds it still."""
+        found = await self.look(fact.namespace, fact.id)
+        return found if found is not None and found.claim_id == fact.change_id else None
 
     async def deliver(self, delivery: Delivery) -> Told | None:
         """Carry an outbox record to its target, and strike it off. Repeating it is harmless."""

@@ -186,9 +186,9 @@ class GroupCommit:
         self.now = max(self.now, part.now)
         unknown: list[Waiting] = []
         refused: list[Waiting] = []
-        for waiting, outcome in zip(batch, part.outcomes, strict=True):
+        for waiting, outcome, at in zip(batch, part.outcomes, part.times, strict=True):
             if isinstance(outcome, Verdict):
-                _answer([waiting], Committed(part.now, [outcome]))
+                _answer([waiting], Committed(at, [outcome]))
             else:
                 (unknown if isinstance(outcome, StoreUnavailable) else refused).append(waiting)
         for alone in refused:
@@ -225,9 +225,10 @@ def _fitting(batch: list[Waiting]) -> int:
 
 
 def _answer(batch: list[Waiting], committed: Committed) -> None:
-    for (_, future, timed), verdict in zip(batch, committed.verdicts, strict=True):
+    times = committed.times or [committed.now] * len(batch)
+    for (_, future, timed), verdict, at in zip(batch, committed.verdicts, times, strict=True):
         if not future.done():
-            future.set_result((verdict, committed.now) if timed else verdict)
+            future.set_result((verdict, at) if timed else verdict)
 
 
 def _cut_off(died: BaseException) -> StoreClosed:

@@ -17,6 +17,7 @@ from outlast.machine import facts
 from outlast.machine.changes import Changes, Insert, View, execution_after
 from outlast.machine.decide_member import Ended, MemberView, claimed, edge_of, handed_on
 from outlast.machine.parts import payload
+from outlast.model.execution import Execution
 from outlast.model.flow import Flow
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
@@ -25,6 +26,7 @@ from outlast.runtime.ahead import Behind, Seen
 if TYPE_CHECKING:
     from outlast.runtime.lease import Lease
     from outlast.runtime.parts import Parts
+    from outlast.store.port import Verdict
 
 
 class Next(Struct, frozen=True):
@@ -59,7 +61,7 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
     output = payload(e, fact, Role.OUTPUT, fact.output).record
     seen[output.key] = output
     nexts: list[Next] = []
-    applied = False
+    begun: dict[str, Execution] = {}
     try:
         for view in behind.views:
             try:
@@ -73,11 +75,13 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
             if one.input is not None:
                 parts.engine.flows.ahead.look(one.view.execution)
         advanced = [(one.view.execution.id, one.changes) for one in nexts]
-        applied = await lease.tell_once(fact, lambda answer: handed_on(answer, end, gate, advanced))
+        told = await lease.tell_once(fact, lambda answer: handed_on(answer, end, gate, advanced))
+        if told is not None:
+            begun = await _begun(parts, nexts, *told)
     finally:
         for one in nexts:
-            _begin(parts, one, applied=applied)
-    return applied
+            _begin(parts, one, begun.get(one.view.execution.id))
+    return told is not None
 
 
 async def _next(parts: Parts, gate: Flow, view: MemberView, end: Ended, seen: Seen, *, in_place: bool) -> Next | None:
@@ -96,17 +100,30 @@ async def _next(parts: Parts, gate: Flow, view: MemberView, end: Ended, seen: Se
     return Next(view, held, data)
 
 
-def _begin(parts: Parts, one: Next, *, applied: bool) -> None:
+async def _begun(parts: Parts, nexts: list[Next], verdict: Verdict, committed_at: int) -> dict[str, Execution]:
+    """What is held here by that commit. If its reply was lost, when it began is in the records."""
+    here = [one for one in nexts if one.input is not None]
+    if not verdict.again:
+        views = [View(one.view.partition, one.view.execution) for one in here]
+        found = [execution_after(view, one.changes, committed_at) for view, one in zip(views, here, strict=True)]
+        return {execution.id: execution for execution in found if execution is not None}
+    try:
+        records = await parts.engine.store.load([one.view.execution.key for one in here])
+    except OutlastError:
+        return {}  # a renewal finds that they are held and do not run
+    pairs = zip(here, records, strict=True)
+    return {e.id: e for one, e in pairs if isinstance(e, Execution) and e.claim_id == one.changes.id}
+
+
+def _begin(parts: Parts, one: Next, execution: Execution | None) -> None:
     if one.input is None:
         return
     rooms = parts.rooms
     assert rooms is not None
-    if not applied:
+    if execution is None:
         rooms.release()
-        return
-    execution = execution_after(View(one.view.partition, one.view.execution), one.changes, parts.engine.group.now)
-    assert execution is not None
-    rooms.keep(execution, one.input)
+    else:
+        rooms.keep(execution, one.input)
 
 
 def _input(view: MemberView, changes: Changes, seen: Seen) -> bytes | None:

@@ -427,19 +427,21 @@ class Lease:
         tell = facts.Tell(started.change_id, started.id, facts.encode_fact(started))
         return structs.replace(fact, starts=None, tells=(*fact.tells, tell))
 
-    async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> bool:
-        """Commit what the machine makes of a fact, and more with it. False if that is refused: nothing is written."""
+    async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> tuple[Verdict, int] | None:
+        """Commit what the machine makes of a fact, and more with it: the verdict, and the store's time of that commit.
+        None if it is refused: nothing is written."""
         engine, view = self._parts.engine, View(self._partition, self.execution)
         answer = decide(view, fact, engine.group.now)
         if isinstance(answer, Refusal):
-            return False
+            return None
         answer = amended(answer)
-        verdict = await engine.commit(answer)
+        verdict, committed_at = await engine.commit_timed(answer)
         if verdict.inbox is not None:
             self._heard(verdict.inbox)
-        if verdict.applied:
-            self._parts.committed(view, answer)
-        return verdict.applied
+        if not verdict.applied:
+            return None
+        self._parts.committed(view, answer)
+        return verdict, committed_at
 
     async def _recorded_at(self, fact: facts.StepRecorded, unknown: int) -> int:
         """The reply of its commit was lost: the time is in the record."""

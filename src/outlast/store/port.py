@@ -74,18 +74,24 @@ class Verdict(Struct, frozen=True, gc=False):
 
 
 class Committed(Struct, frozen=True):
+    """`times` are the store's of each change, as its records have it; None if it is `now` for all of them."""
+
     now: int
     verdicts: list[Verdict]
+    times: list[int] | None = None
 
 
 class CommittedInPart(StoreError):
     """Some changes of a batch have their verdicts, others failed: `outcomes` has one of both for each.
 
-    For stores whose batches are more than one transaction. Who failed may be tried again alone.
+    For stores whose batches are more than one transaction. Who failed may be tried again alone. `times` are those of
+    the changes that have a verdict.
     """
 
-    def __init__(self, now: int, outcomes: Sequence[Verdict | OutlastError], problem: OutlastError) -> None:
-        self.now, self.outcomes, self.problem = now, outcomes, problem
+    def __init__(
+        self, now: int, outcomes: Sequence[Verdict | OutlastError], problem: OutlastError, times: Sequence[int]
+    ) -> None:
+        self.now, self.outcomes, self.problem, self.times = now, outcomes, problem, times
         super().__init__(str(problem))
 
 

@@ -253,7 +253,9 @@ async def test_a_target_that_is_full_in_part_says_so(stores: tuple[Store, Store]
             if len(batch) < 3:
                 return await target.commit(batch)
             committed, full = await target.commit(batch[:1]), StoreFull("no room")
-            raise CommittedInPart(committed.now, [*committed.verdicts, *[full for _ in batch[1:]]], full)
+            raise CommittedInPart(
+                committed.now, [*committed.verdicts, *[full for _ in batch[1:]]], full, [committed.now] * len(batch)
+            )
 
     with pytest.raises(StoreFull):
         await Copying(source, cast(Store, Full(target))).run()

@@ -251,7 +251,7 @@ async def test_a_commit_in_part_answers_who_was_heard_and_asks_again_for_the_res
         if len(batch) < 5:
             return await whole(batch)
         heard, full = (await whole(batch[:1])).verdicts[0], StoreFull("full")
-        raise CommittedInPart(7, [heard, full, ReplyLost("lost"), full, ReplyLost("lost")], full)
+        raise CommittedInPart(7, [heard, full, ReplyLost("lost"), full, ReplyLost("lost")], full, [5, 0, 0, 0, 0])
 
     monkeypatch.setattr(store, "commit", commit)
     futures = await submitted_while_held(group, gate, edge(1), edge(2), edge(3), impossible(), edge(5))

@@ -64,7 +64,7 @@ async def commit(
 ) -> Committed:
     """`ring` is rung with it, if it can be."""
     verdicts: dict[int, Verdict] = {}
-    now = 0
+    times: dict[int, int] = {}
     some, waiting = list(enumerate(batch)), list[Numbered]()
     call = Call(some)
     if call.crossed:
@@ -72,12 +72,14 @@ async def commit(
         call = Call(some) if waiting else call
     while True:
         refused, at = await _apply(pool, time, call, some, verdicts, None if waiting else ring)
-        now = max(now, at)
+        if len(some) == len(batch) and not refused:
+            return Committed(at, [verdicts[number] for number in range(len(batch))])
+        times |= dict.fromkeys((number for number, _ in some), at)
         for number, changes in refused:
-            verdicts[number], at = await _explained(pool, time, partitions, changes)
-            now = max(now, at)
+            verdicts[number], times[number] = await _explained(pool, time, partitions, changes)
         if not waiting:
-            return Committed(now, [verdicts[number] for number in range(len(batch))])
+            numbers = range(len(batch))
+            return Committed(max(times.values()), [verdicts[n] for n in numbers], [times[n] for n in numbers])
         some, waiting = _next_round(waiting)
         call = Call(some)
 

@@ -294,7 +294,8 @@ async def _heard(session: Session, time: StoreTime, changes: Changes) -> Transac
     if not rows:  # purged since: nobody will ask
         return Transacted(time.saw(0), Verdict(True))
     [(inbox, recorded_at)] = rows
-    return Transacted(time.saw(recorded_at), Verdict(True, inbox))
+    time.saw(recorded_at)
+    return Transacted(recorded_at, Verdict(True, inbox))
 
 
 async def _rolled_back(session: Session) -> None:

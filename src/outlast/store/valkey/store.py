@@ -259,21 +259,21 @@ class ValkeyStore:
         function = "commit" if any(map(takes_room, batch)) else "commit_freeing"
         answers = await call(function, {p: some.arguments(now) for p, some in batches.items()})
         outcomes: dict[int, Verdict | OutlastError] = {}
-        newest = 0
+        times = [0] * len(batch)
         for partition, answer in answers.items():
             if isinstance(answer, OutlastError):
                 outcomes |= dict.fromkeys(places[partition], answer)
                 continue
             for place, told in zip(places[partition], answer[1], strict=True):
-                outcomes[place] = verdict_of(batch[place], told)
-            newest = max(newest, answer[0])
+                outcomes[place], times[place] = verdict_of(batch[place], told), answer[0]
         failed = {place: outcome for place, outcome in outcomes.items() if isinstance(outcome, OutlastError)}
         if failed:
             found = await self._applied_before(batch, failed)
             outcomes |= found
-            if found and not newest:
-                newest = await self._time(self._opened())
-        return _committed(self._heard(newest), [outcomes[place] for place in range(len(batch))])
+            if found:
+                newest = max(times) or await self._time(self._opened())
+                times = [at or newest for at in times]
+        return _committed(self._heard(max(times)), [outcomes[place] for place in range(len(batch))], times)
 
     async def _applied_before(
         self, batch: Sequence[Changes], failed: Mapping[int, OutlastError]
@@ -386,15 +386,15 @@ class ValkeyStore:
         return self._opened().bell.listen()
 
 
-def _committed(now: int, outcomes: list[Verdict | OutlastError]) -> Committed:
+def _committed(now: int, outcomes: list[Verdict | OutlastError], times: list[int]) -> Committed:
     """An answer if all have one. It is asked for again as it is while some are not known, and nobody is refused."""
     verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
     if len(verdicts) == len(outcomes):
-        return Committed(now, verdicts)
+        return Committed(now, verdicts, times)
     problem = min((outcome for outcome in outcomes if isinstance(outcome, OutlastError)), key=weight)
     if not verdicts or isinstance(problem, StoreUnavailable):
         raise problem
-    raise CommittedInPart(now, outcomes, problem) from problem
+    raise CommittedInPart(now, outcomes, problem, times) from problem
 
 
 class _Parts:

@@ -32,6 +32,13 @@ from outlast.testing.conformance.harness import Conformance, World
 KEY = execution_key(NAMESPACE, "a")
 
 
+class Ticking(ManualClock):
+    """A millisecond later, whenever somebody looks."""
+
+    def now_ms(self) -> int:
+        return self.advance("1ms")
+
+
 class TimeConformance(Conformance):
     async def test_the_test_clock_is_the_stores_time(self, world: World, store: Store) -> None:
         for _ in range(3):
@@ -79,6 +86,21 @@ class TimeConformance(Conformance):
         await commit(store, *[start_changes(store, start_fact(f"x{n}")) for n in range(20)])
         found = (await store.find(Query(namespace=NAMESPACE))).executions
         assert len({execution.created_at for execution in found}) == 1
+
+    async def test_the_time_of_each_change_is_that_of_its_records(self, world: World, store: Store) -> None:
+        """Wherever they live, and whatever becomes of those beside them: code is told this time now, and the recorded
+        one when it is replayed."""
+        await start(store, "known")
+        other = await world.store(clock=Ticking(world.clock.now_ms() - 3_600_000))
+        names = [f"x{n}" for n in range(20)]
+        batch = [start_changes(other, start_fact(name)) for name in names]
+        known, again = start_changes(other, start_fact("known")), start_changes(other, start_fact("x3"))
+        committed = await other.commit([*batch, known, again])
+        assert [verdict.applied for verdict in committed.verdicts] == [*[True] * 20, False, False]
+        times = committed.times or [committed.now] * len(committed.verdicts)
+        recorded = [(await look(other, name)).created_at for name in names]
+        assert times[:20] == recorded
+        assert committed.now == max(times)
 
 
 class ClockConformance(Conformance):
