@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import socket
 import threading
 from contextlib import AsyncExitStack
@@ -98,7 +97,7 @@ class Opened:
         app, config = self._app, self._app.config
         self.parts = self._new_parts(Tokens(config.token_keys), threads=settings.concurrency)
         lanes = settings.lanes or tuple(sorted({w.definition_lane for w in app.registry} or {"default"}))
-        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        name = f"{socket.gethostname()}-{os.getpid()}-{app.entropy.new_id()[-6:]}"
         options = WorkerOptions(
             name=name,
             namespace=config.namespace,
@@ -153,7 +152,7 @@ class Opened:
                 return
             except Exception as error:
                 _log.warning("the doorbell is not heard, and hung anew; polling goes on meanwhile: %s", error)
-            await asyncio.sleep(RELISTEN_S)
+            await self._engine.timing.sleep(RELISTEN_S)
             try:
                 await subscription.close()
                 subscription = self._subscription = self._store.listen()  # it begins with a rescan: nothing is missed
