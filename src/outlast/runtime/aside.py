@@ -1,7 +1,8 @@
 """Changes that wait aside of the line of commits for a transaction of somebody else's: the line goes on without them.
 
 Only starts come here: another transaction that is still open has started the same id (`IdHeld`). What comes later for
-the same execution waits behind it, so that the changes of one execution keep their order.
+the same execution waits behind it, so that the changes of one execution keep their order. A start that a worker claims
+does not wait here (`IdHeld`): the worker keeps room for it, which others need meanwhile.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Aside:
         keys.update(execution.key for execution in started_by(changes))
         before = {self._last[key] for key in keys if key in self._last}
         task = asyncio.get_running_loop().create_task(self._commit(changes, before), name="outlast commit aside")
-        self._last.update(dict.fromkeys(keys, task))
+        if not (before and _claimed(changes)):
+            self._last.update(dict.fromkeys(keys, task))
         task.add_done_callback(self._forget)
         return task
 
@@ -54,6 +56,9 @@ class Aside:
 
     async def _commit(self, changes: Changes, before: set[asyncio.Task[Committed]]) -> Committed:
         asked_at_s = time.monotonic()
+        claimed = _claimed(changes)
+        if before and claimed:
+            raise IdHeld([execution.id for execution in started_by(changes)])
         if before:
             await asyncio.wait(before)
         left_s = self._patience_s - (time.monotonic() - asked_at_s)
@@ -61,7 +66,13 @@ class Aside:
             held = None if task.cancelled() else task.exception()
             if left_s <= 0 and isinstance(held, IdHeld):
                 raise IdHeld(held.execution_ids)
-        return await patiently(lambda: self._alone(changes), patience_s=left_s, pause=self._pause, first_s=AGAIN_S)
+        return await patiently(
+            lambda: self._alone(changes),
+            patience_s=left_s,
+            pause=self._pause,
+            first_s=AGAIN_S,
+            unless=IdHeld if claimed else (),
+        )
 
     async def _alone(self, changes: Changes) -> Committed:
         async with self._turn:
@@ -70,3 +81,8 @@ class Aside:
     def _forget(self, task: asyncio.Task[Committed]) -> None:
         for key in [key for key, last in self._last.items() if last is task]:
             del self._last[key]
+
+
+def _claimed(changes: Changes) -> bool:
+    """Whether a worker begins at once what it starts."""
+    return any(execution.worker is not None for execution in started_by(changes))

@@ -213,7 +213,8 @@ class Engine:
         """Start an execution: without a look first, because most ids are new.
 
         If the fact names a worker, `Told.claimed` is the execution that it holds now. It is None where the id was known
-        already, or a gate was shut: then a start is made without the claim.
+        already, or a gate was shut: then a start is made without the claim. `IdHeld`, and that soon, where somebody
+        else's transaction holds the id: who claims does not wait for it (`begin_held`).
         """
         view = self.view(fact.namespace, fact.id, None)
         answer = decide(view, fact, self.group.now)
@@ -232,6 +233,17 @@ class Engine:
         """The reply of its commit was lost: when it began is in the record, if the worker holds it still."""
         found = await self.look(fact.namespace, fact.id)
         return found if found is not None and found.claim_id == fact.change_id else None
+
+    async def begin_held(self, fact: Start) -> Told:
+        """Start an execution whose id was found to be held: without the claim, once that transaction has ended."""
+        apart = structs.replace(fact, worker=None)
+        answer = decide(self.view(fact.namespace, fact.id, None), apart, self.group.now)
+        assert isinstance(answer, Changes)
+        verdict = await self.group.commit_aside(answer)
+        if not verdict.applied:
+            return await self.tell(fact.namespace, fact.id, apart)
+        self.post(answer)
+        return Told(None, verdict=verdict)
 
     async def deliver(self, delivery: Delivery) -> Told | None:
         """Carry an outbox record to its target, and strike it off. Repeating it is harmless."""

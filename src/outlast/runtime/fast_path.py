@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from outlast.errors import OutlastError
+from outlast.errors import IdHeld, OutlastError
 from outlast.machine.facts import Start
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.worker import Worker
@@ -40,6 +40,12 @@ class FastPath:
             # The commit may be under way: a start that was accepted must not lie idle until its lease runs out.
             self._worker.errand(self._begin_anyway(fact))
             raise
+        except IdHeld:
+            # Somebody else's transaction may stay open for long: the room is not kept for that.
+            self._worker.release()
+            told = await self._engine.begin_held(fact)
+            self._worker.kick()
+            return told
         except BaseException:
             self._worker.release()
             raise

@@ -77,6 +77,14 @@ class GroupCommit:
         """The verdict, and the store's time of the commit that it is about."""
         return self._submit(changes, timed=True)
 
+    def commit_aside(self, changes: Changes) -> asyncio.Future[Verdict]:
+        """The verdict on a start whose id was found to be held: nobody waits behind it."""
+        if self._closed:
+            raise StoreClosed("the engine is closed")
+        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._set_aside((changes, future, False))
+        return future
+
     def _submit(self, changes: Changes, *, timed: bool) -> asyncio.Future[Any]:
         if self._closed:
             raise StoreClosed("the engine is closed")
@@ -166,11 +174,14 @@ class GroupCommit:
         stays: list[Waiting] = []
         for one in batch:
             if self._aside.concerns(one[0]) or (starts and started_by(one[0])):
-                self._aside.commit(one[0]).add_done_callback(partial(self._decided, one))
+                self._set_aside(one)
             else:
                 stays.append(one)
         assert not starts or len(stays) < len(batch), "a store says that an id is held, and there is none"
         return stays
+
+    def _set_aside(self, one: Waiting) -> None:
+        self._aside.commit(one[0]).add_done_callback(partial(self._decided, one))
 
     def _decided(self, one: Waiting, task: asyncio.Task[Committed]) -> None:
         died = asyncio.CancelledError() if task.cancelled() else task.exception()

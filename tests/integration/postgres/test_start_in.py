@@ -40,6 +40,7 @@ from outlast.runtime.group_commit import GroupCommit
 from outlast.store.postgres import PostgresStore
 from outlast.testing.conformance import actors
 from tests import postgres
+from tests.acceptance.test_fast_path import with_room
 from tests.conformance.valkey_harness import valkey_url
 
 ORDER = "CREATE TABLE IF NOT EXISTS public.orders (id text PRIMARY KEY)"
@@ -379,6 +380,22 @@ async def test_who_starts_an_id_that_is_held_waits_and_nobody_else(url: str, poo
             assert not any(task.done() for task in same)
         assert [handle.id for handle in await asyncio.gather(*same)] == ["a"] * 3
         assert await (await same[0]).result() == "x"
+
+
+async def test_a_start_that_waits_for_a_held_id_keeps_no_room_of_a_worker(url: str):
+    app = make_app(url)
+    checkout = checkout_of(app)
+    async with asyncio.timeout(20), app.worker(lanes=["shop"], concurrency=1):
+        await with_room(app)
+        async with with_asyncpg(url) as (connection, _):
+            await checkout.options(id="a").start_in(connection, "x")
+            same = [asyncio.create_task(checkout.options(id="a").start("x")) for _ in range(2)]
+            await asyncio.sleep(0)
+            other = await checkout.options(id="other").start("y")
+            assert await other.result() == "y"
+            assert not any(task.done() for task in same)
+        assert [await (await task).result() for task in same] == ["x"] * 2
+        assert (await with_room(app))._promised == 0
 
 
 async def test_an_id_that_stays_held_is_a_typed_error(app: App, url: str):

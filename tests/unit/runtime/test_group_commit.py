@@ -361,6 +361,33 @@ async def test_an_id_that_stays_held_is_an_error_within_the_patience(
         assert (await group.commit(start(store, "held"))).applied
 
 
+async def test_a_start_with_a_claim_does_not_wait_for_a_held_id(store: SqliteStore, elsewhere: Elsewhere):
+    """A worker keeps room for it: it is told soon, and starts without the claim."""
+    elsewhere.ids = {"held"}
+    await store.renew("w1", lease_ttl_ms=60_000)
+    group = GroupCommit(store, patience_s=20.0)
+    async with asyncio.timeout(10):
+        claims = [group.commit(start(store, name, worker="w1")) for name in ("held", "held", "other")]
+        held, behind, other = await asyncio.gather(*claims, return_exceptions=True)
+        assert isinstance(held, IdHeld)
+        assert isinstance(behind, IdHeld)
+        assert isinstance(other, Verdict)
+        assert other.applied, "who only shares its batch keeps its claim"
+        batches = len(elsewhere.batches)
+        apart = group.commit_aside(start(store, "held"))
+        with pytest.raises(IdHeld):
+            await group.commit(start(store, "held", worker="w1"))
+        behind = group.commit(
+            actors.changing(store, "held", Add(actors.execution_key(actors.NAMESPACE, "held"), "inbox", 1))
+        )
+        assert (await group.commit(edge(1))).applied
+        assert not apart.done()
+        elsewhere.ids.clear()
+        assert [(await apart).inbox, (await behind).inbox] == [0, 1]
+        await group.close()
+    assert all(len(batch) == 1 for batch in elsewhere.batches[batches:]), "nobody shares a commit with it"
+
+
 # ---- the end ------------------------------------------------------------------------------------------------------
 
 
