@@ -15,10 +15,10 @@ from outlast.machine.changes import Changes, started_by
 from outlast.model.execution import Execution
 from outlast.model.record import Key
 from outlast.runtime.patience import Pause, patiently
-from outlast.store.port import Committed, Store
+from outlast.store.port import Committed, Prompt, Store
 
 AT_ONCE = 2
-"""So many are tried at the same time: each may keep a connection of the store's waiting."""
+"""So many are tried at the same time: each takes a connection of the store's."""
 AGAIN_S = 0.1
 """The first pause before one is tried again."""
 
@@ -26,6 +26,7 @@ AGAIN_S = 0.1
 class Aside:
     def __init__(self, store: Store, *, patience_s: float, pause: Pause) -> None:
         self._store = store
+        self._prompt = store if isinstance(store, Prompt) else None
         self._patience_s = patience_s
         self._pause = pause
         self._turn = asyncio.Semaphore(AT_ONCE)
@@ -76,6 +77,8 @@ class Aside:
 
     async def _alone(self, changes: Changes) -> Committed:
         async with self._turn:
+            if self._prompt is not None:
+                return await self._prompt.commit_promptly([changes])
             return await self._store.commit([changes])
 
     def _forget(self, task: asyncio.Task[Committed]) -> None:

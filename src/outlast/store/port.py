@@ -442,6 +442,15 @@ class Joining(Protocol):
         ...
 
 
+@runtime_checkable
+class Prompt(Protocol):
+    """A store that says `IdHeld`, and can say so at once."""
+
+    async def commit_promptly(self, batch: Sequence[Changes]) -> Committed:
+        """The same as `commit`, for those of which one was found to be held: it waits for nobody's transaction."""
+        ...
+
+
 # ---- several servers ----------------------------------------------------------------------------------------------
 
 

@@ -85,7 +85,7 @@ class WatchedStore:
             traffic.in_flight -= 1
             if not traffic.in_flight:
                 traffic.calm.set()
-        if name == "commit":
+        if isinstance(answer, Committed):
             self._note(args[0], answer)
         if plan is not None:
             self.dead.set()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -396,6 +397,41 @@ async def test_a_start_that_waits_for_a_held_id_keeps_no_room_of_a_worker(url: s
             assert not any(task.done() for task in same)
         assert [await (await task).result() for task in same] == ["x"] * 2
         assert (await with_room(app))._promised == 0
+
+
+@pytest.mark.parametrize("pooled", ["", "&pgbouncer=on"])
+async def test_who_shares_a_batch_with_many_held_ids_does_not_wait_for_each(url: str, pooled: str):
+    app = make_app(f"{url}&pool_size=2{pooled}")
+    checkout = checkout_of(app)
+    async with app.client(), with_asyncpg(url) as (connection, _):
+        for number in range(30):
+            await checkout.options(id=f"held-{number}").start_in(connection, "x")
+        held = [asyncio.create_task(checkout.options(id=f"held-{n}").start("x")) for n in range(30)]
+        others = [asyncio.create_task(checkout.options(id=f"other-{n}").start("y")) for n in range(3)]
+        async with asyncio.timeout(5):  # half a second for each, two at a time, would be more
+            await asyncio.gather(*others)
+        async with asyncio.timeout(1):
+            for number in range(6):
+                await checkout.options(id=f"late-{number}").start("y")
+        assert not any(task.done() for task in held)
+        await connection.execute("ROLLBACK; BEGIN")
+        async with asyncio.timeout(10):
+            assert len(await asyncio.gather(*held)) == 30
+
+
+async def test_a_prompt_commit_waits_for_nobody_and_leaves_the_connection_as_it_was(app: App, url: str):
+    store = PostgresStore(f"{url}&pool_size=1")
+    await store.open()
+    start = actors.start_changes(store, actors.start_fact("a", namespace="default"))
+    async with app.client(), with_asyncpg(url) as (connection, _):
+        await checkout_of(app).options(id="a").start_in(connection, "x")
+        for commit, least_s, most_s in ((store.commit_promptly, 0.0, 0.4), (store.commit, 0.4, 5.0)):
+            asked_at = time.monotonic()
+            with pytest.raises(IdHeld, match="execution 'a' is being started"):
+                await commit([start])
+            assert least_s < time.monotonic() - asked_at < most_s
+    assert not (await store.commit_promptly([start])).verdicts[0].applied
+    await store.close()
 
 
 async def test_an_id_that_stays_held_is_a_typed_error(app: App, url: str):

@@ -60,16 +60,22 @@ _json = msgspec.json.Encoder()
 
 
 async def commit(
-    pool: Pool, time: StoreTime, partitions: int, batch: Sequence[Changes], ring: Ring | None = None
+    pool: Pool,
+    time: StoreTime,
+    partitions: int,
+    batch: Sequence[Changes],
+    *,
+    ring: Ring | None = None,
+    wait_ms: int | None = None,
 ) -> Committed:
-    """`ring` is rung with it, if it can be."""
+    """`ring` is rung with it, if it can be. Who meets a lock waits for `wait_ms`, or as the connection says."""
     verdicts: dict[int, Verdict] = {}
     times: dict[int, int] = {}
     some, waiting = list(enumerate(batch)), list[Numbered]()
-    call = Call(some)
+    call = Call(some, wait_ms)
     if call.crossed:
         some, waiting = _next_round(some)
-        call = Call(some) if waiting else call
+        call = Call(some, wait_ms) if waiting else call
     while True:
         refused, at = await _apply(pool, time, call, some, verdicts, None if waiting else ring)
         if len(some) == len(batch) and not refused:
@@ -81,7 +87,7 @@ async def commit(
             numbers = range(len(batch))
             return Committed(max(times.values()), [verdicts[n] for n in numbers], [times[n] for n in numbers])
         some, waiting = _next_round(waiting)
-        call = Call(some)
+        call = Call(some, wait_ms)
 
 
 async def _apply(
@@ -220,7 +226,8 @@ def _key_of(write: Write) -> Key:
 class Call:
     """The arguments of one call, gathered change by change."""
 
-    def __init__(self, some: Iterable[Numbered]) -> None:
+    def __init__(self, some: Iterable[Numbered], wait_ms: int | None = None) -> None:
+        self._wait_ms = wait_ms
         self.crossed = False
         """Whether two changes touch the same execution, or one writes a loose record that another one touches: only
         then one of them can depend on the other."""
@@ -409,9 +416,14 @@ class Call:
         except (TypeError, OverflowError, UnicodeEncodeError) as error:
             raise InvalidInput(f"a value that a record cannot have: {error}") from error
         values = {"anchors": first, "slots": ",".join(map(str, slots)), "docs": docs, **time.values()}
-        if ring is not None:
+        how = "commit"
+        if self._wait_ms is not None:
+            how = "commit:prompt"
+            values["wait_ms"] = str(self._wait_ms)
+        elif ring is not None:
+            how = "commit:ringing"
             values |= {"bell": ring.bell, "heard": ring.heard}
-        return (await session.rows(CALLS["commit" if ring is None else "commit:ringing"], values))[0]
+        return (await session.rows(CALLS[how], values))[0]
 
     def document(self) -> dict[str, Any]:
         """The same arguments, for who calls by a document: of one change that inserts, and locks nothing loose."""

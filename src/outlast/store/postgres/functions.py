@@ -216,7 +216,8 @@ for _what, _text in _TEXTS.items():
 
 
 _COMMIT = next(name for name in FUNCTIONS if name.startswith("commit_"))
-CALLS["commit:ringing"] = statement("commit:ringing_call").format(name=_COMMIT)
+for _what in ("prompt", "ringing"):
+    CALLS[f"commit:{_what}"] = statement(f"commit:{_what}_call").format(name=_COMMIT)
 
 
 def _settling() -> None:

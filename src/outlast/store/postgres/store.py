@@ -47,6 +47,9 @@ from outlast.store.postgres.migrate import SCHEMA, check_schema, is_current, mig
 from outlast.store.postgres.time import StoreTime
 from outlast.store.postgres.url import PARTITIONS_DEFAULT, parse_url
 
+PROMPT_MS = 10
+"""So long a commit waits for a lock that is not to wait: as long as one of ours holds it, and hardly more."""
+
 
 class PostgresStore:
     """`PostgresStore("postgresql://user@host:5432/database")`."""
@@ -133,13 +136,19 @@ class PostgresStore:
     # ---- writes ---------------------------------------------------------------------------------------------------
 
     async def commit(self, batch: Sequence[Changes]) -> Committed:
+        return await self._commit(batch)
+
+    async def commit_promptly(self, batch: Sequence[Changes]) -> Committed:
+        return await self._commit(batch, wait_ms=PROMPT_MS)
+
+    async def _commit(self, batch: Sequence[Changes], *, wait_ms: int | None = None) -> Committed:
         check_batch(batch)
         pool, bell = self._opened()
         if not batch:
             return Committed(await self.now(), [])
-        ring = bell.aboard(_channels(batch[0])) if len(batch) == 1 else None
+        ring = bell.aboard(_channels(batch[0])) if len(batch) == 1 and wait_ms is None else None
         try:
-            committed = await commit.commit(pool, self._time, self._partitions, batch, ring)
+            committed = await commit.commit(pool, self._time, self._partitions, batch, ring=ring, wait_ms=wait_ms)
         except KeyHeld as held:
             raise IdHeld([execution.id for changes in batch for execution in started_by(changes)]) from held
         bell.ring(_rings(batch, committed.verdicts), rung=ring is not None and ring.rung)

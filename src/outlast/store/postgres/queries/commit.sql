@@ -119,6 +119,14 @@ WHERE t.ctid = o.place AND {same_key};
 SELECT now_ms, refused_list, inbox_list, false AS rung
 FROM outlast.{name}(:anchors, :slots, :docs, :clock_ms, :floor_ms)
 
+-- part: prompt_call
+-- The same, and who meets a lock waits only so long; that goes with the transaction. An argument depends on what sets
+-- it, so it is set before the function is called.
+WITH prompt AS MATERIALIZED (SELECT set_config('lock_timeout', :wait_ms, true) AS wait_ms)
+SELECT c.now_ms, c.refused_list, c.inbox_list, false AS rung
+FROM prompt,
+  LATERAL outlast.{name}(:anchors, :slots || left(prompt.wait_ms, 0), :docs, :clock_ms, :floor_ms) AS c
+
 -- part: ringing_call
 -- The same, and a ring that is heard when it is committed; only if nobody else's commit rings just now, because those
 -- that do wait for each other's disk.
