@@ -528,7 +528,10 @@ async def test_a_statement_that_was_given_up_is_told_and_not_done_again(app: App
     assert await balances(bank) == {"ann": 100, "bob": 0}
 
 
-@pytest.mark.parametrize("how", ["together", "first of two", "left alone", "in a savepoint", "a savepoint raises"])
+HASTY = ["together", "first of two", "left alone", "in a savepoint", "a savepoint raises", "a savepoint left alone"]
+
+
+@pytest.mark.parametrize("how", HASTY)
 async def test_statements_beside_each_other_are_refused(app: App, bank: Any, how: str):
     called: list[str] = []
     left: list[asyncio.Task[str]] = []
@@ -551,6 +554,16 @@ async def test_statements_beside_each_other_are_refused(app: App, bank: Any, how
                 with suppress(StatementRefused):
                     async with sql.savepoint():
                         await asyncio.gather(sql.execute("SELECT pg_sleep(10)"), sql.execute(two))
+            case "a savepoint left alone":
+
+                async def part() -> str:
+                    async with sql.savepoint():
+                        done = await sql.execute(one)
+                        await asyncio.sleep(1)
+                        return done
+
+                left.append(asyncio.create_task(part()))
+                await asyncio.sleep(0.2)
             case _:
                 with suppress(RuntimeError):
                     async with sql.savepoint():
@@ -569,6 +582,81 @@ async def test_statements_beside_each_other_are_refused(app: App, bank: Any, how
     await asyncio.gather(*left, return_exceptions=True)
     assert called == [how]
     assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
+@pytest.mark.parametrize("how", ["a statement", "a savepoint", "swallowed", "left open"])
+async def test_what_is_done_beside_a_savepoint_of_another_task_is_refused(app: App, bank: Any, how: str):
+    """It would be rolled back with it, also if no two statements are under way at once."""
+
+    @app.transaction
+    async def hasty() -> None:
+        sql = outlast.connection()
+        inside, done = asyncio.Event(), asyncio.Event()
+
+        async def part() -> None:
+            with suppress(ValueError):
+                async with sql.savepoint():
+                    await sql.execute("UPDATE account SET cents = 5 WHERE name = 'ann'")
+                    inside.set()
+                    await done.wait()
+                    raise ValueError
+
+        async def other() -> None:
+            await inside.wait()
+            try:
+                if how == "a savepoint":
+                    async with sql.savepoint():
+                        await sql.execute("UPDATE account SET cents = 5 WHERE name = 'bob'")
+                elif how != "left open":
+                    await sql.execute("UPDATE account SET cents = 5 WHERE name = 'bob'")
+            except StatementRefused:
+                if how != "swallowed":
+                    raise
+            finally:
+                if how != "left open":
+                    done.set()
+
+        if how == "left open":
+            with suppress(ValueError):
+                async with sql.savepoint():
+                    await sql.execute("UPDATE account SET cents = 5 WHERE name = 'bob'")
+                    left = asyncio.create_task(part())
+                    await other()
+                    raise ValueError
+            done.set()
+            await asyncio.wait([left])
+        else:
+            await asyncio.gather(part(), other())
+
+    @app.workflow
+    async def pay() -> None:
+        await hasty()
+
+    async with asyncio.timeout(8), app:
+        with pytest.raises(StatementRefused, match="a savepoint of another task is still under way"):
+            await pay()
+    assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
+async def test_tasks_that_a_savepoint_begins_are_of_it(app: App, bank: Any):
+    @app.transaction
+    async def careful() -> None:
+        sql = outlast.connection()
+        async with sql.savepoint():
+            await asyncio.create_task(sql.execute("UPDATE account SET cents = 5 WHERE name = 'ann'"))
+            with suppress(ValueError):
+                async with sql.savepoint():
+                    await asyncio.create_task(sql.execute("UPDATE account SET cents = 6 WHERE name = 'ann'"))
+                    raise ValueError
+        await asyncio.create_task(sql.execute("UPDATE account SET cents = 7 WHERE name = 'bob'"))
+
+    @app.workflow
+    async def pay() -> None:
+        await careful()
+
+    async with asyncio.timeout(8), app:
+        await pay()
+    assert await balances(bank) == {"ann": 5, "bob": 7}
 
 
 async def test_a_statement_may_be_given_up_in_a_savepoint(app: App, bank: Any):

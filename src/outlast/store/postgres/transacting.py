@@ -13,6 +13,7 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,6 +48,8 @@ LATE_S = 0.5
 """A limit that is noticed so much later than it passed was not the function's to keep."""
 CHANCES = 20
 _LOST = {"57P01", "57P02", "57P03"}
+savepoints_var: ContextVar[tuple[object, ...]] = ContextVar("outlast_savepoints", default=())
+"""The savepoints that something is done in; also by a task that was begun there."""
 
 
 class SqlConnection:
@@ -64,6 +67,10 @@ class SqlConnection:
         """A test's crash point: not the user's to catch."""
         self._under_way = False
         """Whether a statement is on its way."""
+        self._savepoints: list[object] = []
+        """Those that are open, the innermost last."""
+        self._met: StatementRefused | None = None
+        """Why two were beside each other: no savepoint takes that back."""
 
     async def execute(self, sql: str, *values: Any) -> str:
         """Run a statement; what the server says of it, such as `UPDATE 3`."""
@@ -101,17 +108,22 @@ class SqlConnection:
     async def savepoint(self) -> AsyncGenerator[None]:
         """What fails in it is rolled back alone: `async with connection.savepoint(): …`."""
         await self._done("", lambda connection: connection.execute("SAVEPOINT part"))
+        around, mine = savepoints_var.get(), object()
+        self._savepoints.append(mine)
+        savepoints_var.set((*around, mine))
         try:
             yield
         except Exception:
-            if self._under_way:
-                self.error = _met_another()
-            elif not self._is_gone():
+            if not self._meets_another() and not self._is_gone():
                 session = self._usable("", failed=True)
                 await session.connection.execute("ROLLBACK TO part; RELEASE part")
-                self.error = None
+                self.error = self._met
             raise
-        await self._done("", lambda connection: connection.execute("RELEASE part"))
+        else:
+            await self._done("", lambda connection: connection.execute("RELEASE part"))
+        finally:
+            self._savepoints.remove(mine)
+            savepoints_var.set(around)
 
     def must_be_done_anew(self) -> Exception | None:
         """An error that is nobody's fault: the server undid the transaction for another's sake, or went away."""
@@ -123,6 +135,10 @@ class SqlConnection:
         """Why what was done cannot be committed, though the function has returned."""
         if self._under_way:
             return StatementRefused("the function returned while a statement of its was still under way: await each")
+        if self._savepoints:
+            return StatementRefused(
+                "the function returned while a savepoint of its was still under way: await its task"
+            )
         if isinstance(self.error, StatementRefused):
             return self.error
         if self.error is None:
@@ -153,9 +169,23 @@ class SqlConnection:
             raise StatementRefused(why)
         return self._session
 
-    async def _done(self, sql: str, do: Callable[[Any], Awaitable[T]]) -> T:
+    def _meets_another(self) -> bool:
+        """Whether what comes now is beside another one, or in a savepoint that is none of its own."""
         if self._under_way:
-            self.error = _met_another()
+            self._met = StatementRefused(
+                "another statement of this transaction is still under way: await one after the other"
+            )
+        elif self._savepoints and self._savepoints[-1] not in savepoints_var.get():
+            self._met = StatementRefused(
+                "a savepoint of another task is still under way, and would roll this back: await one after the other"
+            )
+        else:
+            return False
+        self.error = self._met
+        return True
+
+    async def _done(self, sql: str, do: Callable[[Any], Awaitable[T]]) -> T:
+        self._meets_another()
         session = self._usable(sql)
         self._under_way = True
         try:
@@ -178,10 +208,6 @@ class SqlConnection:
             raise
         finally:
             self._under_way = False
-
-
-def _met_another() -> StatementRefused:
-    return StatementRefused("another statement of this transaction is still under way: await one after the other")
 
 
 def refused(sql: str) -> str | None:
