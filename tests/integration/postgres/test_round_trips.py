@@ -13,6 +13,7 @@ from outlast.store.postgres import PostgresStore
 from outlast.store.postgres.doorbell import SELDOM_S
 from outlast.testing.conformance import actors
 from outlast.testing.conformance.doorbell import LANE_BELL, Ear, ear
+from outlast.testing.conformance.transactions import Work, transact
 from tests import postgres
 from tests.integration.postgres.proxy import Proxy
 
@@ -85,6 +86,22 @@ async def test_a_claim_a_renewal_and_a_look_at_leases_are_one_round_trip_each(pr
     await store.renew("w1", lease_ttl_ms=1_000)
     await store.held("w1", frozenset({0, 1}))
     assert proxy.round_trips - before == 3
+
+
+async def test_a_transaction_takes_five_round_trips_beside_its_own_statements(proxy: Proxy, store: PostgresStore):
+    """Two looks at the guards, BEGIN, the commit, and what is heard of it; to leave the connection as it was, none."""
+    held = await actors.running(store)
+    for number in range(3):
+        changes = actors.decided(store, held, actors.steps(held, f"s{number}"))
+        before = proxy.round_trips
+        done = await transact(store, changes, Work(store, "SELECT 1", gives=changes))
+        assert done.verdict is not None
+        assert done.verdict.applied
+    assert proxy.round_trips - before == 6
+    before = proxy.round_trips
+    changes = actors.decided(store, held, actors.steps(held, "raises"))
+    await transact(store, changes, Work(store, "SELECT 1", gives=LookupError()))
+    assert proxy.round_trips - before == 5
 
 
 # ---- rings --------------------------------------------------------------------------------------------------------

@@ -704,6 +704,41 @@ async def test_a_savepoint_rolls_back_a_part(app: App, bank: Any):
     assert await balances(bank) == {"ann": 100, "bob": 5, "cid": 1, "dee": 9}
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_connection_carries_nothing_on_to_the_next_one(url: str, bank: Any, fails: bool):
+    app = App(f"{url}&pool_size=1")
+    seen: list[tuple[str, str, int]] = []
+
+    @app.transaction
+    async def untidy() -> None:
+        sql = outlast.connection()
+        path = await sql.fetchval("SELECT current_setting('search_path')")
+        name = await sql.fetchval("SELECT current_setting('application_name')")
+        seen.append((path, name, await sql.fetchval("SELECT pg_backend_pid()")))
+        assert await sql.fetchval("SELECT count(*) FROM pg_cursors WHERE is_holdable") == 0
+        await sql.execute("CREATE TEMP TABLE scratch (name text)")
+        await sql.execute("INSERT INTO scratch VALUES ('ann')")
+        assert await sql.fetchval("SELECT count(*) FROM scratch") == 1
+        await sql.execute("DECLARE rows CURSOR WITH HOLD FOR SELECT * FROM account")
+        await sql.fetch("SELECT pg_advisory_lock(42)")
+        for setting in ("search_path", "application_name"):
+            await sql.fetch("SELECT set_config($1, 'pg_catalog', false)", setting)
+        if fails:
+            raise ValueError
+
+    @app.workflow
+    async def pay() -> None:
+        with suppress(ValueError):
+            await untidy()
+
+    async with app:
+        for _ in range(3):
+            await pay()
+            assert await bank.fetchval("SELECT pg_try_advisory_lock(42) AND pg_advisory_unlock(42)")
+    assert len(seen) == 3
+    assert set(seen) == {('"$user", public', "outlast", seen[0][2])}
+
+
 async def test_a_constraint_that_is_checked_by_the_commit_is_the_users_error(app: App, bank: Any):
     await bank.execute("ALTER TABLE account ADD COLUMN friend text REFERENCES account DEFERRABLE INITIALLY DEFERRED")
 

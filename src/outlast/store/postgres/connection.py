@@ -212,10 +212,15 @@ class Pool:
                 else:
                     connection.terminate()
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether a server connection is another's from one transaction to the next."""
+        return self._address.pgbouncer
+
     def begin(self) -> str:
-        if not self._address.pgbouncer:
+        if not self.is_shared:
             return "BEGIN"
-        # Another's server connection from one transaction to the next: settings go with the transaction.
+        # Settings go with the transaction.
         return "; ".join(("BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())))
 
     # ---- connections ----------------------------------------------------------------------------------------------

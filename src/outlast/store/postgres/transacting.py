@@ -231,6 +231,8 @@ async def transact(
 ) -> Transacted:
     """`pool` reads, `own` is where the user's functions run."""
     begin = f"{own.begin()}; {statement('transact:begin').format(limit_ms=limit_ms + GRACE_MS)}"
+    # Behind pgbouncer a session is everybody's, and what it is like is not ours to say.
+    reset = "" if own.is_shared else statement("transact:reset")
 
     async def rehearse(changes: Changes) -> Verdict | None:
         return await pool.call("transact", lambda session: _rehearsed(session, partitions, changes), writes=False)
@@ -243,11 +245,11 @@ async def transact(
             await session.script(begin)
             changes = await _done(session, body, limit_ms)
             if isinstance(changes, Changes):
-                return changes if (raised := await _committed(session, time, changes)) is None else raised
-            await _rolled_back(session)
+                return changes if (raised := await _committed(session, time, changes, reset)) is None else raised
+            await _rolled_back(session, reset)
             return Transacted(time.saw(0), raised=changes)
         except Exception:
-            await _rolled_back(session)
+            await _rolled_back(session, reset)
             raise
         except BaseException:
             session.connection.terminate()
@@ -291,22 +293,21 @@ async def _done(session: Session, body: Body, limit_ms: int) -> Changes | Except
         mine.close()
 
 
-async def _committed(session: Session, time: StoreTime, changes: Changes) -> Transacted | None:
+async def _committed(session: Session, time: StoreTime, changes: Changes, reset: str) -> Transacted | None:
     """None when it is; or what a constraint of the user's says that is checked at the end."""
     call = Call([(0, changes)])
     asked = msgspec.json.encode({**call.document(), **time.values()})
     session.point("commit")
     try:
-        said = await session.connection.execute(CALLS["transact"].replace("{asked}", asked.hex()))
+        await session.connection.execute(CALLS["transact"].replace("{asked}", asked.hex()) + reset)
     except Exception as error:
         if sqlstate(error) == UNDONE_BEFORE:
-            await _rolled_back(session)
+            await _rolled_back(session, reset)
             return Transacted(time.saw(0), raised=StatementRefused(f"a statement before the end failed: {error}"))
         if is_away(error) or was_undone(error) or not sqlstate(error) or is_refused(error):
             raise
-        await _rolled_back(session)
+        await _rolled_back(session, reset)
         return Transacted(time.saw(0), raised=error)
-    assert said == "COMMIT", said
     return None
 
 
@@ -324,11 +325,11 @@ async def _heard(session: Session, time: StoreTime, changes: Changes) -> Transac
     return Transacted(recorded_at, Verdict(True, inbox))
 
 
-async def _rolled_back(session: Session) -> None:
+async def _rolled_back(session: Session, reset: str) -> None:
     """The server hears of it before anything else is done: what it still does holds locks."""
     if not session.is_closed():
         try:
-            await session.connection.execute("ROLLBACK", timeout=GRACE_MS / 1_000)
+            await session.connection.execute(f"ROLLBACK{reset}", timeout=GRACE_MS / 1_000)
         except Exception:
             session.connection.terminate()
 

@@ -36,6 +36,12 @@ $function$
 -- a text of several statements has no parameters.
 SELECT outlast.{name}(convert_from(decode('{asked}', 'hex'), 'UTF8')::json); COMMIT
 
+-- part: reset
+-- Behind a COMMIT or ROLLBACK, in the same message: the session as it was when it began, for who comes next. Prepared
+-- statements stay, since they are the driver's own.
+; SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_catalog.pg_advisory_unlock_all();
+DISCARD TEMP; DISCARD SEQUENCES
+
 -- part: after
 -- What a holder hears of a commit: its execution's inbox, and when the step was recorded.
 SELECT x.inbox, j.recorded_at FROM outlast.execution AS x, outlast.journal AS j
