@@ -19,8 +19,8 @@ from outlast.store.port import Committed, Prompt, Store
 
 AT_ONCE = 2
 """So many are tried at the same time: each takes a connection of the store's."""
-AGAIN_S = 0.1
-"""The first pause before one is tried again."""
+AGAIN_S, AGAIN_MAX_S = 0.1, 1.0
+"""The first pause before one is tried again, and the longest."""
 
 
 class Aside:
@@ -32,6 +32,7 @@ class Aside:
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._last: dict[Key, asyncio.Task[Committed]] = {}
         """For each execution that something here is about: what came last."""
+        self._closing = False
 
     def __bool__(self) -> bool:
         return bool(self._last)
@@ -51,7 +52,8 @@ class Aside:
         return task
 
     async def close(self) -> None:
-        """Until all that is here is decided."""
+        """Until all that is here is decided; what is held still when it is tried once more stays undecided."""
+        self._closing = True
         while self._last:
             await asyncio.wait(set(self._last.values()))
 
@@ -67,13 +69,23 @@ class Aside:
             held = None if task.cancelled() else task.exception()
             if left_s <= 0 and isinstance(held, IdHeld):
                 raise IdHeld(held.execution_ids)
-        return await patiently(
-            lambda: self._alone(changes),
-            patience_s=left_s,
-            pause=self._pause,
-            first_s=AGAIN_S,
-            unless=IdHeld if claimed else (),
-        )
+        return await self._until_free(changes, left_s, once=claimed)
+
+    async def _until_free(self, changes: Changes, left_s: float, *, once: bool) -> Committed:
+        delay_s = AGAIN_S
+        while True:
+            last, tried_at_s = once or self._closing, time.monotonic()
+            try:
+                return await patiently(
+                    lambda: self._alone(changes), patience_s=left_s, pause=self._pause, first_s=AGAIN_S, unless=IdHeld
+                )
+            except IdHeld:
+                left_s -= time.monotonic() - tried_at_s
+                if last or left_s <= 0:
+                    raise
+            await self._pause(delay_s)
+            left_s -= delay_s
+            delay_s = min(delay_s * 2, AGAIN_MAX_S)
 
     async def _alone(self, changes: Changes) -> Committed:
         async with self._turn:

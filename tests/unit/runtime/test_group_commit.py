@@ -388,6 +388,25 @@ async def test_a_start_with_a_claim_does_not_wait_for_a_held_id(store: SqliteSto
     assert all(len(batch) == 1 for batch in elsewhere.batches[batches:]), "nobody shares a commit with it"
 
 
+async def test_closing_does_not_wait_for_an_id_that_stays_held(store: SqliteStore, elsewhere: Elsewhere):
+    elsewhere.ids = {"held", "freed"}
+    group = GroupCommit(store, patience_s=60.0)
+    key = actors.execution_key(actors.NAMESPACE, "held")
+    waiting = [group.commit(start(store, name)) for name in ("held", "held", "freed")]
+    await asyncio.sleep(0.05)
+    late = group.commit(actors.changing(store, "held", Add(key, "inbox", 1)))
+    await asyncio.sleep(0.05)
+    async with asyncio.timeout(10):
+        closing = asyncio.create_task(group.close())
+        await asyncio.sleep(0)
+        elsewhere.ids.remove("freed")
+        await closing
+    assert isinstance(waiting[0].exception(), IdHeld)
+    assert isinstance(waiting[1].exception(), IdHeld)
+    assert waiting[2].result().applied, "each was tried once more"
+    assert late.done()
+
+
 # ---- the end ------------------------------------------------------------------------------------------------------
 
 
