@@ -294,9 +294,17 @@ async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(databa
             await client.execute("SELECT outlast.start('two', id => 'by-sql')")
             await client.close()
             assert await two.execution("by-sql").result(timeout=20) == 2
+        missing = next(name for name in FUNCTIONS if name.startswith("append_"))
+        await connection.execute(f"DROP FUNCTION outlast.{missing}")
+        with pytest.raises(StoreError, match=r"run `outlast migrate` as the owner, then roles\.sql"):
+            await PostgresStore(least).migrate()
+        await owner.migrate()
+        await connection.execute(roles_for("outlast_least"))
+        async with app:
+            assert await two() == 2
         await connection.execute("DELETE FROM outlast.meta WHERE name = 'schema'")
         await connection.execute("INSERT INTO outlast.meta VALUES ('schema', '0')")
-        with pytest.raises(StoreError, match="grants"):
+        with pytest.raises(StoreError, match=r"run `outlast migrate` as the owner, then roles\.sql"):
             await PostgresStore(least).migrate()
     finally:
         await connection.execute("DROP OWNED BY outlast_least; DROP ROLE outlast_least")

@@ -54,7 +54,9 @@ _READ_ONLY = {"25006"}
 _FULL = {"53100"}
 _CORRUPT = {"XX001", "XX002"}
 _DATA_CLASSES = ("22", "23")
-_DENIED = {"42501", "28000", "28P01"}
+DENIED = "42501"
+"""The role may not do this."""
+_DENIED = {DENIED, "28000", "28P01"}
 _NO_DATABASE = {"3D000"}
 
 _TUPLE = re.compile(r"\(\d+,\d+\)")

@@ -10,8 +10,9 @@ import re
 from importlib.resources import files
 from typing import NamedTuple
 
-from outlast.errors import InvalidConfig, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreCorrupt
+from outlast.errors import InvalidConfig, SchemaMissing, SchemaOutdated, SchemaTooNew, StoreCorrupt, StoreError
 from outlast.store.postgres.connection import Session
+from outlast.store.postgres.errors import DENIED, sqlstate
 from outlast.store.postgres.functions import FACE, FUNCTIONS
 from outlast.store.postgres.statements import statement
 from outlast.store.postgres.url import PARTITIONS_DEFAULT
@@ -91,6 +92,18 @@ async def _missing(session: Session) -> list[str]:
     return [name for name in FUNCTIONS if name not in there]
 
 
+async def _made(session: Session, script: str) -> None:
+    try:
+        await session.script(script)
+    except Exception as error:
+        if sqlstate(error) != DENIED:
+            raise
+        raise StoreError(
+            f"this release needs a migration, and this role may not migrate ({error}): run `outlast migrate` as the "
+            "owner, then roles.sql for the grants of this role (docs/postgres.md)"
+        ) from error
+
+
 async def is_current(session: Session, partitions: int | None) -> bool:
     """Whether there is nothing to do: then a role that may not change the schema can call migrate too."""
     meta = await schema_of(session)
@@ -114,7 +127,7 @@ async def migrate(session: Session, partitions: int | None) -> int:
     if any(name in FACE for name in missing) and found <= SCHEMA:
         texts.append(FACE)
     if texts:
-        await session.script(";\n".join(texts))
+        await _made(session, ";\n".join(texts))
     if texts and found <= SCHEMA:
         stored = {
             "schema": str(SCHEMA),
