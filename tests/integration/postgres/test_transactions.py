@@ -659,14 +659,25 @@ async def test_tasks_that_a_savepoint_begins_are_of_it(app: App, bank: Any):
     assert await balances(bank) == {"ann": 5, "bob": 7}
 
 
-async def test_a_statement_may_be_given_up_in_a_savepoint(app: App, bank: Any):
+@pytest.mark.parametrize("how", ["a statement", "a savepoint in a statement", "a savepoint between two"])
+async def test_a_statement_may_be_given_up_in_a_savepoint_or_with_it(app: App, bank: Any, how: str):
     @app.transaction
     async def careful() -> None:
         sql = outlast.connection()
-        with suppress(TimeoutError):
+
+        async def part() -> None:
             async with sql.savepoint():
                 await sql.execute("UPDATE account SET cents = 5 WHERE name = 'ann'")
-                await asyncio.wait_for(sql.execute("SELECT pg_sleep(10)"), 0.05)
+                if how == "a statement":
+                    await asyncio.wait_for(sql.execute("SELECT pg_sleep(10)"), 0.05)
+                elif how == "a savepoint in a statement":
+                    await sql.execute("SELECT pg_sleep(10)")
+                else:
+                    await asyncio.sleep(10)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await part()
         await sql.execute("UPDATE account SET cents = 6 WHERE name = 'bob'")
 
     @app.workflow

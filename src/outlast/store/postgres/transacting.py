@@ -113,17 +113,28 @@ class SqlConnection:
         savepoints_var.set((*around, mine))
         try:
             yield
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             if not self._meets_another() and not self._is_gone():
-                session = self._usable("", failed=True)
-                await session.connection.execute("ROLLBACK TO part; RELEASE part")
-                self.error = self._met
+                await self._undo_part()
             raise
         else:
             await self._done("", lambda connection: connection.execute("RELEASE part"))
         finally:
             self._savepoints.remove(mine)
             savepoints_var.set(around)
+
+    async def _undo_part(self) -> None:
+        """Back to the innermost savepoint. If that can't be, it is as if all of it had been given up."""
+        if self._session is None:
+            return
+        self.error = self.error or _given_up()
+        try:
+            await self._session.connection.execute("ROLLBACK TO part; RELEASE part", timeout=GRACE_MS / 1_000)
+        except Exception as error:
+            if sqlstate(error) or self._session.is_closed():
+                self.error = error
+            return
+        self.error = self._met
 
     def must_be_done_anew(self) -> Exception | None:
         """An error that is nobody's fault: the server undid the transaction for another's sake, or went away."""
@@ -154,12 +165,12 @@ class SqlConnection:
     def close(self) -> None:
         self._session = None
 
-    def _usable(self, sql: str, *, failed: bool = False) -> Session:
+    def _usable(self, sql: str) -> Session:
         if self._session is None:
             raise WrongPlace("this connection was of a transaction that is over")
-        if isinstance(self.error, StatementRefused) and not failed:
+        if isinstance(self.error, StatementRefused):
             raise self.error
-        if self.error is not None and not failed:
+        if self.error is not None:
             raise StatementRefused(
                 f"a statement before failed ({self.error}), and PostgreSQL has rolled everything back: raise what it "
                 "raised, or do such a statement in `async with connection.savepoint():`"
@@ -198,16 +209,20 @@ class SqlConnection:
                 self.error = error
             raise
         except asyncio.CancelledError:
-            self.error = StatementRefused(
-                "a statement was given up (cancelled, or its time was over), and everything is rolled back with it: "
-                "raise what was raised, or do such a statement in `async with connection.savepoint():`"
-            )
+            self.error = _given_up()
             raise
         except BaseException as crash:
             self.crash = crash
             raise
         finally:
             self._under_way = False
+
+
+def _given_up() -> StatementRefused:
+    return StatementRefused(
+        "a statement was given up (cancelled, or its time was over), and everything is rolled back with it: raise what "
+        "was raised, or do such a statement in `async with connection.savepoint():`"
+    )
 
 
 def refused(sql: str) -> str | None:
