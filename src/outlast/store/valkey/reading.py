@@ -21,7 +21,7 @@ from outlast.store.valkey.claim import Call
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import OWNED, encoded, home, owner, place, text, whole
 from outlast.store.valkey.layout import DUE, EXECUTION_ID, LAYOUTS, TIME_DIGITS, Layout, layout_of
-from outlast.store.valkey.writing import filtered
+from outlast.store.valkey.writing import filtered, place_behind
 
 _EXECUTION = LAYOUTS[Execution.KIND]
 FEW = 1_000
@@ -280,24 +280,33 @@ async def due(call: Call, kind: DueKind, limit: int, filter: Filter, partitions:
     layout = LAYOUTS[name]
     what = kind.value if kind in (DueKind.LEASE, DueKind.SESSION) else "index"
     namespace, target = layout.positions.get("namespace", 0), layout.positions.get(EXECUTION_ID.get(name, ""), 0)
-    asked = {
-        p: packed(
+
+    def asked(partition: int, place: Sequence[bytes] | None) -> Arguments:
+        return packed(
             (
                 now or False,
                 what,
-                limit,
+                max(0, limit - found[partition]),
                 filtered(filter_of(kind, filter)),
-                whole(p) if kind is DueKind.LEASE else layout.number,
+                whole(partition) if kind is DueKind.LEASE else layout.number,
                 index,
                 namespace,
                 target,
                 layout.positions[time],
                 kind in OWED,
+                place_behind(place),
             )
         )
-        for p in range(partitions)
-    }
-    answers = (await call("due", asked)).values()
+
+    found = [0] * partitions
+    answers: list[Any] = []
+    places: dict[int, Any] = dict.fromkeys(range(partitions))
+    while places:
+        told = await call("due", {p: asked(p, place) for p, place in places.items()})
+        for p, answer in told.items():
+            found[p] += len(answer[1])
+        answers += told.values()
+        places = {p: answer[5] for p, answer in told.items() if answer[5] is not None}
     items = [DueItem(int(at), layout.record(row)) for answer in answers for at, row in answer[1]]
     items.sort(key=lambda item: item.due_at)
     ahead = [int(float(answer[3])) for answer in answers if answer[3] is not None]

@@ -32,13 +32,19 @@ async def purge(
     """Partition by partition: how many each may take is known when those before it have answered."""
     index = "retention" if finished_before is None else "finished"
     before = False if finished_before is None else finished_before
-    purged = 0
-    for partition in range(partitions):
-        if purged == limit:
-            break
-        asked = packed((now or False, index, before, limit - purged, filtered(filter)))
-        purged += (await call("purge", {partition: asked}))[partition]
+    purged, partition, place = 0, 0, None
+    while purged < limit and partition < partitions:
+        asked = packed((now or False, index, before, limit - purged, filtered(filter), place_behind(place)))
+        [gone, place] = (await call("purge", {partition: asked}))[partition]
+        purged += gone
+        if place is None:
+            partition += 1
     return purged
+
+
+def place_behind(place: Sequence[bytes] | None) -> tuple[str, ...] | bool:
+    """Where a call stopped to look, as scripts read it; from the beginning if it is none."""
+    return False if place is None else tuple(part.decode() for part in place)
 
 
 def filtered(filter: Filter) -> tuple[Any, ...]:

@@ -1,26 +1,12 @@
 -- due: what time made true in this partition, oldest first, and how much there is in all.
 -- argument: {now or false, what, limit, filter, kind, index, position of the namespace, of the execution's id, of the
---   time, whether to count what will be due too}
+--   time, whether to count what will be due too, place to go on behind or false}
 -- answer: {now, {due at, record} ..., depth, when the next will be due, or false if that is not known, what is and will
---   be due, or false if that was not asked for}
+--   be due, or false if that was not asked for, the place to go on behind, or false at the end}
+--
+-- Through a filter a call looks at LOOKS members of an index and no more; the caller goes on where it stopped.
 
-local CHUNK_DUE = 500
-local LOOKED_MAX = 100000
-
--- Everything of an index of times up to one, one after the other.
-local function each_until(call, index, last, take)
-  local set, from = call.tag .. index .. ':', 0
-  while from < LOOKED_MAX do
-    local page = redis.call('ZRANGEBYSCORE', set, '-inf', last, 'LIMIT', from, CHUNK_DUE)
-    for _, member in ipairs(page) do take(member) end
-    if #page < CHUNK_DUE then return end
-    from = from + CHUNK_DUE
-  end
-end
-
-local function each_due(call, index, take)
-  each_until(call, index, call.now, take)
-end
+local HELD_MAX = 100000
 
 -- The record that an index names: of a kind that executions own, the one that each has.
 local function named(call, kind, member)
@@ -38,6 +24,7 @@ local function due_by_index(call, asked, due)
   local index, namespace, id = asked[6], asked[7], asked[8]
   local score = asked[9]
   if not filter[1] and not filter[2] then
+    due.owed = redis.call('ZCARD', call.tag .. index .. ':')
     local members = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', '-inf', call.now, 'LIMIT', 0, limit)
     for _, member in ipairs(members) do
       local values = named(call, kind, member)
@@ -48,32 +35,25 @@ local function due_by_index(call, asked, due)
     due.next_at = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', ahead, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
     return
   end
-  each_due(call, index, function(member)
+  local page, place = page_of_times(call.tag .. index .. ':', asked[10] and '+inf' or call.now, asked[11])
+  for _, member in ipairs(page) do
     local values = named(call, kind, member)
-    if passes(call, filter, values[namespace], values[id]) then add(due, limit, values[score], values) end
-  end)
-end
-
--- What is in an index, whether its time has come or not.
-local function owed_in(call, asked)
-  local filter, kind, index, namespace, id = asked[4], asked[5], asked[6], asked[7], asked[8]
-  if not filter[1] and not filter[2] then return redis.call('ZCARD', call.tag .. index .. ':') end
-  local owed = 0
-  each_until(call, index, '+inf', function(member)
-    local values = named(call, kind, member)
-    if passes(call, filter, values[namespace], values[id]) then owed = owed + 1 end
-  end)
-  return owed
+    if passes(call, filter, values[namespace], values[id]) then
+      due.owed = due.owed + 1
+      if tonumber(values[score]) <= call.now then add(due, limit, values[score], values) end
+    end
+  end
+  due.place = place
 end
 
 -- Leases whose session lapsed or is gone: look at each holder's session, not at each lease.
 local function due_leases(call, asked, due)
   local filter, home, found = asked[4], asked[5], {}
-  for _, group in ipairs(redis.call('ZRANGE', call.tag .. 'groups:held', 0, LOOKED_MAX)) do
+  for _, group in ipairs(redis.call('ZRANGE', call.tag .. 'groups:held', 0, HELD_MAX)) do
     local session = record(call, SESSION.kind, '', home .. group).values
     local expires_at = session and session[SESSION.expires_at]
     if not expires_at or tonumber(expires_at) <= call.now then
-      for _, member in ipairs(redis.call('ZRANGE', call.tag .. 'held:' .. group, 0, LOOKED_MAX)) do
+      for _, member in ipairs(redis.call('ZRANGE', call.tag .. 'held:' .. group, 0, HELD_MAX)) do
         local _, from = first_text(member, 1)
         local values = execution_of(call, string.sub(member, from)).values
         if passes(call, filter, values[EXECUTION.namespace], values[EXECUTION.id]) then
@@ -88,18 +68,20 @@ end
 
 -- Sessions that lapsed and hold nothing any more.
 local function due_sessions(call, asked, due)
-  each_due(call, asked[6], function(member)
+  local page, place = page_of_times(call.tag .. asked[6] .. ':', call.now, asked[11])
+  for _, member in ipairs(page) do
     local values = record(call, SESSION.kind, '', member).values
     if redis.call('EXISTS', call.tag .. 'held:' .. text(values[SESSION.worker])) == 0 then
       add(due, asked[3], values[SESSION.expires_at], values)
     end
-  end)
+  end
+  due.place = place
 end
 
 local function look_due(keys, args)
   local asked = cmsgpack.unpack(args[1])
   local call = begin(keys, asked[1])
-  local due = { items = {}, depth = 0 }
+  local due = { items = {}, depth = 0, owed = 0, place = false }
   if asked[2] == 'lease' then
     due_leases(call, asked, due)
   elseif asked[2] == 'session' then
@@ -107,7 +89,7 @@ local function look_due(keys, args)
   else
     due_by_index(call, asked, due)
   end
-  return { call.now, due.items, due.depth, due.next_at or false, asked[10] and owed_in(call, asked) }
+  return { call.now, due.items, due.depth, due.next_at or false, asked[10] and due.owed, due.place }
 end
 
 redis.register_function { function_name = NAME .. 'due', callback = look_due, flags = { 'no-writes' } }

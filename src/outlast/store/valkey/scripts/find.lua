@@ -3,9 +3,7 @@
 --            tags {tag, value, ...}, id prefix, 1 to count only}
 -- answer: {records or how many, the member to go on behind, or false at the end}
 --
--- A call looks at so many executions and no more; the caller goes on where it stopped.
-
-local LOOKS = 1000
+-- A call looks at LOOKS executions and no more; the caller goes on where it stopped.
 
 -- Members of a flow that is still being staged are not there yet.
 local function staged(call, values)

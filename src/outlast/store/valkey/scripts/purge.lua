@@ -1,10 +1,11 @@
 -- purge: ended executions of this partition with all that belongs to them. An open one is in neither index, and
 -- a member of a flow, which goes with its flow, not in that of ends.
--- argument: {now or false, index, ended before or false (then: whose time has come), limit, filter}
--- answer: how many are gone. It stops after the execution that passes PURGE_RECORDS records.
+-- argument: {now or false, index, ended before or false (then: whose time has come), limit, filter, place to go on
+--   behind or false}
+-- answer: {how many are gone, the place to go on behind, or false if that is all for now}. It stops after the execution
+--   that passes PURGE_RECORDS records.
 
 local PURGE_RECORDS = 20000
-local PURGE_LOOKS = 10000
 
 local function purge_kind(call, kind, owner)
   local set = call.tag .. 'keys:' .. KINDS[kind].name .. ':' .. owner
@@ -36,17 +37,14 @@ local function purge(keys, args)
   local call = begin(keys, asked[1])
   local limit, filter = asked[4], asked[5]
   local before = asked[3] and '(' .. string.format('%.0f', asked[3]) or call.now
-  local chosen, from = {}, 0
-  while #chosen < limit and from < PURGE_LOOKS do
-    local page = redis.call('ZRANGEBYSCORE', call.tag .. asked[2] .. ':', '-inf', before, 'LIMIT', from, limit)
-    for _, rest in ipairs(page) do
-      local values = execution_of(call, rest).values
-      if #chosen < limit and passes(call, filter, values[EXECUTION.namespace], values[EXECUTION.id]) then
-        chosen[#chosen + 1] = rest
-      end
+  local page, place = page_of_times(call.tag .. asked[2] .. ':', before, asked[6])
+  local chosen = {}
+  for _, rest in ipairs(page) do
+    local values = execution_of(call, rest).values
+    if passes(call, filter, values[EXECUTION.namespace], values[EXECUTION.id]) then
+      chosen[#chosen + 1] = rest
+      if #chosen == limit then break end
     end
-    if #page < limit then break end
-    from = from + limit
   end
   local purged, records = 0, 0
   for _, rest in ipairs(chosen) do
@@ -55,7 +53,7 @@ local function purge(keys, args)
     if records >= PURGE_RECORDS then break end
   end
   flush(call)
-  return purged
+  return { purged, purged == #chosen and purged < limit and place }
 end
 
 -- On a full server too: it makes room.

@@ -305,3 +305,22 @@ local function passes(call, filter, namespace, id)
   if filter[1] and filter[1] ~= namespace then return false end
   return not filter[2] or tagged(call, text(namespace) .. text(id), filter[2], filter[3])
 end
+
+-- ---- looks ---------------------------------------------------------------------------------------------------------
+
+-- A call looks at so many members of an index and no more; the caller goes on where it stopped.
+local LOOKS = 1000
+
+-- The members of an index of times up to one, oldest first, behind a place {time, member}, or false for the beginning;
+-- and the place to go on behind, or false at the end. If that member is gone, those of its time are looked at again.
+local function page_of_times(set, last, behind)
+  local from, stop = 0, redis.call('ZCOUNT', set, '-inf', last)
+  if behind then
+    local stands = redis.call('ZSCORE', set, behind[2]) == behind[1]
+    from = stands and redis.call('ZRANK', set, behind[2]) + 1 or redis.call('ZCOUNT', set, '-inf', '(' .. behind[1])
+  end
+  if from >= stop then return {}, false end
+  local page = redis.call('ZRANGE', set, from, math.min(from + LOOKS, stop) - 1)
+  if from + LOOKS >= stop then return page, false end
+  return page, { redis.call('ZSCORE', set, page[#page]), page[#page] }
+end
