@@ -13,7 +13,15 @@ import uvloop
 
 import outlast
 from outlast.app import App
-from outlast.errors import InvalidConfig, ReplyLost, SchemaOutdated, StoreError, StoreFull, StoreUnavailable
+from outlast.errors import (
+    InvalidConfig,
+    ReplyLost,
+    SchemaOutdated,
+    StoreError,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 from outlast.machine.changes import Insert, partition_channel
 from outlast.model.execution import execution_key
 from outlast.model.journal import JournalEntry
@@ -257,6 +265,35 @@ async def test_a_listener_notices_a_server_that_fell_silent(
         with stopped(server):
             await given_up.wait()
         assert RESCAN in await again
+
+
+@pytest.mark.parametrize("functions", ["there", "gone"])
+async def test_a_name_that_leads_to_another_primary_is_followed(server: ValkeyServer, functions: str):
+    """After a failover the server that was asked until now is still there, and lets nobody write."""
+    with ValkeyServer() as promoted:
+        await (await opened(promoted.url)).close()
+        name = server.folder / "name"
+        name.symlink_to(server.socket)
+        store = await opened(f"valkey+unix://{name}")
+        await start(store, "before")
+        name.unlink()
+        name.symlink_to(promoted.socket)
+        if functions == "gone":
+            server.ask("FUNCTION", "FLUSH")
+        server.ask("REPLICAOF", "127.0.0.1", "1")
+        await asyncio.gather(*(start(store, f"x{n}") for n in range(20)))
+        assert await store.count(Query(namespace=NAMESPACE)) == 20
+        assert len(promoted.ask("CLIENT", "LIST", "TYPE", "NORMAL").splitlines()) == 2, "ours, and the one that asks"
+        await store.close()
+
+
+async def test_a_server_that_stays_a_replica_is_said_to_be_one(server: ValkeyServer, store: ValkeyStore):
+    server.ask("REPLICAOF", "127.0.0.1", "1")
+    async with asyncio.timeout(servers.PATIENCE_S):
+        with pytest.raises(StoreReadOnly, match="is a replica"):
+            await start(store)
+    server.ask("REPLICAOF", "NO", "ONE")
+    await start(store)
 
 
 # ---- what it is set to --------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[_Waiting] = deque()
         self._loop = asyncio.get_running_loop()
         self._watch: asyncio.TimerHandle | None = None
+        self._retired = False
         self.lost = self._loop.create_future()
         """Done when the connection is gone."""
         self.heard_s = time.monotonic()
@@ -79,7 +80,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        return self._transport is not None and not self.lost.done()
+        return self._transport is not None and not self._retired and not self.lost.done()
 
     # ---- use ------------------------------------------------------------------------------------------------------
 
@@ -99,6 +100,12 @@ class Connection(asyncio.Protocol):
         """Send a command whose answers come as pushes."""
         if self._transport is not None:
             self._transport.write(_pack(command))
+
+    def retire(self) -> None:
+        """Close it as soon as all that was asked is answered."""
+        self._retired = True
+        if self._transport is not None and not self._waiting:
+            self._transport.close()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -139,6 +146,8 @@ class Connection(asyncio.Protocol):
             self._waiting.popleft()
             if not first.future.done():
                 first.future.set_result(first.answers)
+            if self._retired:
+                self.retire()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._watch is not None:

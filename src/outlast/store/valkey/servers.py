@@ -97,6 +97,11 @@ class Server:
                 self._connection = await connect(self.address, self._login)
             return self._connection
 
+    def retire(self) -> None:
+        """Ask what comes next on a new connection: the name may lead to another server by now."""
+        if self._connection is not None:
+            self._connection.retire()
+
     async def close(self) -> None:
         self._closed = True
         if self._connection is not None:
@@ -307,7 +312,7 @@ class Servers:
     async def _outcomes(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
         """The answer to each, or in its place the error that it failed with: what others were answered is kept."""
         answers: dict[str, Any] = {}
-        began_s, delay_s, rounds = time.monotonic(), 0.0, 0
+        began_s, delay_s, rounds, read_only = time.monotonic(), 0.0, 0, False
         while True:
             rounds += 1
             left = {key: argument for key, argument in asked.items() if key not in answers}
@@ -319,8 +324,9 @@ class Servers:
                 return dict.fromkeys(asked, final) | answers
             if len(answers) == len(asked):
                 return answers
-            # At least twice: one answer that took long is no reason to give up.
-            if rounds > 1 and time.monotonic() - began_s >= PATIENCE_S:
+            # At least twice: one answer that took long is no reason to give up, and a name may lead elsewhere now.
+            refused, read_only = read_only, isinstance(problem, StoreReadOnly)
+            if (refused and read_only) or (rounds > 1 and time.monotonic() - began_s >= PATIENCE_S):
                 given_up = problem or StoreUnavailable(f"{name} was sent from server to server: try again")
                 return dict.fromkeys(asked, given_up) | answers
             if problem is not None:  # else a redirection or a missing library: at once, but not for ever
@@ -342,7 +348,7 @@ class Servers:
         )
         problem: OutlastError | None = None
         for raised, keys in zip(told, by_server.values(), strict=True):
-            if raised is None or isinstance(raised, StoreUnavailable):
+            if raised is None or isinstance(raised, StoreUnavailable | StoreReadOnly):
                 problem = problem or raised
                 if writes and isinstance(raised, ReplyLost):  # it may have been done: whoever asked must know
                     answers |= {key: raised for key in keys if key not in answers}
@@ -361,7 +367,7 @@ class Servers:
         answers: dict[str, Any],
         *,
         writes: bool,
-    ) -> StoreUnavailable | None:
+    ) -> OutlastError | None:
         commands: list[Command] = [("FCALL", function(name), 1, key, *left[key]) for key in keys]
         waits = writes and self.replicas.number > 0
         if waits:
@@ -377,11 +383,14 @@ class Servers:
             )
             done = dict.fromkeys(done, lost)
         answers |= done  # before anything else: no complaint about one takes another's answer away
-        problem: StoreUnavailable | None = None
+        problem: OutlastError | None = None
         for key, reply in zip(keys, replies, strict=True):
             if isinstance(reply, hiredis.ReplyError):
                 try:
                     problem = await self._complaint(server, key, str(reply)) or problem
+                except StoreReadOnly as error:
+                    server.retire()
+                    problem = error
                 except StoreUnavailable as error:
                     problem = error
                 except OutlastError as final:
