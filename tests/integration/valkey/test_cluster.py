@@ -164,6 +164,21 @@ async def test_a_cluster_is_not_taken_for_one_server(cluster: ValkeyCluster):
         await ValkeyStore(elsewhere.url).migrate()
 
 
+@pytest.mark.parametrize("endpoints", ["unknown-endpoint", "hostname"])
+async def test_a_cluster_need_not_tell_the_hosts_of_its_servers(endpoints: str):
+    """None stands for the host that was asked, a question mark for a name that is not set."""
+    options = ("--cluster-preferred-endpoint-type", endpoints)
+    with ValkeyCluster(primaries=2, replicas=0, options=options) as cluster:
+        async with opened(cluster) as store:
+            starts = [start_changes(store, start_fact(f"x{n}")) for n in range(20)]
+            assert all(verdict.applied for verdict in (await store.commit(starts)).verdicts)
+            assert {store.shard(p) for p in range(16)} == {f"127.0.0.1:{server.port}" for server in cluster.primaries}
+            servers = store._opened().servers
+            [first, second] = await servers.primaries()
+            servers._homes = {key: first if home is second else second for key, home in servers._homes.items()}
+            assert await store.count(Query(namespace=NAMESPACE)) == 20, "those who were asked in vain told who has it"
+
+
 async def test_a_primary_hands_over_to_its_replica_while_work_goes_on(cluster: ValkeyCluster):
     """Its connections stay open, and it answers that it has nothing any more."""
     async with opened(cluster, "?min_replicas=1&replica_timeout=500ms") as store:

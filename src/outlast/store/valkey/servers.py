@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +33,7 @@ SILENT_S = 2.0
 SLICE_S = 0.1
 PROBE_S = 0.2
 LEARN_TIMEOUT_S = 1.0
+UNKNOWN = b"?"
 
 
 class Replicas(Struct, frozen=True):
@@ -193,8 +194,7 @@ class Servers:
                 continue
             if slots:
                 self._slots = [
-                    (first, last, Address(primary[0].decode() or address.host, primary[1]))
-                    for first, last, primary, *_ in slots
+                    (first, last, Address(_host(primary, address), primary[1])) for first, last, primary, *_ in slots
                 ]
                 self._homes.clear()
                 return
@@ -405,7 +405,9 @@ class Servers:
         kind = word(complaint)
         if kind == "MOVED" and self._cluster:
             await self.learn()
-            self._homes[key] = self.server(_redirected(complaint, server.address))
+            redirected = _redirected(complaint, server.address)
+            if redirected is not None:
+                self._homes[key] = self.server(redirected)
             return None
         error = translated(complaint, str(server.address))
         if kind in NOT_NOW and (self._cluster or not isinstance(error, StoreReadOnly)):
@@ -452,10 +454,20 @@ async def load_library(server: Server) -> None:
     await server.ask("FUNCTION", "LOAD", "REPLACE", TEXT)
 
 
-def _redirected(complaint: str, asked: Address) -> Address:
-    """`MOVED 3999 127.0.0.1:6381`; without a host it is the one that was asked."""
+def _host(node: Sequence[Any], asked: Address) -> str:
+    """`[host, port, id, [b"ip", b"10.0.0.1"]]`; without a host it is the one that was asked, and `?` stands for a name
+    that is not set."""
+    if node[0] == UNKNOWN:
+        about: Sequence[bytes] = node[3] if len(node) > 3 else ()
+        ip = dict(zip(about[::2], about[1::2], strict=False)).get(b"ip")
+        return ip.decode() if ip else asked.host
+    return node[0].decode() if node[0] else asked.host
+
+
+def _redirected(complaint: str, asked: Address) -> Address | None:
+    """`MOVED 3999 127.0.0.1:6381`; without a host it is the one that was asked. None if it does not tell."""
     host, _, port = complaint.split(" ")[2].rpartition(":")
-    return Address(host or asked.host, int(port))
+    return None if host == UNKNOWN.decode() else Address(host or asked.host, int(port))
 
 
 def addresses(servers: Iterable[Server]) -> str:
