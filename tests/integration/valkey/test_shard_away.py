@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -17,9 +18,11 @@ import pytest
 import outlast
 from outlast.app import App
 from outlast.model.partition import partition_of
-from outlast.store.valkey import ValkeyStore
+from outlast.store.port import RESCAN
+from outlast.store.valkey import ValkeyStore, doorbell
 from outlast.store.valkey.keys import Names, slot_of
 from outlast.testing.conformance.actors import NAMESPACE, claim_request, start_changes, start_fact
+from outlast.testing.conformance.doorbell import LANE_BELL, ear
 from outlast.testing.valkey_server import DURABLE, ValkeyCluster, ValkeyServer
 from tests.acceptance.conftest import until
 from tests.conformance.valkey_audit import leaks
@@ -188,6 +191,37 @@ async def test_commits_claims_and_renewals_are_answered_for_the_servers_that_are
 
     await until(all_reached, "it is heard again")
     assert [one.execution.id for one in (await store.claim(claim_request("w", limit=10))).executions] == [lost]
+    await store.close()
+
+
+async def test_a_process_that_begins_without_a_shard_hears_the_others(
+    cluster: ValkeyCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr(doorbell, "SEEK_S", 0.1)
+    victim, heir = cluster.primaries[1], cluster.primaries[2]
+    slots = 16_384 // 3, 16_384 * 2 // 3 - 1
+    store = ValkeyStore(cluster.url)
+    await store.migrate()
+    for server in (victim, *cluster.primaries[::2]):
+        server.ask("CLUSTER", "DELSLOTSRANGE", *slots)
+    await store.open()
+
+    async def starting(*, there: bool) -> None:
+        for name in ids_on(cluster, victim, "x", 100, there=there, of=NAMESPACE):
+            await store.commit([start_changes(store, start_fact(name))])
+            await asyncio.sleep(0.05)
+
+    with caplog.at_level(logging.WARNING):
+        listener = await ear(store)
+        ringing = asyncio.create_task(starting(there=False))
+        await listener.hears(LANE_BELL)
+        ringing.cancel()
+        heir.ask("CLUSTER", "ADDSLOTSRANGE", *slots)
+        await listener.hears(RESCAN)
+        ringing = asyncio.create_task(starting(there=True))
+        await listener.hears(LANE_BELL)
+        ringing.cancel()
+    assert [record.message[:26] for record in caplog.records] == ["4 doorbells are not heard,"]
     await store.close()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Set
 from contextlib import suppress
 from typing import Any, cast
 from weakref import WeakSet
@@ -37,6 +37,8 @@ ANYWHERE = ""
 _AGAIN_S = 1.0
 _SUBSCRIBE_TIMEOUT_S = 5.0
 PING_S = 5.0
+SEEK_S = 5.0
+"""A bell that no server has is sought again so much later."""
 
 
 class Doorbell:
@@ -120,16 +122,23 @@ class Listener:
 
     async def _listen(self) -> None:
         """With everybody, until a partition moves; then again."""
+        said: Set[str] = set()
         while not self._closed:
             self._moved = self._loop.create_future()
             attending: list[asyncio.Task[None]] = []
             try:
-                by_server = await self._bells_by_server()
+                by_server, lost = await self._bells_by_server()
                 self._unsettled = len(by_server)
                 attending = [
                     self._loop.create_task(self._attend(address, bells), name="outlast listener")
                     for address, bells in by_server.items()
                 ]
+                if lost:
+                    attending.append(self._loop.create_task(self._seek(lost), name="outlast listener"))
+                    if lost.keys() != said:
+                        why = next(iter(lost.values()))
+                        _log.warning("%d doorbells are not heard, polling goes on: %s", len(lost), why)
+                said = lost.keys()
                 await self._moved
             except OutlastError as error:
                 _log.warning("the doorbell is not heard, polling goes on: %s", error)
@@ -141,11 +150,30 @@ class Listener:
             with suppress(OutlastError):  # it is said above, at the next try
                 await self._servers.learn()
 
-    async def _bells_by_server(self) -> dict[Address, list[str]]:
+    async def _bells_by_server(self) -> tuple[dict[Address, list[str]], dict[str, OutlastError]]:
+        """Who has which; and those that nobody has now, each with its error."""
         by_server: dict[Address, list[str]] = {}
+        lost: dict[str, OutlastError] = {}
+        await self._servers.primaries()  # or nobody answers at all
         for bell in self._bells:
-            by_server.setdefault((await self._servers.home(bell)).address, []).append(bell)
-        return by_server
+            try:
+                by_server.setdefault((await self._servers.home(bell)).address, []).append(bell)
+            except StoreUnavailable as error:
+                lost[bell] = error
+        if not by_server:
+            raise lost[self._bells[0]]
+        return by_server, lost
+
+    async def _seek(self, bells: Iterable[str]) -> None:
+        """Look now and then whether a server has one of these bells again."""
+        while True:
+            await asyncio.sleep(SEEK_S)
+            with suppress(OutlastError):
+                await self._servers.learn()
+            for bell in bells:
+                with suppress(OutlastError):
+                    await self._servers.home(bell)
+                    self._has_moved()
 
     async def _attend(self, address: Address, bells: list[str]) -> None:
         """Hear one server for as long as it has these bells: others are heard whatever becomes of it."""
