@@ -309,12 +309,14 @@ async def due(call: Call, kind: DueKind, limit: int, filter: Filter, partitions:
         places = {p: answer[5] for p, answer in told.items() if answer[5] is not None}
     items = [DueItem(int(at), layout.record(row)) for answer in answers for at, row in answer[1]]
     items.sort(key=lambda item: item.due_at)
-    ahead = [int(float(answer[3])) for answer in answers if answer[3] is not None]
+    newest = max(answer[0] for answer in answers)
+    # Clocks of partitions differ: when the next one is due, its own says.
+    ahead_ms = [answer[3] for answer in answers if answer[3] is not None]
     return Due(
-        max(answer[0] for answer in answers),
+        newest,
         items[:limit],
         sum(answer[2] for answer in answers),
-        min(ahead) if ahead else None,
+        newest + min(ahead_ms) if ahead_ms else None,
         sum(answer[4] for answer in answers) if kind in OWED else None,
     )
 

@@ -1,8 +1,8 @@
 -- due: what time made true in this partition, oldest first, and how much there is in all.
 -- argument: {now or false, what, limit, filter, kind, index, position of the namespace, of the execution's id, of the
 --   time, whether to count what will be due too, place to go on behind or false}
--- answer: {now, {due at, record} ..., depth, when the next will be due, or false if that is not known, what is and will
---   be due, or false if that was not asked for, the place to go on behind, or false at the end}
+-- answer: {now, {due at, record} ..., depth, in how many milliseconds the next will be due, or false if that is not
+--   known, what is and will be due, or false if that was not asked for, the place to go on behind, or false at the end}
 --
 -- Through a filter a call looks at LOOKS members of an index and no more; the caller goes on where it stopped.
 
@@ -32,7 +32,8 @@ local function due_by_index(call, asked, due)
     end
     due.depth = redis.call('ZCOUNT', call.tag .. index .. ':', '-inf', call.now)
     local ahead = '(' .. string.format('%.0f', call.now)
-    due.next_at = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', ahead, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    local later = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', ahead, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    due.next_ms = later and tonumber(later) - call.now + call.ahead
     return
   end
   local page, place = page_of_times(call.tag .. index .. ':', asked[10] and '+inf' or call.now, asked[11])
@@ -89,7 +90,7 @@ local function look_due(keys, args)
   else
     due_by_index(call, asked, due)
   end
-  return { call.now, due.items, due.depth, due.next_at or false, asked[10] and due.owed, due.place }
+  return { call.now, due.items, due.depth, due.next_ms or false, asked[10] and due.owed, due.place }
 end
 
 redis.register_function { function_name = NAME .. 'due', callback = look_due, flags = { 'no-writes' } }

@@ -42,7 +42,7 @@ end
 -- ---- the call ------------------------------------------------------------------------------------------------------
 
 -- keys[1] is the partition's clock; everything else of the partition has the same tag before its name.
--- The time is the server's, or a test clock's; it never goes back.
+-- The time is the server's, or a test clock's; it never goes back: where it is `ahead` of that clock, it stands still.
 local function begin(keys, asked, args)
   local known = tonumber(redis.call('GET', keys[1]) or '0')
   local now = asked
@@ -50,10 +50,10 @@ local function begin(keys, asked, args)
     local time = redis.call('TIME')
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  if known > now then now = known end
+  local ahead = math.max(0, known - now)
   return {
-    args = args, clock = keys[1], tag = string.sub(keys[1], 1, -6), known = known, now = now, groups = {}, dirty = {},
-    enters = {}, leaves = {}, came = {}, went = {},
+    args = args, clock = keys[1], tag = string.sub(keys[1], 1, -6), known = known, now = now + ahead, ahead = ahead,
+    groups = {}, dirty = {}, enters = {}, leaves = {}, came = {}, went = {},
   }
 end
 
