@@ -30,6 +30,7 @@ from outlast.store.port import RESCAN, DueKind, Grade, Query
 from outlast.store.valkey import ValkeyStore, doorbell, servers
 from outlast.store.valkey.connection import Connection
 from outlast.store.valkey.health import Settings, settings
+from outlast.testing.clock import ManualClock
 from outlast.testing.conformance.actors import (
     NAMESPACE,
     changing,
@@ -37,6 +38,7 @@ from outlast.testing.conformance.actors import (
     commit_one,
     completes,
     decided,
+    ended,
     look,
     partition,
     records,
@@ -284,6 +286,33 @@ async def test_a_name_that_leads_to_another_primary_is_followed(server: ValkeySe
         await asyncio.gather(*(start(store, f"x{n}") for n in range(20)))
         assert await store.count(Query(namespace=NAMESPACE)) == 20
         assert len(promoted.ask("CLIENT", "LIST", "TYPE", "NORMAL").splitlines()) == 2, "ours, and the one that asks"
+        await store.close()
+
+
+async def test_a_reader_of_completions_misses_nothing_after_a_failover_that_lost_some(server: ValkeyServer):
+    """The promoted server has received the first only; its numbers go on behind those that were lost."""
+    clock = ManualClock()
+
+    async def ending(server: ValkeyServer, *names: str) -> ValkeyStore:
+        store = ValkeyStore(f"{server.url}?partitions=1", clock=clock)
+        await store.migrate()
+        await store.open()
+        for name in names:
+            await ended(store, name)
+        return store
+
+    with ValkeyServer() as promoted:
+        await (await ending(promoted, "kept")).close()
+        store = await ending(server, "kept", "lost1", "lost2", "lost3")
+        cursor = (await store.completions()).cursor
+        await store.close()
+        clock.advance("1s")
+        store = await ending(promoted, "new1", "new2")
+        feed = await store.completions(after=cursor, limit=1)
+        assert [one.execution for one in feed.completions] == ["new1"]
+        feed = await store.completions(after=feed.cursor)
+        assert [one.execution for one in feed.completions] == ["new2"]
+        assert (await store.completions(after=feed.cursor)).completions == []
         await store.close()
 
 

@@ -101,16 +101,20 @@ local function given(call, value)
   return call.now + value[1]
 end
 
+-- The partition's next number. It follows the clock: a replica that takes over without having received everything does
+-- not give numbers again that were lost with it, and which readers of a feed have passed.
+local function next_number(call)
+  if not call.seq then call.seq = tonumber(redis.call('GET', call.tag .. 'seq') or '0') end
+  call.seq = math.max(call.seq + 1, math.min(call.now * 1000, EXACT / 2))
+  call.numbered = true
+  return call.seq
+end
+
 -- A new record's values as they are stored; a sequenced record gets the partition's next number.
 local function settled(call, kind, values)
   for _, position in ipairs(KINDS[kind].given) do values[position] = given(call, values[position]) end
   local seq = KINDS[kind].seq
-  if seq then
-    if not call.seq then call.seq = tonumber(redis.call('GET', call.tag .. 'seq') or '0') end
-    call.seq = call.seq + 1
-    call.numbered = true
-    values[seq] = call.seq
-  end
+  if seq then values[seq] = next_number(call) end
   return values
 end
 
