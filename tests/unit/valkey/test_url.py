@@ -61,6 +61,8 @@ def test_a_socket_is_a_path():
         ("valkey://h?partitions=many", "partitions must be a number"),
         ("valkey://h?prefix=a{b}", "no braces"),
         ("valkey://h?min_replicas=-1", "min_replicas"),
+        ("valkey://h?min_replicas=1&replica_timeout=6s&answer_timeout=2s", "shorter than answer_timeout"),
+        ("valkey://h?min_replicas=1&replica_timeout=10s", "shorter than answer_timeout"),
         ("valkey://h?partitions=2&partitions=4", "given twice"),
         ("valkey://secret@h", "user:password"),
         ("valkey://h#1", "no server"),

@@ -56,6 +56,7 @@ def parse_url(url: str) -> Place:
     if not prefix or any(letter in "{}*?[]\\" or not letter.isprintable() for letter in prefix):
         raise InvalidConfig(f"prefix={prefix!r}: letters and digits, no braces and no wildcards")
     shown = f"{scheme}://{f'{user}@' if user else ''}{where}" + (f"?prefix={prefix}" if prefix != "outlast" else "")
+    answer_timeout_ms = _duration_ms(options, "answer_timeout", "10s")
     return Place(
         shown=shown,
         addresses=addresses,
@@ -64,16 +65,13 @@ def parse_url(url: str) -> Place:
             password=unquote(password) if at and password else None,
             database=database,
             tls=kind in TLS,
-            answer_timeout_s=_duration_ms(options, "answer_timeout", "10s") / 1_000,
+            answer_timeout_s=answer_timeout_ms / 1_000,
         ),
         cluster=how == "cluster",
         prefix=prefix,
         partitions=_number("partitions", options.get("partitions", str(PARTITIONS)), 1, PARTITIONS_MAX),
         partitions_given="partitions" in options,
-        replicas=Replicas(
-            _number("min_replicas", options.get("min_replicas", "0"), 0, 10),
-            _duration_ms(options, "replica_timeout", "1s"),
-        ),
+        replicas=_replicas(options, answer_timeout_ms),
     )
 
 
@@ -108,6 +106,17 @@ def _addresses(netloc: str, how: str) -> tuple[Address, ...]:
     if how != "cluster" and len(found) > 1:
         raise InvalidConfig("several servers are a cluster: valkey+cluster://host1,host2")
     return tuple(found)
+
+
+def _replicas(options: dict[str, str], answer_timeout_ms: int) -> Replicas:
+    number = _number("min_replicas", options.get("min_replicas", "0"), 0, 10)
+    timeout_ms = _duration_ms(options, "replica_timeout", "1s")
+    if number and timeout_ms >= answer_timeout_ms:
+        raise InvalidConfig(
+            f"replica_timeout ({timeout_ms:,} ms) must be shorter than answer_timeout ({answer_timeout_ms:,} ms): a "
+            "server that waits for its replicas would be given up before it answers"
+        )
+    return Replicas(number, timeout_ms)
 
 
 def _duration_ms(options: dict[str, str], name: str, default: str) -> int:
