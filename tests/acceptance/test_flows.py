@@ -20,7 +20,7 @@ from outlast import (
     any_of,
     quorum,
 )
-from outlast.errors import LimitExceeded, StoreClosed
+from outlast.errors import InvalidName, LimitExceeded, StoreClosed
 from tests.acceptance.conftest import Place, until
 from tests.acceptance.flow_workflows import FAILS, Order, member_is, statuses, workflows
 
@@ -143,6 +143,18 @@ async def test_what_cannot_work_is_refused_and_nothing_is_written(app: App):
         with pytest.raises(FlowNotFound):
             await app.flow_handle("bad").status()
         assert await app.count() == 0
+
+
+def test_a_name_of_which_no_id_can_be_made_asks_for_one(app: App):
+    kit = workflows(app)
+    with pytest.raises(InvalidName, match="flow 'etl/nightly': must not contain '/' unless an id is given"):
+        app.flow("etl/nightly")
+    with pytest.raises(LimitExceeded, match="name of a flow without an id: 250 characters is over the limit of 220"):
+        app.flow("n" * 250)
+    app.flow("n" * 220).add("m", kit.number, 1)
+    assert app.flow("etl/nightly", id="etl-1").id == "etl-1"
+    with pytest.raises(LimitExceeded, match="id of a member: 257 characters is over the limit of 255"):
+        app.flow("f", id="i" * 255).add("m", kit.number, 1)
 
 
 def test_outputs_of_other_types_are_refused_wherever_they_stand(app: App):

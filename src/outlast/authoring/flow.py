@@ -406,9 +406,10 @@ class Flow:
     # ---- checks ---------------------------------------------------------------------------------------------------
 
     def _check_name(self, name: str) -> None:
-        check_name("member", name, max_chars=limits.ID_MAX_CHARS - len(self.id) - 1)
+        check_name("member", name)
         if "/" in name:
             raise InvalidFlow(f"member {name!r}: must not contain '/': that names children under their parent")
+        check_name("id of a member", member_id(self.id, name), max_chars=limits.ID_MAX_CHARS)
         if name in self._members:
             raise InvalidFlow(f"flow {self.id!r} has two members {name!r}")
         if len(self._members) == limits.FLOW_MEMBERS_MAX:
