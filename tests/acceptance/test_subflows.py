@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 import outlast
-from outlast import App, FlowCancelled, FlowConflict, FlowFailed, FlowRefused, InvalidInput, Status
+from outlast import App, CodecError, FlowCancelled, FlowConflict, FlowFailed, FlowRefused, InvalidInput, Status
 from outlast.app import store_for
 from outlast.errors import LimitExceeded
 from outlast.machine import facts
@@ -99,6 +99,49 @@ async def test_its_failure_is_the_codes_to_see(app: App):
     async with app:
         with pytest.raises(FlowFailed, match=r"bad \(failed: ValueError: no x\)"):
             await made.sums(2, fails=True)
+
+
+async def test_outputs_that_are_too_large_together_are_the_codes_to_see(app: App, monkeypatch: pytest.MonkeyPatch):
+    @app.workflow
+    async def text(length: int) -> str:
+        return "x" * length
+
+    @app.workflow
+    async def host() -> str:
+        flow = app.flow("sub", id="sub")
+        for name in ("a", "b"):
+            flow.add(name, text, 1_000)
+        fh = await flow.start()
+        try:
+            return str(len(await fh.result()))
+        except LimitExceeded as error:
+            return str(error)
+
+    monkeypatch.setattr("outlast.limits.PAYLOAD_MAX_BYTES", 1_500)
+    async with app:
+        handle = await host.start()
+        assert "result of flow 'sub': 2,0" in await handle.result(timeout=20)
+        outputs = await app.flow_handle("sub").result()
+        assert len(outputs["a"]) == 1_000, "outside of workflows each is a value of its own"
+
+
+async def test_an_output_that_cannot_be_read_is_the_codes_to_see(app: App):
+    @app.workflow
+    async def number() -> int:
+        return 1
+
+    @app.workflow
+    async def host() -> str:
+        flow = app.flow("sub", id="sub")
+        flow.add("n", number)
+        fh = await flow.start()
+        fh._annotations = {"n": str}  # as if its workflow had been changed meanwhile
+        with pytest.raises(CodecError) as refused:
+            await fh.result()
+        return str(refused.value)
+
+    async with app:
+        assert "it should be str" in await (await host.start()).result(timeout=20)
 
 
 async def test_a_member_of_a_flow_starts_another_and_both_are_cancelled(app: App):

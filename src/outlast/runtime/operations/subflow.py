@@ -91,6 +91,10 @@ class AwaitFlow(Wait):
         return Reason.child(whole_of(self.flow))
 
     @property
+    def what(self) -> str:
+        return f"result of flow {self.flow!r}"
+
+    @property
     def looks_first(self) -> bool:
         return True
 
@@ -98,11 +102,17 @@ class AwaitFlow(Wait):
         end = await mail.flow_end(self.flow, self.start, until)
         if end is None:
             return None
-        if end.status is Status.SUCCEEDED:
-            data = mail.values.seal(msgspec.json.encode(end.outputs), f"result of flow {self.flow!r}")
-            return Outcome(data, value=self.decode(mail.values, data, str(operation)))
-        data, error = settle_failure(self._error(mail, end), execution_id=mail.execution_id, what=str(operation))
-        return Outcome(mail.values.seal(data), error=error)
+        if end.status is not Status.SUCCEEDED:
+            return self._failed(mail, operation, self._error(mail, end))
+        try:
+            data = mail.values.seal(msgspec.json.encode(end.outputs), self.what)
+        except LimitExceeded as error:
+            return self._failed(mail, operation, error)
+        return self.read(mail.values, operation, mail.execution_id, data)
+
+    def _failed(self, mail: Mail, operation: Operation, error: Exception) -> Outcome:
+        data, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
+        return Outcome(mail.values.seal(data), error=settled)
 
     def _error(self, mail: Mail, end: FlowEnd) -> Exception:
         if end.refused:
@@ -120,5 +130,5 @@ class AwaitFlow(Wait):
         return timed_out(parts, operation, execution_id, f"flow {self.flow!r} did not end in time; it goes on")
 
     def decode(self, values: Values, data: bytes, what: object) -> dict[str, Any]:
-        raw = msgspec.json.decode(values.unseal(data, f"result of flow {self.flow!r}"), type=dict[str, msgspec.Raw])
+        raw = msgspec.json.decode(values.unseal(data, self.what), type=dict[str, msgspec.Raw])
         return {name: values.read(one, self.annotations.get(name, Any), what, name) for name, one in raw.items()}
