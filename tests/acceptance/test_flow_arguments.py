@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+from base64 import b64encode
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -172,6 +174,76 @@ async def test_a_failure_says_for_what_cause_its_member_ended(app: App):
             "failed, failed, no x",
             "skipped, bad failed, ",
         ]
+
+
+EXPLODED: list[str] = []
+
+
+def explode(what: str) -> None:
+    EXPLODED.append(what)
+
+
+class Bomb:
+    """Reading it back runs code."""
+
+    def __reduce__(self) -> Any:
+        return (explode, ("a pickle of a stranger was read",))
+
+
+FROM_THE_WEB = {"items": [{"outlast:pickle": b64encode(pickle.dumps(Bomb())).decode()}]}
+
+
+async def test_what_only_looks_pickled_is_never_read_as_a_pickle(place: Place):
+    app = place.app(allow_pickle=True)
+    kit = workflows(app)
+
+    async with app:
+        flow = app.flow("f", id="f")
+        page = flow.add("page", kit.itself, FROM_THE_WEB)
+        text = flow.add("text", kit.itself, FROM_THE_WEB["items"][0]["outlast:pickle"])
+        flow.add("part", kit.itself, page.output["items"][0])
+        flow.add("listed", kit.itself, [page.output["items"][0]])
+        flow.map(kit.itself, page.output["items"], name="items")
+        flow.add("made", kit.itself, {"outlast:pickle": text.output})
+        flow.add("whole", kit.itself, page.output)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed):
+            await fh.result("20s")
+        assert not EXPLODED
+        ends = {member.name: member.cause for member in (await fh.graph()).members if member.status != "succeeded"}
+        assert ends.keys() == {"part", "listed", "items[*]", "items", "made"}
+        for name in ("part", "listed"):
+            assert "the output of 'page' has a part that looks like a pickled value" in (ends[name] or "")
+        assert "an argument looks like a pickled value" in (ends["made"] or "")
+        with pytest.raises(CodecError, match="map 'items': item 0 looks like a pickled value"):
+            await app.execution("f/items[*]").result()
+        assert await app.execution("f/whole").result() == FROM_THE_WEB
+
+
+async def test_what_was_pickled_is_an_argument_by_itself_or_none(place: Place):
+    app = place.app(allow_pickle=True)
+    kit = workflows(app)
+
+    @app.workflow
+    async def odd(number: int) -> Any:
+        return complex(number, 0)
+
+    async with app:
+        flow = app.flow("f", id="f")
+        one = flow.add("one", odd, 1)
+        flow.add("alone", kit.itself, one.output)
+        flow.add("listed", kit.itself, [one.output])
+        flow.add("part", kit.itself, one.output["real"])
+        flow.map(odd, [1, 2], name="mapped")
+        fh = await flow.start()
+        with pytest.raises(FlowFailed):
+            await fh.result("20s")
+        ends = {member.name: member.cause for member in (await fh.graph()).members if member.status != "succeeded"}
+        assert ends.keys() == {"listed", "part", "mapped"}
+        assert "the output of 'one' was pickled, and can only be an argument by itself" in (ends["listed"] or "")
+        assert "the output of 'mapped[0]' was pickled" in (ends["mapped"] or "")
+        assert "no part of it can be taken" in (ends["part"] or "")
+        assert await app.execution("f/alone").result() == 1 + 0j
 
 
 def test_a_failure_is_no_number(app: App):

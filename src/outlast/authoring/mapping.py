@@ -19,6 +19,7 @@ from outlast import limits
 from outlast.authoring.host import Host
 from outlast.authoring.inside import random, workflow_code
 from outlast.authoring.workflow import AsyncWorkflow, Workflow, workflow_options
+from outlast.codec.pickled import refuse_lookalike
 from outlast.codec.references import Reference
 from outlast.codec.templates import MARK, OUTPUTS, Template, encode_template
 from outlast.codec.values import Values
@@ -80,6 +81,8 @@ def _taken_apart(values: Values, items: object, name: str) -> list[msgspec.Raw]:
             what = _KINDS.get(data[:1], "a number")
             raise InvalidFlow(f"map {name!r}: a list is mapped, but what its upstream gave is {what}")
         found = msgspec.json.decode(data, type=list[msgspec.Raw])
+        for number, one in enumerate(found):
+            refuse_lookalike(one, f"map {name!r}: item {number}")
     elif isinstance(items, list):
         each = cast("list[object]", items)
         found = [msgspec.Raw(values.keep(one, Any, f"map {name}", f"[{n}]")[0]) for n, one in enumerate(each)]

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from outlast.codec.custom import to_builtins, to_plain
 from outlast.codec.failures import decode_failure
+from outlast.codec.pickled import is_pickled, refuse_lookalike
 from outlast.codec.references import PathPart, Placeholder, Reference, reference_of
 from outlast.codec.values import Values
 from outlast.errors import CodecError
@@ -127,14 +128,34 @@ def needed_by(template: Template) -> tuple[str, ...]:
 
 def compose(values: Values, template: Template, given: Mapping[str, Given], what: str) -> bytes:
     """The input, with what the upstreams gave in its places; `CodecError` or `LimitExceeded` if there can be none."""
-
-    def put(reference: Reference) -> Any:
-        return _taken(values, reference, given, what)
-
     arguments = dict(template.arguments)
     for name in template.bound:
-        arguments[name] = _replaced(arguments[name], template.marks.get(name, MARK), put)
+        arguments[name] = _filled(values, arguments[name], template.marks.get(name, MARK), given, what)
     return values.seal(msgspec.json.encode(arguments), what)
+
+
+def _filled(values: Values, data: msgspec.Raw, mark: str, given: Mapping[str, Given], what: str) -> msgspec.Raw:
+    """One argument. What was pickled is one by itself, or it cannot be: inside of others it is never read as a pickle,
+    since a stranger may have written them."""
+    pickles: list[str] = []
+
+    def put(reference: Reference) -> Any:
+        taken = _taken(values, reference, given, what)
+        wholes = cast("list[Any]", taken) if isinstance(taken, list) else [taken]
+        for upstream, one in zip(reference.upstreams, wholes, strict=True):
+            if isinstance(one, msgspec.Raw) and is_pickled(one):
+                pickles.append(_name_of(upstream))
+        return taken
+
+    filled = _replaced(data, mark, put)
+    if not pickles:
+        refuse_lookalike(filled, f"{what}: an argument")
+    elif not is_pickled(filled):
+        raise CodecError(
+            f"{what}: the output of {pickles[0]!r} was pickled, and can only be an argument by itself, not in a list "
+            "or anything else with others: have its workflow return what JSON keeps"
+        )
+    return filled
 
 
 def _replaced(data: bytes | msgspec.Raw, mark: str, put: Callable[[Reference], Any]) -> msgspec.Raw:
@@ -174,14 +195,17 @@ def _output(values: Values, given: Given | None, what: str) -> Any:
 
 
 def _at(output: Any, reference: Reference, what: str) -> Any:
+    if output is None or not reference.path:
+        return output
+    whole = f"{what}: the output of {_name_of(reference.upstreams[0])!r}"
+    if is_pickled(output):
+        raise CodecError(f"{whole} was pickled: no part of it can be taken")
     for part in reference.path:
-        if output is None:
-            return None
         try:
             output = _part(output, part)
         except (KeyError, IndexError, TypeError, msgspec.DecodeError) as error:
-            upstream = reference.upstreams[0].rpartition("/")[2]
-            raise CodecError(f"{what}: the output of {upstream!r} has no {part!r}") from error
+            raise CodecError(f"{whole} has no {part!r}") from error
+    refuse_lookalike(output, f"{whole} has a part that")
     return output
 
 
@@ -195,10 +219,14 @@ def _part(whole: msgspec.Raw, part: PathPart) -> msgspec.Raw:
 def _failure(values: Values, upstream: str, given: Given | None, what: str) -> UpstreamFailure | None:
     if given is None or given.status == "succeeded":
         return None
-    name = upstream.partition("/")[2]
+    name = _name_of(upstream)
     if given.value is None:
         return UpstreamFailure(name=name, status=given.status, cause=given.cause)
     failure = decode_failure(values.unseal(given.value, what))
     return UpstreamFailure(
         name=name, status=given.status, cause=given.cause, type=failure.type, message=failure.message
     )
+
+
+def _name_of(upstream: str) -> str:
+    return upstream.partition("/")[2]

@@ -27,7 +27,7 @@ import msgspec
 from outlast import limits
 from outlast.codec.annotations import Unresolved, name_of
 from outlast.codec.custom import anything_for_object, from_plain, to_builtins, to_plain
-from outlast.codec.pickled import MARK, is_pickled, pickled, unpickled
+from outlast.codec.pickled import is_pickled, pickled, refuse_lookalike, unpickled
 from outlast.codec.references import Placeholder
 from outlast.codec.shapes import Change, change_in, culprit_in, equal, unstorable_in
 from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LimitExceeded
@@ -114,8 +114,7 @@ class Values:
             data = self._encoder.encode(value)
         except Exception as error:
             raise CodecError(f"{what}: {self._why_not(value, path, error)}") from error
-        if data.startswith(MARK):
-            raise CodecError(f"{what}: {path} looks like a pickled value, and cannot be stored")
+        refuse_lookalike(data, f"{what}: {path}")
         return data
 
     def read(self, data: bytes | msgspec.Raw, annotation: Any, what: object, path: str = "value") -> Any:
