@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast import App, FlowFailed, FlowRefused, InvalidFlow, Status
+from outlast import App, FlowFailed, FlowRefused, InvalidFlow, Status, any_of
 from outlast.app import store_for
 from outlast.errors import LimitExceeded
 from outlast.model.completion import Completion
@@ -265,6 +265,24 @@ async def test_an_item_that_fails_skips_the_results_and_a_retry_keeps_the_others
         outputs = await fh.result("20s")
         assert outputs["picky"] == list(range(9))
         assert outputs["sum"] == sum(range(9))
+
+
+@pytest.mark.parametrize("max_parallel", [1, 2, 20])
+async def test_items_that_wait_for_their_turn_are_cancelled_if_nobody_needs_them(app: App, max_parallel: int):
+    begun: list[int] = []
+
+    @app.workflow
+    async def item(number: int) -> int:
+        begun.append(number)
+        return number if number == 0 else await outlast.receive("go", int)
+
+    async with app:
+        flow = app.flow("m", id="m")
+        mapped = flow.map(item, range(20), name="items", max_parallel=max_parallel)
+        mapped.after(join=any_of(), on_satisfied="cancel_remaining")
+        fh = await flow.start()
+        assert await fh.result("20s") == {"items[0]": 0, "items": [0, *[None] * 19]}
+        assert {*begun} <= {*range(max_parallel + 1)}, "one may have had its turn by the first, and no other"
 
 
 async def test_results_that_do_without_failures_have_none_in_their_place(app: App):

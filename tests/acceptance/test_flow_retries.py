@@ -189,13 +189,56 @@ async def test_a_sibling_that_was_not_needed_any_more_is_not_needed_by_a_retry(a
         fh = await flow.start()
         await member_is(fh, "slow", Status.CANCELLED)
         await member_is(fh, "lost", Status.CANCELLED)
-        await app.execution("f/above").send("go", 1)
         with pytest.raises(FlowFailed, match="report"):
             await fh.result("20s")
         FAILS.discard("report")
         await fh.retry()
-        assert await fh.result("20s") == {"fast": 1, "above": 1, "first": 5, "report": 1}
-        assert (await statuses(fh))["slow"] == (await statuses(fh))["lost"] == "cancelled"
+        assert await fh.result("20s") == {"fast": 1, "first": 5, "report": 1}
+        ends = await statuses(fh)
+        assert ends["slow"] == ends["lost"] == ends["above"] == "cancelled"
+
+
+async def test_a_retry_opens_again_what_was_not_needed_if_somebody_needs_it_now(app: App):
+    kit = workflows(app)
+    FAILS.add("late")
+    async with app:
+        flow = app.flow("f", id="f")
+        fast, slow = flow.add("fast", kit.waits), flow.add("slow", kit.waits)
+        late = flow.add("late", kit.fails, "late")
+        flow.add("both", kit.add, slow.output, late.output)
+        flow.add("first", kit.number, 5).after(fast, slow, join=any_of(), on_satisfied="cancel_remaining")
+        fh = await flow.start()
+        await member_is(fh, "both", Status.SKIPPED)
+        await app.execution("f/fast").send("go", 1)
+        with pytest.raises(FlowFailed, match="late"):
+            await fh.result("20s")
+        FAILS.discard("late")
+        await fh.retry()
+        await member_is(fh, "slow", Status.SUSPENDED)
+        await app.execution("f/slow").send("go", 2)
+        assert (await fh.result("20s"))["both"] == 3
+
+
+async def test_items_of_a_map_that_were_not_needed_are_not_needed_by_a_retry(app: App):
+    kit = workflows(app)
+    FAILS.add("report")
+
+    @app.workflow
+    async def item(number: int) -> int:
+        return number if number == 0 else await outlast.receive("go", int)
+
+    async with app:
+        flow = app.flow("f", id="f")
+        mapped = flow.map(item, range(6), name="items", max_parallel=2)
+        mapped.after(join=any_of(), on_satisfied="cancel_remaining")
+        flow.add("report", kit.fails, "report").after(mapped)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="report"):
+            await fh.result("20s")
+        FAILS.discard("report")
+        await fh.retry()
+        assert (await fh.result("20s"))["report"] == 1
+        assert [(await statuses(fh))[f"items[{n}]"] for n in range(1, 6)] == ["cancelled"] * 5
 
 
 async def test_who_carries_a_retry_late_does_not_retry_what_failed_since(app: App, monkeypatch: pytest.MonkeyPatch):

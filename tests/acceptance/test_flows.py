@@ -354,6 +354,41 @@ async def test_a_satisfied_join_cancels_what_nobody_needs_any_more(app: App):
         assert await fh.result("20s") == {"fast": 1, "shared": 7, "first": 5, "other": 7}
 
 
+async def test_what_was_cancelled_needs_nothing_any_more(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        fast, slow = flow.add("fast", kit.waits), flow.add("slow", kit.waits)
+        flow.add("given_up", kit.number, slow.output)
+        flow.add("first", kit.number, 5).after(fast, slow, join=any_of(), on_satisfied="cancel_remaining")
+        fh = await flow.start()
+        await app.execution("f/given_up").cancel()
+        await app.execution("f/fast").send("go", 1)
+        with pytest.raises(FlowFailed, match="given_up"):
+            await fh.result("20s")
+        assert (await statuses(fh))["slow"] == "cancelled"
+
+
+async def test_what_only_cancelled_siblings_waited_for_is_cancelled_too(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        fast = flow.add("fast", kit.number, 1)
+        top, shared = flow.add("top", kit.waits), flow.add("shared", kit.waits)
+        middle = flow.add("middle", kit.number, top.output)
+        low = flow.add("low", kit.total, [middle.output, shared.output])
+        other = flow.add("other", kit.number, top.output)
+        flow.add("keeps", kit.number, shared.output)
+        first = flow.add("first", kit.number, 5)
+        first.after(other, fast, low, join=any_of(), on_satisfied="cancel_remaining")
+        fh = await flow.start()
+        for name in ("low", "other", "middle", "top"):
+            await member_is(fh, name, Status.CANCELLED)
+        assert (await statuses(fh))["shared"] != "cancelled", "another needs it"
+        await app.execution("f/shared").send("go", 2)
+        assert await fh.result("20s") == {"fast": 1, "shared": 2, "keeps": 2, "first": 5}
+
+
 async def test_a_member_may_run_on_failure_and_sees_all_of_it(app: App):
     kit = workflows(app)
     async with app:

@@ -97,6 +97,21 @@ async def test_siblings_are_cancelled_whenever_the_worker_dies(nth: int):
         assert (await statuses(fh))["slow"] == "cancelled"
 
 
+@pytest.mark.parametrize("nth", range(1, 14))
+async def test_what_is_above_them_is_cancelled_whenever_the_worker_dies(nth: int):
+    async with harness(app) as h:
+        flow = app.flow("f", id="f")
+        fast, top = flow.add("fast", sleeps, 0), flow.add("top", listens)
+        middle = flow.add("middle", total, [top.output])
+        low = flow.add("low", total, [middle.output])
+        flow.add("first", total, [1]).after(fast, low, join=any_of(), on_satisfied="cancel_remaining")
+        h.crash_at("write", nth=nth)
+        fh = await flow.start()
+        assert await fh.result() == {"fast": 0, "first": 1}
+        ends = await statuses(fh)
+        assert ends["low"] == ends["middle"] == ends["top"] == "cancelled"
+
+
 async def test_a_cancelled_flow_ends_and_a_retried_one_goes_on():
     async with harness(app):
         fh = await two_sleepers().start()

@@ -38,6 +38,7 @@ from outlast.model.flow import (
     Flow,
     FlowState,
     Member,
+    OnFailure,
     Settled,
     Summary,
     decode_ids,
@@ -126,6 +127,18 @@ def waits(view: MemberView) -> bool:
     """Whether its join is still to be settled."""
     blocked = view.execution.status is Status.BLOCKED and Reason.DEPENDENCIES in view.execution.waits_for
     return blocked and view.member.settled is Settled.OPEN
+
+
+def needs_upstreams(view: MemberView) -> bool:
+    """Whether it is still to be seen what its upstreams give. One that waits for its turn takes nothing from them."""
+    is_open = view.member.settled is Settled.OPEN and not view.execution.status.terminal
+    return is_open and view.member.on_failure is not OnFailure.TURN
+
+
+def ended_unsettled(view: MemberView) -> bool:
+    """Whether it ended while it waited for its upstreams, which it needs no more."""
+    is_open = view.member.settled is Settled.OPEN and view.execution.status.terminal
+    return is_open and view.member.on_failure is not OnFailure.TURN
 
 
 def wants_input(view: MemberView, edges: list[Edge]) -> bool:

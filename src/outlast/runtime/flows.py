@@ -30,7 +30,9 @@ from outlast.machine.decide_member import (
     advance,
     answered_edge,
     edge_of,
+    ended_unsettled,
     finished,
+    needs_upstreams,
     siblings_settled,
     tallied,
     together,
@@ -45,6 +47,7 @@ from outlast.model.flow import (
     Flow,
     FlowState,
     Member,
+    OnFailure,
     Settled,
     Summary,
     decode_ids,
@@ -316,21 +319,39 @@ class Flows:
     # ---- siblings -------------------------------------------------------------------------------------------------
 
     async def spare_siblings(self, namespace: str, execution_id: str) -> bool:
-        """Cancel the upstreams of a member that it no longer needs, if nobody else does. True if there was a need.
+        """Cancel the upstreams of a member that it no longer needs, if nobody else does, and what only those waited for
+        that are not to run by that. True if there was a need. After a crash it is the same again: what is cancelled by
+        now still shows the way up.
 
         Not if the flow is retried meanwhile: then others may need them once more. What is left is looked at later."""
         partition = self._partition(namespace, execution_id)
         [member] = await self._engine.store.load([member_key(namespace, execution_id)])
         if not isinstance(member, Member) or member.siblings_at is None:
             return False
-        upstreams, done = decode_ids(member.after), list[bool]()
-        for begin in range(0, len(upstreams), SIBLINGS_TOGETHER):
-            some = upstreams[begin : begin + SIBLINGS_TOGETHER]
-            done += await asyncio.gather(*(self._spare(namespace, upstream, member) for upstream in some))
-        if not all(done):
-            return False
+        above, passed = decode_ids(member.after), set[str]()
+        while above:
+            given_up = await self._spare_all(partition, member, above)
+            if given_up is None:
+                return False
+            new = [view for view in given_up if view.execution.id not in passed]
+            passed.update(view.execution.id for view in new)
+            above = tuple(dict.fromkeys(one for view in new for one in decode_ids(view.member.after)))
         await self._engine.commit(siblings_settled(partition, member, self._engine.entropy.new_id()))
         return True
+
+    async def _spare_all(self, partition: int, member: Member, upstreams: tuple[str, ...]) -> list[MemberView] | None:
+        """Those of them that wait for their own upstreams no more; None if that cannot be told now."""
+        namespace, left = member.namespace, list(upstreams)
+        given_up, done = list[MemberView](), list[bool]()
+        while left:
+            # The last first: none that waits for its turn is to get it by the cancel of the one before.
+            views = await self.views(partition, namespace, left[: -SIBLINGS_TOGETHER - 1 : -1])
+            some = _not_in_turn(views)
+            left[-SIBLINGS_TOGETHER:] = [view.execution.id for view in reversed(views[len(some) :])]
+            done += await asyncio.gather(*(self._spare(namespace, view.execution.id, member) for view in some))
+            unsettled = [view.execution.id for view in some if view.member.settled is Settled.OPEN]
+            given_up += [view for view in await self.views(partition, namespace, unsettled) if ended_unsettled(view)]
+        return given_up if all(done) else None
 
     async def _spare(self, namespace: str, upstream: str, member: Member) -> bool:
         """False if that cannot be told now."""
@@ -354,13 +375,12 @@ class Flows:
 
     async def _needed(self, namespace: str, upstream: str) -> bool:
         """Whether another member still waits for it."""
-        after: Key | None = None
+        partition, after = self._partition(namespace, upstream), None
         while True:
             page = await self._engine.store.scan(Dependency.KIND, (namespace, upstream), after=after, limit=PAGE)
-            keys = [member_key(namespace, one.downstream) for one in page if isinstance(one, Dependency)]
-            for record in await self._load(keys):
-                if isinstance(record, Member) and record.settled is Settled.OPEN:
-                    return True
+            ids = [one.downstream for one in page if isinstance(one, Dependency)]
+            if any(map(needs_upstreams, await self.views(partition, namespace, ids))):
+                return True
             if len(page) < PAGE:
                 return False
             after = page[-1].key
@@ -469,6 +489,17 @@ class Flows:
 
     def _partition(self, namespace: str, execution_id: str) -> int:
         return partition_of(namespace, execution_id, self._engine.store.partitions)
+
+
+def _not_in_turn(views: list[MemberView]) -> list[MemberView]:
+    """The first of them, up to one that another of them has its turn behind."""
+    before: set[str] = set()
+    for number, view in enumerate(views):
+        if view.execution.id in before:
+            return views[:number]
+        if view.member.on_failure is OnFailure.TURN:
+            before.update(decode_ids(view.member.after))
+    return views
 
 
 def _seen_by_somebody(count: asyncio.Task[Any]) -> None:

@@ -84,20 +84,25 @@ class Plan(Struct):
 
 async def _planned(engine: Engine, partition: int, namespace: str, flow_id: str) -> Plan:
     before: dict[str, str] = {}
-    again, needed, cancelled, unneeded = set[str](), set[str](), set[str](), set[str]()
+    cancelled: dict[str, MemberView] = {}
+    needed_by: dict[str, set[str]] = {}
+    again, unneeded = set[str](), set[str]()
     async for page in engine.flows.roster(namespace, flow_id):
         for view in await engine.flows.views(partition, namespace, page):
             status, member, one = view.execution.status, view.member, view.execution.id
+            upstreams = decode_ids(member.after)
+            if member.on_failure is OnFailure.TURN:
+                [before[one]] = upstreams
             if status is Status.CANCELLED:
-                cancelled.add(one)
+                cancelled[one] = view
             if status is not Status.SUCCEEDED:
                 again.add(one)
-                needed.update(decode_ids(member.after))
+                for upstream in () if one in before else upstreams:
+                    needed_by.setdefault(upstream, set()).add(one)
             elif member.on_satisfied is OnSatisfied.CANCEL_REMAINING:
-                unneeded.update(decode_ids(member.after))
-            if member.on_failure is OnFailure.TURN:
-                [before[one]] = decode_ids(member.after)
-    plan = Plan(spared=(cancelled & unneeded) - needed)
+                unneeded.update(upstreams)
+    plan = Plan(spared=_spared(cancelled, unneeded, needed_by))
+    again -= plan.spared
     for one in again & before.keys():
         above = before[one]
         while above not in again and above in before:
@@ -105,6 +110,23 @@ async def _planned(engine: Engine, partition: int, namespace: str, flow_id: str)
         if above in again:
             plan.turns[one] = above
     return plan
+
+
+def _spared(cancelled: dict[str, MemberView], unneeded: set[str], needed_by: dict[str, set[str]]) -> set[str]:
+    """The cancelled of those that somebody said not to need, and that nobody needs who runs again; and so on upwards,
+    from those that were cancelled while they waited. `needed_by` is what others wait for, and is used up."""
+    spared, looks = set[str](), list(unneeded)
+    while looks:
+        one = looks.pop()
+        view = cancelled.get(one)
+        if view is None or one in spared or needed_by.get(one):
+            continue
+        spared.add(one)
+        for upstream in decode_ids(view.member.after):
+            needed_by.get(upstream, set()).discard(one)
+            if upstream in unneeded or decide_member.ended_unsettled(view):
+                looks.append(upstream)
+    return spared
 
 
 async def _reopen(engine: Engine, flow: Flow, view: MemberView, turn: str | None) -> None:

@@ -22,7 +22,7 @@ from outlast.client.waiters import Waiters
 from outlast.errors import ExecutionNotFound, OutlastError
 from outlast.machine.replay import BESIDE
 from outlast.model.execution import Execution
-from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key
+from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key, whole_of
 from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.outbox import Delivery
 from outlast.model.record import Record, settled
@@ -439,12 +439,21 @@ class World:
             [flow] = await self._store.load([flow_key(self.namespace, flow_id)])
             if isinstance(flow, Flow):
                 found["cancel_backlog"].append(settled(flow.cancel_at))
-        for e in [e for e in executions if e.flow is not None]:
-            edges = await self._store.scan(Dependency.KIND, (e.namespace, e.id), limit=limits.LOAD_MAX_KEYS)
-            keys = [member_key(e.namespace, one.downstream) for one in edges if isinstance(one, Dependency)]
-            members = await self._store.load(keys) if keys else []
-            found["sibling_cancel"] += [settled(one.siblings_at) for one in members if isinstance(one, Member)]
+            found["sibling_cancel"] += [settled(one.siblings_at) for one in await self._members(flow_id)]
         return [(time, name) for name, some in found.items() for time in some if time is not None]
+
+    async def _members(self, flow_id: str) -> list[Member]:
+        found: list[Member] = []
+        after = None
+        while True:
+            page = await self._store.scan(
+                Dependency.KIND, (self.namespace, whole_of(flow_id)), after=after, limit=limits.LOAD_MAX_KEYS
+            )
+            keys = [member_key(self.namespace, one.downstream) for one in page if isinstance(one, Dependency)]
+            found += [one for one in (await self._store.load(keys) if keys else []) if isinstance(one, Member)]
+            if len(page) < limits.LOAD_MAX_KEYS:
+                return found
+            after = page[-1].key
 
     async def _leases_of_the_dead(self) -> list[int | None]:
         alive = {p.opened.worker.name for p in self.workers if p.opened is not None and p.opened.worker is not None}

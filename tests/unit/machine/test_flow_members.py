@@ -31,9 +31,11 @@ from outlast.machine.decide_member import (
     answered_edge,
     claimed,
     edge_of,
+    ended_unsettled,
     finished,
     forgotten,
     handed_on,
+    needs_upstreams,
     recounted,
     reopened,
     siblings_settled,
@@ -241,6 +243,20 @@ def test_what_is_no_longer_needed_is_to_be_cancelled():
     assert isinstance(patch_of(advanced.changes, "member")["siblings_at"], Now)
     done = siblings_settled(PARTITION, view.member, "y")
     assert patch_of(done, "member") == {"siblings_at": None}
+
+
+def test_only_what_waits_for_more_than_its_turn_needs_its_upstreams():
+    def ended(**fields: Any) -> MemberView:
+        execution = succeeded()
+        return MemberView(PARTITION, execution, member_of(execution, **fields))
+
+    assert needs_upstreams(waiting())
+    assert not ended_unsettled(waiting())
+    for view in (waiting(settled=Settled.SATISFIED), waiting(on_failure=OnFailure.TURN), ended()):
+        assert not needs_upstreams(view)
+    assert ended_unsettled(ended())
+    assert not ended_unsettled(ended(settled=Settled.SATISFIED))
+    assert not ended_unsettled(ended(on_failure=OnFailure.TURN))
 
 
 def test_what_is_settled_or_has_ended_is_resolved_already():
