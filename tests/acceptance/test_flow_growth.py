@@ -126,6 +126,67 @@ async def test_what_was_added_is_skipped_if_the_one_that_added_it_fails(app: App
         assert await statuses(fh) == {"expand": "failed", "item-0": "skipped", "item-1": "skipped", "sum": "skipped"}
 
 
+async def test_what_begins_anew_finds_what_it_added_before(app: App):
+    kit, broken, pages = workflows(app), True, 2
+
+    @app.step
+    async def undo() -> None: ...
+
+    @app.step
+    async def risky() -> None:
+        if broken:
+            raise RuntimeError("not yet")
+
+    @app.workflow
+    async def grower() -> int:
+        await outlast.compensate(undo)
+        growth = outlast.flow()
+        each = [growth.add(f"page-{n}", kit.number, n) for n in range(pages)]
+        growth.add("sum", kit.total, [page.output for page in each[:2]])
+        await growth.start()
+        await risky()
+        return pages
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("grower", grower)
+        fh = await flow.start()
+        for _ in range(2):
+            with pytest.raises(FlowFailed, match="not yet"):
+                await fh.result("20s")
+            await fh.retry()
+        with pytest.raises(FlowFailed, match="not yet"):
+            await fh.result("20s")
+        broken, pages = False, 3
+        await fh.retry()
+        assert await fh.result("20s") == {"grower": 3, "page-0": 0, "page-1": 1, "sum": 1, "page-2": 2}
+        assert (await fh.status()).members == 5
+
+
+async def test_what_goes_on_as_new_may_add_the_same_again_and_nothing_else_of_that_name(app: App):
+    kit, said = workflows(app), list[str]()
+
+    @app.workflow
+    async def loop(turn: int) -> int:
+        growth = outlast.flow()
+        growth.add("same", kit.number, 1)
+        await growth.start()
+        growth.add("other", kit.number, turn)
+        try:
+            await growth.start()
+        except InvalidFlow as error:
+            said.append(str(error))
+        if turn < 2:
+            outlast.continue_as_new(turn + 1)
+        return turn
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("loop", loop, 1)
+        assert await (await flow.start()).result("20s") == {"loop": 2, "same": 1, "other": 1}
+        assert said == ["flow 'f' has a member 'f/other' already"]
+
+
 async def test_a_flow_that_is_cancelled_does_not_grow(app: App):
     kit = workflows(app)
     said: list[str] = []

@@ -6,6 +6,7 @@ of it can be claimed or found before the change that opens it. What stays staged
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
@@ -364,6 +365,25 @@ def grown(
             for member in members
         ]
     return guards, writes
+
+
+def growth_id(execution: Execution, place: str) -> str:
+    """The change by which a running member adds others, by its place in the code."""
+    return f"{execution.id}@{execution.journal_generation}/{place}"
+
+
+def grown_before(new: NewMember, by: Execution, found: tuple[Execution, Member, Dependency]) -> bool:
+    """Whether a member that is there already is the one that is to be added, and was added by the same: it may have
+    begun anew since. `found` are its records, and its entry in the flow's roster."""
+    execution, member, entry = found
+    start = new.start
+    return (
+        re.match(rf"{re.escape(by.id)}@\d+/", entry.change_id) is not None
+        and (execution.workflow, execution.version) == (start.workflow, start.version)
+        and execution.input_digest == start.input_digest
+        and (member.after, member.needed) == (encode_ids(new.upstreams), new.needed)
+        and (member.on_satisfied, member.on_failure) == (new.on_satisfied, new.on_failure)
+    )
 
 
 # ---- stopping -----------------------------------------------------------------------------------------------------

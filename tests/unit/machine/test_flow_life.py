@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from outlast import limits
 from outlast.machine import facts
@@ -19,6 +20,8 @@ from outlast.machine.decide_flow import (
     decode_acceptance,
     encode_acceptance,
     grown,
+    grown_before,
+    growth_id,
     in_the_way,
     known,
     lanes_of,
@@ -41,12 +44,13 @@ from outlast.model.flow import (
     decode_ids,
     flow_key,
     summary_key,
+    whole_of,
 )
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Status
-from tests.unit.machine.build import PARTITION
+from tests.unit.machine.build import PARTITION, active
 
 
 def new(**fields: Any) -> NewFlow:
@@ -55,17 +59,16 @@ def new(**fields: Any) -> NewFlow:
 
 
 def member(name: str, *upstreams: str, template: bytes | None = None, **options: Any) -> NewMember:
+    given: dict[str, Any] = {"workflow": "w", "input_digest": "i", **options}
     start = facts.Start(
         change_id=f"start {name}",
         namespace="shop",
         id=f"f/{name}",
-        workflow="w",
         version="1",
         input=b"{}",
-        input_digest="i",
         flow="f",
         after_dependencies=bool(upstreams),
-        **options,
+        **given,
     )
     ids = tuple(f"f/{upstream}" for upstream in upstreams)
     return NewMember(start=start, name=name, upstreams=ids, needed=len(ids), template=template)
@@ -205,6 +208,30 @@ def test_what_is_added_may_be_joined_by_one_that_is_there():
 def test_a_flow_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "FLOW_MEMBERS_MAX", 2)
     assert refusal(grown(view(), [member("c", "a")], "x")) is Code.LIMIT
+
+
+@pytest.mark.parametrize(
+    "entry, added, same",
+    [
+        ("f/a@1/flow/1", member("c", "a"), True),
+        ("new", member("c", "a"), False),
+        ("f/a@2@1/flow/1", member("c", "a"), False),
+        ("f/a@1/flow/1", member("c", "b"), False),
+        ("f/a@1/flow/1", member("c", "a", workflow="other"), False),
+        ("f/a@1/flow/1", member("c", "a", input_digest="other"), False),
+    ],
+    ids=["the same", "there from the beginning", "of another", "other edges", "other workflow", "other input"],
+)
+def test_what_begins_anew_knows_what_it_added_before(entry: str, added: NewMember, same: bool):
+    answer = grown(view(), [member("c", "a")], entry)
+    assert not isinstance(answer, Refusal)
+    records = [write.record for write in answer[1] if isinstance(write, Insert)]
+    [execution] = [one for one in records if isinstance(one, Execution)]
+    [found] = [one for one in records if isinstance(one, Member)]
+    [edge] = [one for one in records if isinstance(one, Dependency) and one.execution == whole_of("f")]
+    by = structs.replace(active(id="f/a", flow="f"), journal_generation=2)
+    assert growth_id(by, "flow/1") == "f/a@2/flow/1"
+    assert grown_before(added, by, (execution, found, edge)) is same
 
 
 # ---- started by a workflow ----------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """A running member adds members behind itself: in one commit of its own, fenced by its lease and the flow's revision.
 
 The commit is named by the operation's place in the code: performed again after a crash, it meets its own records, and
-the journal entry that was missing follows.
+the journal entry that was missing follows. A member that begins anew, since it was undone or went on as new, adds the
+same by a commit of another name: what it added before is there, and stays.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from msgspec import Struct, structs
 from outlast.codec.failures import settle_failure
 from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavailable
 from outlast.machine.changes import Absent, Changes, Code, Refusal
-from outlast.machine.decide_flow import FlowView, NewMember, grown
+from outlast.machine.decide_flow import FlowView, NewMember, grown, grown_before, growth_id
 from outlast.machine.decide_member import widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
+from outlast.model.flow import Dependency, dependency_key, whole_of
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
@@ -74,7 +76,7 @@ class Grow(Performed):
     async def _grow(self, parts: Parts, execution: Execution, operation: Operation) -> None:
         engine = parts.engine
         scope, name, occurrence = operation.key
-        change_id = f"{execution.id}@{execution.journal_generation}/{scope}{name}/{occurrence}"
+        change_id = growth_id(execution, f"{scope}{name}/{occurrence}")
         partition = engine.view(execution.namespace, execution.id, execution).partition
         members = [structs.replace(m, start=structs.replace(m.start, change_id=change_id)) for m in self.members]
         for _ in range(LOOKS_MAX):
@@ -85,6 +87,8 @@ class Grow(Performed):
             answer = grown(FlowView(partition, flow, summary), members, change_id, joined_by=joined_by)
             if isinstance(answer, Refusal):
                 raise FlowRefused(self.flow, answer.code, answer.message)
+            if not members:
+                return  # all of it is there
             changes = Changes(
                 id=change_id,
                 partition=partition,
@@ -97,8 +101,27 @@ class Grow(Performed):
             if verdict.applied or (refused_by is not None and refused_by.key == execution.key):
                 return  # the lease is gone: recording this will say so
             if isinstance(refused_by, Absent) and refused_by.key.kind == Execution.KIND:
-                raise InvalidFlow(f"flow {self.flow!r} has a member {str(refused_by.key.values[1])!r} already")
+                before = await self._grown_before(engine, execution, members)
+                if refused_by.key.values[1] not in before:
+                    raise InvalidFlow(f"flow {self.flow!r} has a member {str(refused_by.key.values[1])!r} already")
+                members = [member for member in members if member.start.id not in before]
         raise StoreUnavailable(f"flow {self.flow!r} changed {LOOKS_MAX:,} times while it was to grow ({Code.CONFLICT})")
+
+    async def _grown_before(self, engine: Engine, execution: Execution, members: list[NewMember]) -> set[str]:
+        """The ids of those that this execution has added already, and that are the same."""
+        if self.fan_in is not None:
+            return set()
+        new = {member.start.id: member for member in members}
+        namespace, whole = execution.namespace, whole_of(self.flow)
+        partition = engine.view(namespace, execution.id, execution).partition
+        views = await engine.flows.views(partition, namespace, list(new))
+        roster = await engine.store.load([dependency_key(namespace, whole, view.execution.id) for view in views])
+        return {
+            view.execution.id
+            for view, entry in zip(views, roster, strict=True)
+            if isinstance(entry, Dependency)
+            and grown_before(new[view.execution.id], execution, (view.execution, view.member, entry))
+        }
 
     async def _widening(self, engine: Engine, namespace: str, changes: Changes) -> Changes:
         """With the last of what is added, the one that joins it waits for all."""
