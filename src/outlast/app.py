@@ -49,7 +49,7 @@ from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
 from outlast.errors import InvalidConfig, InvalidInput, ReplyLost, WrongPlace
 from outlast.model.duration import Duration, to_ms
-from outlast.model.names import check_id, check_name, check_text, id_made_of
+from outlast.model.names import check_id, check_name, check_text, check_word, id_made_of
 from outlast.model.status import Status
 from outlast.opened import Opened
 from outlast.runtime.current import connection_var, inside
@@ -205,7 +205,7 @@ class App:
         some_id = self.entropy.new_id if inside() is None else lambda: uuid4().hex
         return Flow(
             self,
-            name,
+            check_word("flow", name),
             id=check_id(id) if id is not None else id_made_of("flow", name, some_id()),
             parent_close=None if parent_close is None else parse_parent_close(parent_close),
             retention_ms=None if retention is None else to_ms(retention, what="retention"),

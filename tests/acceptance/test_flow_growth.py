@@ -41,6 +41,15 @@ async def test_a_member_adds_members_behind_itself(app: App):
         assert ("expand", "item-3") in (await fh.graph()).edges
 
 
+@pytest.mark.parametrize("flow_id", ["nightly 2026-11-15", "a,b", "a|b"])
+async def test_a_flow_grows_whatever_its_id(app: App, flow_id: str):
+    expand = growing(app, workflows(app))
+    async with app:
+        flow = app.flow("growing", id=flow_id)
+        flow.add("expand", expand, 3)
+        assert (await (await flow.start()).result("20s"))["sum"] == 3
+
+
 async def test_it_adds_more_behind_what_it_added_before(app: App):
     kit = workflows(app)
 

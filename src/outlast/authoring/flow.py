@@ -45,7 +45,7 @@ from outlast.machine import facts
 from outlast.machine.decide_flow import NewFlow, NewMember, chunks
 from outlast.model.execution import ParentClose
 from outlast.model.flow import OnFailure, OnSatisfied, member_id
-from outlast.model.names import check_name, check_word
+from outlast.model.names import check_name
 from outlast.runtime.current import inside
 from outlast.runtime.operations.child import Started
 from outlast.runtime.operations.subflow import StartFlow
@@ -279,7 +279,7 @@ class Flow:
         parent_close: ParentClose | None = None,
     ) -> None:
         self._app = app
-        self.name = check_word("flow", name)
+        self.name = name
         self.id = id
         self._retention_ms = retention_ms
         self._namespace = namespace

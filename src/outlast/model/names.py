@@ -67,11 +67,10 @@ def check_word(what: str, word: object) -> str:
     return checked
 
 
-def id_made_of(what: str, name: object, unique: str) -> str:
+def id_made_of(what: str, word: str, unique: str) -> str:
     """An id for what was given none: its name, with something behind it that no other has."""
-    word = check_word(what, name)
     if "/" in word:
-        raise InvalidName(what, name, "must not contain '/' unless an id is given: its id is made of its name")
+        raise InvalidName(what, word, "must not contain '/' unless an id is given: its id is made of its name")
     most = limits.ID_MAX_CHARS - len(f"-{unique}/m")  # a member of it is named, too
     if len(word) > most:
         raise LimitExceeded(f"name of a {what} without an id", actual=len(word), limit=most, unit="characters")
