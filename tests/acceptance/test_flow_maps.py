@@ -51,6 +51,10 @@ def mapping(app: App) -> Any:
     async def anything(what: Any) -> Any:
         return what
 
+    @app.workflow
+    async def nothing(x: int) -> None:
+        return None
+
     return SimpleNamespace(**{name: value for name, value in locals().items() if name != "app"})
 
 
@@ -117,11 +121,42 @@ async def test_items_keep_their_types_and_may_be_a_part_of_the_output(app: App):
         again = flow.map(kit.words, back.output, name="again")
         flow.add("last", kit.anything, [again.output])
         outputs = await (await flow.start()).result("20s")
+        assert outputs["words"] == outputs["again"] == [Page(n, ["word"] * n) for n in range(3)]
         wanted = [{"number": n, "words": ["word"] * n} for n in range(3)]
-        assert outputs["words"] == outputs["again"] == wanted
-        assert outputs["last"] == [wanted]
+        assert outputs["last"] == [wanted], "no type is declared of it"
         assert await app.execution("m/words[2]").result() == wanted[2]
         assert {info.id for info in await app.find(tags={"a": "b"})} == {f"m/words[{n}]" for n in range(3)}
+
+
+async def test_results_are_of_the_type_that_their_workflow_declares(app: App):
+    kit = mapping(app)
+
+    @app.workflow
+    async def odd(page: Page) -> Page:
+        if page.number % 2 == 0:
+            raise ValueError("even")
+        return page
+
+    def written(flow_id: str) -> outlast.Flow:
+        flow = app.flow("m", id=flow_id)
+        flow.map(kit.words, [Page(1, ["b", "a"])], name="all")
+        flow.map(kit.words, [], name="none")
+        flow.map(odd, [Page(n, []) for n in range(3)], name="any").after(join=any_of(), on_satisfied="cancel_remaining")
+        flow.map(kit.nothing, [1], name="nothing")
+        return flow
+
+    @app.workflow
+    async def inside() -> list[str]:
+        outputs = await (await written("inside").start()).result()
+        return [repr(outputs[name]) for name in ("all", "none", "any", "nothing")]
+
+    async with app:
+        outputs = await (await written("outside").start()).result("20s")
+        assert outputs["all"] == [Page(1, ["a", "b"])]
+        assert (outputs["none"], outputs["nothing"]) == ([], [None])
+        assert outputs["any"] == [None, Page(1, []), None]
+        found = [repr(outputs[name]) for name in ("all", "none", "any", "nothing")]
+        assert await (await inside.start()).result("20s") == found
 
 
 async def test_the_same_flow_started_again_is_the_same(app: App):

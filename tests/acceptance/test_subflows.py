@@ -47,7 +47,7 @@ def hosts(app: App) -> Any:
         flow.add("one", page, 1)
         flow.map(page, [2, 3])
         outputs = await (await flow.start()).result()
-        return [outputs["one"], Page(**outputs["page"][1])]
+        return [outputs["one"], outputs["page"][1]]
 
     @app.workflow
     async def keeps(policy: Literal["cancel", "abandon", "wait"]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from outlast.authoring.host import Host
 from outlast.authoring.workflow import AsyncWorkflow, Workflow, workflow_options
+from outlast.codec.annotations import Unresolved
 
 GATHER = "outlast.gather"
 
@@ -13,6 +14,11 @@ GATHER = "outlast.gather"
 async def _gather(results: list[Any]) -> list[Any]:
     """The results of a map, in order: they came as its input."""
     return results
+
+
+def gathered(result: Any) -> Any:
+    """By what the results of a map are read, if each item gives such a `result`: a join may do without some of them."""
+    return list[Any] if isinstance(result, Unresolved) else list[result | None]
 
 
 def gather_for(app: Host) -> Workflow[Any, Any]:

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from outlast import limits
+from outlast.authoring.builtin import gathered
 from outlast.authoring.fitting import Absent, fits
 from outlast.authoring.graph import cycle_in
 from outlast.authoring.host import Host, check_own
@@ -159,7 +160,7 @@ class FlowMember(Generic[R]):
         self._flow = flow
         self.workflow = workflow
         self.given = workflow.arguments.bound(args, kwargs)
-        self.gives = workflow.arguments.result
+        self.gives = self.read_as = workflow.arguments.result
         self.upstreams: dict[str, None] = {}
         self.join = all_of()
         self.on_satisfied = OnSatisfied.LET_RUN
@@ -364,7 +365,7 @@ class Flow:
         """The member that gives the results. With no items at all it `waits` for nothing, and has its input now."""
         gather = cast("Workflow[[Any], list[R]]", workflow.app.gather.options(lane=workflow.placement[0]))
         member = self.add(called, gather, Placeholder(Reference(OUTPUTS, names)) if waits else [])
-        member.gives = list[workflow.arguments.result]
+        member.gives, member.read_as = list[workflow.arguments.result], gathered(workflow.arguments.result)
         return member
 
     async def start(self) -> FlowHandle:
@@ -395,7 +396,7 @@ class Flow:
     def _held(self, started: Started) -> FlowHandle:
         from outlast.client.flow_handle import FlowHandle
 
-        annotations = {name: member.workflow.arguments.result for name, member in self._members.items()}
+        annotations = {name: member.read_as for name, member in self._members.items()}
         return FlowHandle(self._app, started.id, start=started.start, annotations=annotations)
 
     @property

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from outlast import limits
+from outlast.authoring.builtin import GATHER, gathered
 from outlast.authoring.graph import in_order
 from outlast.client import saying
 from outlast.client.flow_handle import FlowHandle, Policy
@@ -186,21 +187,28 @@ class FlowClient:
         views = await self._members(flow.id)
         if summary.outcome is not Status.SUCCEEDED:
             return FlowFailed(flow.id, await self._engine.flows.failures(views, self._values))
-        return await self._outputs([view for view in views if view.execution.status is Status.SUCCEEDED])
+        return await self._outputs(views)
 
     async def _outputs(self, views: list[MemberView]) -> dict[str, Any]:
+        """Of the members that succeeded."""
         found: dict[str, Any] = {}
-        for begin in range(0, len(views), limits.LOAD_MAX_KEYS):
-            some = views[begin : begin + limits.LOAD_MAX_KEYS]
+        by_name = {view.member.name: view.execution for view in views}
+        succeeded = [view for view in views if view.execution.status is Status.SUCCEEDED]
+        for begin in range(0, len(succeeded), limits.LOAD_MAX_KEYS):
+            some = succeeded[begin : begin + limits.LOAD_MAX_KEYS]
             keys = [payload_key(e.namespace, e.id, e.generation, Role.OUTPUT) for e in (v.execution for v in some)]
             for view, record in zip(some, await self._engine.store.load(keys), strict=True):
                 if isinstance(record, Payload):
-                    what = f"result of {view.execution.id!r}"
-                    found[view.member.name] = self._values.decode(record.value, self._result(view.execution), what)
+                    name, what = view.member.name, f"result of {view.execution.id!r}"
+                    annotation = self._result(view.execution, by_name.get(f"{name}[0]"))
+                    found[name] = self._values.decode(record.value, annotation, what)
         return found
 
-    def _result(self, execution: Execution) -> Any:
-        """What its workflow declares to return, if this app knows it."""
+    def _result(self, execution: Execution, item: Execution | None = None) -> Any:
+        """What its workflow declares to return, if this app knows it. `item` is the first that was mapped, if it gives
+        the results of a map."""
+        if execution.workflow == GATHER and item is not None:
+            return gathered(self._result(item))
         try:
             return self._registry.get(execution.workflow, execution.version).arguments.result
         except UnknownWorkflow:
