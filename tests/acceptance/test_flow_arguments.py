@@ -6,6 +6,8 @@ import asyncio
 import pickle
 from base64 import b64encode
 from dataclasses import dataclass
+from datetime import date
+from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -27,6 +29,10 @@ class Camel(msgspec.Struct, rename="camel"):
 class Row(msgspec.Struct, array_like=True, tag=True):
     item: str
     price: int
+
+
+class Size(StrEnum):
+    SMALL = "small"
 
 
 class Shelf(NamedTuple):
@@ -103,11 +109,27 @@ def test_a_part_that_cannot_be_there_is_refused_at_the_call(app: App):
         (lambda: cast("Any", mapped.output).first, "gives no 'first': there is none in list"),
         (lambda: mapped.output[0].first, "gives no 'first': there is none in Camel"),
         (lambda: mapped.output[1:], "nothing can be cut out of it"),
+        (lambda: mapped.output[number.output], "has a key .* or a place, not <output of member 'one'>"),
+        (lambda: mapped.output[cast("Any", 1.5)], "or a place, not 1.5"),
+        (lambda: mapped.output[True], "or a place, not True"),
     ):
         with pytest.raises(InvalidFlow, match=said):
             flow.add("x", kit.itself, {"x": [given()]})
     with pytest.raises(InvalidFlow, match="gives no 'price'"):
         flow.map(kit.itself, cheap.output.price)
+
+
+async def test_keys_may_be_anything_that_json_writes_as_text(app: App):
+    kit = workflows(app)
+
+    @app.workflow
+    async def by_size() -> dict[Size, dict[date, int]]:
+        return {Size.SMALL: {date(2026, 11, 15): 3}}
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("one", kit.number, flow.add("prices", by_size).output[Size.SMALL][date(2026, 11, 15)])
+        assert (await (await flow.start()).result("20s"))["one"] == 3
 
 
 # ---- beside outputs -----------------------------------------------------------------------------------------------

@@ -117,6 +117,8 @@ class Output(OfMember):
     def __getitem__(self, part: PathPart) -> Output:
         if isinstance(cast("object", part), slice):
             raise InvalidFlow(f"{self!r} is not known yet, so nothing can be cut out of it: do that in a workflow")
+        if not _is_key(part):
+            raise InvalidFlow(f"a part of {self!r} has a key that JSON writes as text, or a place, not {part!r}")
         return Output(self._member, (*self._path, part))
 
     def __getattr__(self, part: str) -> Output:
@@ -135,6 +137,14 @@ class Output(OfMember):
 
     def __format__(self, spec: str) -> str:
         return str(self)
+
+
+def _is_key(part: object) -> bool:
+    """Whether JSON writes it as text or a whole number: so it does also with dates, enums and the like."""
+    try:
+        return type(msgspec.to_builtins(part)) in (str, int)
+    except TypeError:
+        return False
 
 
 def given_by(placeholder: OfMember) -> tuple[str, Any]:
