@@ -140,8 +140,8 @@ def _filled(values: Values, data: msgspec.Raw, mark: str, given: Mapping[str, Gi
     pickles: list[str] = []
 
     def put(reference: Reference) -> Any:
-        taken = _taken(values, reference, given, what)
-        wholes = cast("list[Any]", taken) if isinstance(taken, list) else [taken]
+        taken: Any = _taken(values, reference, given, what)
+        wholes: list[Any] = taken if reference.what == OUTPUTS else [taken]
         for upstream, one in zip(reference.upstreams, wholes, strict=True):
             if isinstance(one, msgspec.Raw) and is_pickled(one):
                 pickles.append(_name_of(upstream))
