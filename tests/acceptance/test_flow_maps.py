@@ -206,6 +206,34 @@ async def test_a_list_that_was_pickled_is_mapped_and_anything_else_is_not(place:
             await (await flow.start()).result("20s")
 
 
+async def test_the_items_of_an_output_are_mapped_by_a_workflow_that_takes_any_number(place: Place):
+    app = place.app(allow_pickle=True)
+    kit = mapping(app)
+
+    @app.workflow
+    async def shown(*given: Any) -> str:
+        return repr(given)
+
+    @app.workflow
+    async def summed(*given: int) -> int:
+        return sum(given)
+
+    @app.workflow
+    async def odd() -> Any:
+        return [complex(1, 2), 3]
+
+    async with app:
+        flow = app.flow("m", id="m")
+        listing = flow.add("listing", kit.listing, 3)
+        flow.map(summed, listing.output)
+        flow.map(shown, listing.output, name="known")
+        flow.map(shown, flow.add("odd", odd).output, name="pickled")
+        outputs = await (await flow.start()).result("20s")
+        assert outputs["summed"] == [0, 1, 2]
+        assert outputs["known"] == ["(0,)", "(1,)", "(2,)"]
+        assert outputs["pickled"] == ["((1+2j),)", "(3,)"]
+
+
 async def test_maps_that_cannot_be_are_refused_at_the_call(app: App):
     kit, others = mapping(app), workflows(app)
     flow = app.flow("m", id="m")
@@ -358,17 +386,25 @@ async def test_a_flow_that_grows_may_map_outputs_too(app: App):
 async def test_no_item_runs_if_the_map_ended_before_all_were_added(
     app: App, monkeypatch: pytest.MonkeyPatch, max_parallel: int | None
 ):
-    """Its name is taken by another member, which is found out when some of them stand already."""
+    """Its name is taken by what another member added, which is found out when some of them stand already."""
     monkeypatch.setattr("outlast.limits.FLOW_GROWTH_MAX", 2)
     kit = mapping(app)
+
+    @app.workflow
+    async def grower() -> None:
+        growth = outlast.flow()
+        growth.add("items[5]", kit.twice, 1)
+        await growth.start()
+
     async with app:
         flow = mapped(app, kit, 6, max_parallel)
-        flow.add("items[5]", kit.twice, 1)
+        flow.add("grower", grower)
+        flow._members["listing"].after("grower")
         fh = await flow.start()
         with pytest.raises(FlowFailed, match="already"):
             await fh.result("20s")
         ends = await statuses(fh)
-        assert ends.pop("items[5]") == ends.pop("listing") == "succeeded"
+        assert ends.pop("items[5]") == ends.pop("listing") == ends.pop("grower") == "succeeded"
         assert ends.pop("items[*]") == "failed"
         assert ends == dict.fromkeys(("items", *(f"items[{n}]" for n in range(4))), "skipped")
 

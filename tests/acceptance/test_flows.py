@@ -134,6 +134,10 @@ async def test_what_cannot_work_is_refused_and_nothing_is_written(app: App):
                 "but has 1 upstreams",
             ),
             (lambda f: f.add("d", kit.number, 1).after(join=any_of()), "but has 0 upstreams"),
+            (
+                lambda f: (f.add("p[1]", kit.number, 1), f.map(kit.number, f.add("d", kit.itself, 1).output, name="p")),
+                r"'p\[1\]' has the name of an item that map 'p' will add",
+            ),
             (lambda f: None, "no members"),
         ):
             flow = app.flow("bad", id="bad")
@@ -192,13 +196,22 @@ def test_members_of_another_flow_are_refused(app: App):
             given()
 
 
-def test_no_text_is_made_of_what_is_not_known_yet(app: App):
+def test_no_text_is_made_of_what_is_not_known_yet_and_nothing_decided_by_it(app: App):
     kit = workflows(app)
     flow = app.flow("f", id="f")
     a = flow.add("a", kit.number, 1)
-    for text in (lambda: f"{a.output}", lambda: str(a.output), lambda: f"{a.output:>5}"):
+    for wrong in (
+        lambda: f"{a.output}",
+        lambda: str(a.output),
+        lambda: f"{a.output:>5}",
+        lambda: bool(a.output),
+        lambda: a.output == 3,
+        lambda: a.output != 3,
+    ):
         with pytest.raises(InvalidFlow, match="is not known yet"):
-            text()
+            wrong()
+    one: Any = a.output
+    assert {one: "as a key"}[one] == "as a key"
 
 
 def test_a_flow_over_the_limits_is_refused(app: App, monkeypatch: pytest.MonkeyPatch):

@@ -9,6 +9,8 @@ from outlast.authoring.workflow import AsyncWorkflow, Workflow, workflow_options
 from outlast.codec.annotations import Unresolved
 
 GATHER = "outlast.gather"
+STARRED = "*"
+"""Before the name of an argument that takes any number, of which the item of a map is one."""
 
 
 async def _gather(results: list[Any]) -> list[Any]:

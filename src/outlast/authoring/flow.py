@@ -12,8 +12,10 @@ Nothing is written before `start`, which refuses what cannot work: then nothing 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from hashlib import sha256
+from inspect import Parameter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
@@ -21,13 +23,13 @@ import msgspec
 from msgspec import Struct, structs
 
 from outlast import limits
-from outlast.authoring.builtin import gathered
+from outlast.authoring.builtin import STARRED, gathered
 from outlast.authoring.fitting import Absent, fits
 from outlast.authoring.graph import cycle_in
 from outlast.authoring.host import Host, check_own
 from outlast.authoring.parts import part_of, places_in, plain_in, stored_path
 from outlast.authoring.workflow import Workflow
-from outlast.codec.annotations import name_of
+from outlast.codec.annotations import Unresolved, name_of
 from outlast.codec.references import PathPart, Placeholder, Reference, reference_of
 from outlast.codec.templates import (
     FAILURE,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_ITEM = re.compile(r"(.+)\[\d+\]")
 WhenSatisfied = Literal["let_run", "cancel_remaining"]
 WhenFailed = Literal["skip", "run"]
 
@@ -131,6 +134,13 @@ class Output(OfMember):
 
     def __bool__(self) -> bool:
         raise InvalidFlow(f"{self!r} is not known yet: decide in a workflow")
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        raise InvalidFlow(f"{self!r} is not known yet, so it is equal to nothing: compare in a workflow")
+
+    __hash__ = object.__hash__
 
     def __str__(self) -> str:
         raise InvalidFlow(f"{self!r} is not known yet, so no text can be made of it: do that in a workflow")
@@ -355,6 +365,8 @@ class Flow:
         self._check_name(f"{called}[{limits.FLOW_MEMBERS_MAX}]")
         [argument, *_] = workflow.arguments.bound((items,), {})
         taken = workflow.arguments.annotation(argument)
+        if workflow.arguments.signature.parameters[argument].kind is Parameter.VAR_POSITIONAL:
+            argument, taken = f"{STARRED}{argument}", Any if isinstance(taken, Unresolved) else get_args(taken)[0]
         giver, given = given_by(items)
         if not fits(given, list[taken]):
             raise InvalidFlow(f"map {called!r} takes list[{name_of(taken)}], but {giver} {name_of(given)}")
@@ -414,6 +426,11 @@ class Flow:
         """The blocking face: `fh = flow.sync.start()`."""
         return SyncFlow(self._app, self)
 
+    @property
+    def _reach(self) -> str:
+        """What its members may wait for, for people."""
+        return repr(self.id)
+
     # ---- checks ---------------------------------------------------------------------------------------------------
 
     def _check_name(self, name: str) -> None:
@@ -466,8 +483,9 @@ class Flow:
                 if upstream == name:
                     raise InvalidFlow(f"member {name!r} would wait for itself")
                 if upstream not in edges:
-                    raise InvalidFlow(f"member {name!r} waits for {upstream!r}, which is no member of {self.id!r}")
+                    raise InvalidFlow(f"member {name!r} waits for {upstream!r}, which is no member of {self._reach}")
             self._check_join(name, upstreams)
+            self._check_item(name)
         cycle = cycle_in(edges)
         if cycle:
             raise InvalidFlow(f"flow {self.id!r} goes round in circles: {' → '.join(cycle)}")
@@ -481,6 +499,13 @@ class Flow:
             )
         if needed > len(upstreams):
             raise InvalidFlow(f"member {name!r} needs {member.join}, but has {len(upstreams)} upstreams")
+
+    def _check_item(self, name: str) -> None:
+        """The items of a map over an output are added when it runs, and must find their names free."""
+        item = _ITEM.fullmatch(name)
+        mapped = None if item is None else self._members.get(item[1])
+        if mapped is not None and mapped.joins_all:
+            raise InvalidFlow(f"member {name!r} has the name of an item that map {mapped.name!r} will add")
 
     def built_member(self, member: FlowMember[Any], upstreams: tuple[str, ...], position: int = 0) -> NewMember:
         workflow, values = member.workflow, self._app.values

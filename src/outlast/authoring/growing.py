@@ -83,6 +83,10 @@ class Growth(Flow):
         names = ", ".join(map(repr, left))
         return InvalidFlow(f"added to flow {self.id!r} and never accepted: {names}: growth.start() was not called")
 
+    @property
+    def _reach(self) -> str:
+        return f"{self.id!r} that it may wait for: only for {self._own_name!r}, and for what that adds"
+
     def _check_join(self, name: str, upstreams: tuple[str, ...]) -> None:
         if name in self._members:
             super()._check_join(name, upstreams)

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import structs
 
 from outlast import limits
+from outlast.authoring.builtin import STARRED
 from outlast.authoring.host import Host
 from outlast.authoring.inside import random, workflow_code
 from outlast.authoring.workflow import AsyncWorkflow, Workflow, workflow_options
@@ -45,7 +46,8 @@ async def _map(items: msgspec.Raw, workflow: str, argument: str, max_parallel: i
     start = facts.decode_fact(each)
     assert isinstance(start, facts.Start)
     gathers = e.id.removesuffix(STAR)
-    raws = _taken_apart(values, items, gathers.partition("/")[2])
+    starred, argument = argument.startswith(STARRED), argument.removeprefix(STARRED)
+    raws = _taken_apart(values, items, gathers.partition("/")[2], starred=starred)
     ids = tuple(f"{gathers}[{number}]" for number in range(len(raws)))
 
     def member(number: int) -> NewMember:
@@ -73,8 +75,8 @@ async def _map(items: msgspec.Raw, workflow: str, argument: str, max_parallel: i
     return len(raws)
 
 
-def _taken_apart(values: Values, items: object, name: str) -> list[msgspec.Raw]:
-    """The items as JSON: none is decoded, but of a list that came pickled."""
+def _taken_apart(values: Values, items: object, name: str, *, starred: bool) -> list[msgspec.Raw]:
+    """The items as arguments, in JSON: none is decoded, but of a list that came pickled."""
     if isinstance(items, msgspec.Raw):
         data = bytes(items)
         if not data.startswith(b"["):
@@ -83,8 +85,10 @@ def _taken_apart(values: Values, items: object, name: str) -> list[msgspec.Raw]:
         found = msgspec.json.decode(data, type=list[msgspec.Raw])
         for number, one in enumerate(found):
             refuse_lookalike(one, f"map {name!r}: item {number}")
+        if starred:
+            found = [msgspec.Raw(b"[" + bytes(one) + b"]") for one in found]
     elif isinstance(items, list):
-        each = cast("list[object]", items)
+        each = [(one,) if starred else one for one in cast("list[object]", items)]
         found = [msgspec.Raw(values.keep(one, Any, f"map {name}", f"[{n}]")[0]) for n, one in enumerate(each)]
     else:
         raise InvalidFlow(f"map {name!r}: a list is mapped, but what its upstream gave is {type(items).__name__}")
