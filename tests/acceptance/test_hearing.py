@@ -169,10 +169,11 @@ async def test_a_cancel_that_comes_while_the_journal_is_read_stands_behind_it(
     assert broken == []
 
 
-class AwayOnce:
-    """A codec whose key service does not answer the first time that it is asked to read a word."""
+class Away:
+    """A codec whose key service does not answer when it is asked to read a word, until it is back."""
 
     def __init__(self) -> None:
+        self.back = False
         self.asked = 0
 
     def encode(self, data: bytes) -> bytes:
@@ -181,14 +182,59 @@ class AwayOnce:
     def decode(self, data: bytes) -> bytes:
         if data == b'"a word"':
             self.asked += 1
-            if self.asked == 1:
+            if not self.back:
                 raise ConnectionError("no answer")
         return data
 
 
-async def test_an_event_that_could_not_be_read_at_first_is_received(place: Place):
-    codec = AwayOnce()
-    app = place.app(codec=codec, resident=0)
+@pytest.mark.parametrize("resident", [0, "1m"], ids=["suspended", "resident"])
+@pytest.mark.parametrize("what", ["event", "deferred", "update"])
+async def test_what_the_codec_cannot_read_is_put_off_until_it_can(clocked: Place, what: str, resident: Any):
+    codec = Away()
+    app = clocked.app(codec=codec, resident=resident)
+
+    @app.workflow
+    async def hears() -> str:
+        if what == "event":
+            return await outlast.receive("word", str, timeout="50s")
+        if what == "deferred":
+            return await outlast.deferred("word", str, timeout="50s")
+        heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        @outlast.update("word")
+        def word(said: str) -> None:
+            heard.set_result(said)
+
+        return await asyncio.wait_for(heard, 50)
+
+    async with app:
+        handle = await hears.options(id="it").start()
+        worker = app._opened and app._opened.worker
+        assert worker is not None
+        if resident:
+            await until(lambda: waits(worker), "it does not wait")
+        else:
+            await status_is(handle, Status.SUSPENDED)
+        if what == "event":
+            await handle.send("word", "a word")
+        elif what == "deferred":
+            await handle.resolve("word", "a word")
+        else:
+            asking = asyncio.create_task(handle.update("word", "a word", timeout="20s"))
+        for tries in (1, 2):
+            await status_is(handle, Status.BLOCKED)
+            info = await handle.info()
+            assert (info.reason, info.cause, info.attempts) == ("retry", "codec", 1)
+            assert codec.asked <= 2 * tries
+            codec.back = tries == 2
+            await clocked.pass_time(app, "5s")
+        assert await handle.result(timeout=20) == "a word"
+        if what == "update":
+            await asking
+
+
+async def test_what_is_put_off_can_be_cancelled(clocked: Place):
+    app = clocked.app(codec=Away())
 
     @app.workflow
     async def hears() -> str:
@@ -196,10 +242,11 @@ async def test_an_event_that_could_not_be_read_at_first_is_received(place: Place
 
     async with app:
         handle = await hears.start()
-        await status_is(handle, Status.SUSPENDED)
         await handle.send("word", "a word")
-        assert await handle.result(timeout=20) == "a word"
-    assert codec.asked > 1
+        await status_is(handle, Status.BLOCKED)
+        await handle.cancel()
+        with pytest.raises(ExecutionCancelled):
+            await handle.result(timeout=20)
 
 
 def running_until_it_hears(app: App, gate: Gate) -> Any:

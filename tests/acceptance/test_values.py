@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 import outlast
 from outlast import App, CodecError, ExecutionFailed, LimitExceeded, Retry
-from outlast.runtime import worker as worker_module
+from outlast.runtime import mishaps
 from tests.unit.codec import raising
 from tests.unit.codec.kinds import LINE, ORDER, ROUND_TRIPS, Line, Model, Order
 from tests.unit.codec.test_values import same
@@ -354,32 +353,11 @@ class Away(Masked):
         return super().encode(data)
 
 
-@asynccontextmanager
-async def renewing_often(app: App, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    """What its worker holds and does not run is handed back soon, and yet its leases last however slow the machine."""
-    monkeypatch.setattr(worker_module, "UNKNOWN_FOR", 0.0001)  # of ten minutes
-    assert app._opened is not None
-    assert app._opened.worker is not None
-    worker = app._opened.worker
-
-    async def renew() -> None:
-        while True:
-            await worker.renew()
-            await asyncio.sleep(0.02)
-
-    renewing = asyncio.create_task(renew())
-    try:
-        yield
-    finally:
-        renewing.cancel()
-        await asyncio.wait([renewing])
-
-
 @pytest.mark.parametrize("undos", [False, True])
 async def test_a_result_waits_for_a_codec_that_is_away(tmp_path: Path, undos: bool, monkeypatch: pytest.MonkeyPatch):
     """Nothing is wrong with the work: it does not fail, and nothing is undone."""
     codec, did = Away(), list[str]()
-    app = App(str(tmp_path / "values.db"), codec=codec, lease_ttl="10m")
+    app = App(str(tmp_path / "values.db"), codec=codec)
 
     @app.step
     async def works() -> None:
@@ -397,17 +375,16 @@ async def test_a_result_waits_for_a_codec_that_is_away(tmp_path: Path, undos: bo
         return "the result"
 
     codec.word, codec.left = b"the result", 3
-    async with app, renewing_often(app, monkeypatch):
+    monkeypatch.setattr(mishaps, "PUT_OFF_MS", 1)
+    async with app:
         assert await code() == "the result"
     assert did == ["works"]
     assert codec.left == 0
 
 
-async def test_the_end_of_a_member_does_not_wait_for_the_input_of_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_end_of_a_member_does_not_wait_for_the_input_of_the_next(tmp_path: Path):
     codec, ran = Away(), list[str]()
-    app = App(str(tmp_path / "values.db"), codec=codec, lease_ttl="10m")
+    app = App(str(tmp_path / "values.db"), codec=codec)
 
     @app.workflow
     async def code(name: str, after: str = "") -> str:
@@ -416,7 +393,7 @@ async def test_the_end_of_a_member_does_not_wait_for_the_input_of_the_next(
 
     flow = app.flow("f", id="f")
     flow.add("next", code, "next", flow.add("first", code, "first").output)
-    async with app, renewing_often(app, monkeypatch):
+    async with app:
         fh = await flow.start()
         codec.word, codec.left = b"next", 2
         assert await fh.result("60s") == {"first": "first", "next": "next"}

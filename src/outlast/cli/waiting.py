@@ -36,6 +36,7 @@ CAUSES = {
     "crashes": "its worker died too often while running it",
     "deadline": "its deadline passed",
     "cancelled": "it was cancelled",
+    "codec": "the app's codec could not read or write a value (the worker's log says which)",
 }
 
 

@@ -428,9 +428,11 @@ def hand_back(view: View, execution: Execution, fact: facts.HandBack, now: int) 
         writes = ended(view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=Outcome.CANCELLED)
         return changes(view, execution, fact, [*fence, nothing_to_undo(execution)], writes, HOME)
     fields: Fields = {
-        **runnable(execution),
+        **runnable(execution, after_ms=fact.wait_ms, waits=Reason.RETRY),
         "ran_ms": ran_so_far(execution, now),
         "change_id": fact.change_id,
     }
+    if fact.wait_ms and execution.expires_for is None:
+        fields["cause"] = "codec"
     writes = [Patch(execution.key, fields), *permit_back(view, execution)]
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))

@@ -392,7 +392,12 @@ class Cancelled(HolderFact, frozen=True, kw_only=True):
 
 
 class HandBack(HolderFact, frozen=True, kw_only=True):
-    """The worker does not run it (draining, or claimed and never begun): no fault of the code, nothing is counted."""
+    """The worker does not run it (draining, or claimed and never begun): no fault of the code, nothing is counted.
+
+    `wait_ms` if the app's codec fails: it is not tried again before that.
+    """
+
+    wait_ms: int = 0
 
 
 # ---- from the clock -----------------------------------------------------------------------------------------------

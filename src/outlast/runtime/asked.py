@@ -36,6 +36,7 @@ from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry
 from outlast.model.journal import UPDATE as UPDATE_OP
 from outlast.model.record import Key
 from outlast.model.status import Reason
+from outlast.runtime.mishaps import put_off
 from outlast.runtime.workflow_loop import without_loop
 
 if TYPE_CHECKING:
@@ -237,8 +238,8 @@ class Asked:
             asked = question_in(event)
             try:
                 refusal = self._objection(asked)
-            except CodecHookFailed:
-                self._attempt.errand(self._attempt.hand_back())
+            except CodecHookFailed as error:
+                self._attempt.errand(put_off(self._attempt, error))
                 return False
             if refusal is None:
                 self._accepting = event.dedup
@@ -288,8 +289,8 @@ class Asked:
         try:
             result = handler.call(handler.fn, values, data)
             answer = Answer(handler.name, ACCEPTED, handler.result(values, result))
-        except CodecHookFailed:
-            attempt.errand(attempt.hand_back())
+        except CodecHookFailed as error:
+            attempt.errand(put_off(attempt, error))
             return
         except BaseException as raised:
             answer = Answer(handler.name, FAILED, self._failure(_ordinary(raised)))

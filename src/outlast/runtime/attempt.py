@@ -42,6 +42,7 @@ from outlast.runtime.family import suspended_for_children
 from outlast.runtime.hearing import Hearing
 from outlast.runtime.lease import UNRECORDABLE, Lease
 from outlast.runtime.marks import marked, origins_of
+from outlast.runtime.mishaps import errand_failed, put_off
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
 from outlast.runtime.operations.grow import Growing
 from outlast.runtime.operations.timer import Timer
@@ -134,7 +135,7 @@ class LiveAttempt:
                 self.replay.hear(await self.lease.record_cancel(before=self.replay.unread()))
             args, kwargs = self.workflow.arguments.decode(self.parts.values, self.lease.input)
         except CodecHookFailed:
-            raise  # nothing is wrong with the work: it is handed back, and tried again
+            raise  # nothing is wrong with the work: it is put off, and tried again
         except CodecError as error:
             ending: Ending = Raised(error)
             await self._commit(ending)
@@ -182,10 +183,11 @@ class LiveAttempt:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""
         self._end(Gone(why), Stopped)
 
-    async def hand_back(self) -> None:
+    async def hand_back(self, *, wait_ms: int = 0) -> None:
         """Leave it to another worker, counting nothing."""
         self._end(Gone("handed back"), Stopped)
-        await self.lease.tell(facts.HandBack(change_id=self.lease.new_id(), epoch=self.execution.epoch))
+        fact = facts.HandBack(change_id=self.lease.new_id(), epoch=self.execution.epoch, wait_ms=wait_ms)
+        await self.lease.tell(fact)
 
     def hear(self, inbox: int) -> None:
         """Something came from outside; `inbox` is the newest number."""
@@ -352,8 +354,7 @@ class LiveAttempt:
         try:
             outcome = recorded_outcome(self.parts.values, self.execution.id, operation, entry)
         except CodecHookFailed as error:
-            _log.warning("execution %s is handed back: %s", self.execution.id, error)
-            self.errand(self.hand_back())
+            self.errand(put_off(self, error))
             return False
         except CodecError as error:
             if isinstance(operation.kind, Wait) and self.replay.ends_with(entry):
@@ -541,9 +542,7 @@ class LiveAttempt:
     def _errand_done(self, task: asyncio.Task[Any]) -> None:
         self._errands.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            if not isinstance(error, LeaseLost):
-                _log.log(gravity(self._ended), "execution %s: %s", self.execution.id, error, exc_info=error)
-            self.lose(str(error))
+            errand_failed(self, error, gravity(self._ended))
         self.nudge()
 
     async def _settle_errands(self) -> None:

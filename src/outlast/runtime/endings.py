@@ -151,7 +151,7 @@ async def _complete(
         data, _ = parts.values.settle(value, workflow.arguments.result, f"result of {workflow.name}")
         fact = facts.Complete(change_id=lease.new_id(), epoch=lease.execution.epoch, output=data)
     except CodecHookFailed:
-        raise  # nothing is wrong with the result: it is handed back, and tried again
+        raise  # nothing is wrong with the result: it is put off, and tried again
     except (CodecError, LimitExceeded) as error:
         leaves()
         await _fail(parts, lease, workflow, error, escaped)

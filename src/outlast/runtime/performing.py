@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlast.errors import LeaseLost
+from outlast.errors import CodecHookFailed, LeaseLost
 from outlast.machine.replay import beside
 from outlast.model.journal import FAILED, RETRY
 from outlast.runtime.current import operation_var, step_var
+from outlast.runtime.mishaps import put_off
 from outlast.runtime.operation import Operation
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.timers import Alarm
@@ -68,6 +69,8 @@ class Performing:
             settled = True
         except LeaseLost as lost:
             attempt.lose(str(lost))
+        except CodecHookFailed as error:
+            attempt.errand(put_off(attempt, error))
         except asyncio.CancelledError:
             if not operation.dropped:
                 attempt.lose(f"{operation} was cancelled from outside")

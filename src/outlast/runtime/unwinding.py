@@ -22,6 +22,7 @@ from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, UNDO_SCOP
 from outlast.model.status import Reason
 from outlast.runtime.current import attempt_var, operation_var, step_var
 from outlast.runtime.endings import CodeEnding, Completed, Continued, Ending, Raised, Unwound, is_last
+from outlast.runtime.mishaps import put_off
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
@@ -138,6 +139,8 @@ class Unwinding:
             attempt.finish(ended)
         except LeaseLost as lost:
             attempt.lose(str(lost))
+        except CodecHookFailed as error:
+            attempt.errand(put_off(attempt, error))
         except asyncio.CancelledError:
             attempt.lose("the undoing was cancelled from outside")
             raise

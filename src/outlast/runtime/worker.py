@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from outlast import limits
-from outlast.errors import OutlastError, StoreUnavailable
+from outlast.errors import CodecHookFailed, OutlastError, StoreUnavailable
 from outlast.machine.changes import Changes, Delete, Put
 from outlast.machine.facts import HandBack, Wake
 from outlast.model.execution import Execution, parse_route
@@ -25,6 +25,7 @@ from outlast.model.record import Now
 from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer, session_key
 from outlast.model.status import Reason, Status
 from outlast.runtime.attempt import LiveAttempt
+from outlast.runtime.mishaps import put_off
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Leases, Query, Renewed
 
@@ -381,7 +382,10 @@ class Worker:
 
     async def _run(self, name: Name, attempt: LiveAttempt) -> None:
         try:
-            await attempt.run()
+            try:
+                await attempt.run()
+            except CodecHookFailed as error:
+                await put_off(attempt, error)
         except Exception:
             # Ours, not the user's: the lease runs out, and the execution is tried again.
             _log.exception("execution %s: the attempt broke", name[1])

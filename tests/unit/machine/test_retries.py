@@ -177,6 +177,12 @@ def test_handing_back_counts_nothing_and_keeps_the_attempt_open():
     assert patch_of(changes_of(active(), facts.HandBack), Attempt.KIND) == {}
 
 
+def test_what_the_codec_cannot_read_is_handed_back_to_be_tried_later():
+    execution = after(active(), facts.HandBack, wait_ms=5_000)
+    assert (execution.status, execution.reason, execution.cause) == (Status.BLOCKED, "retry", "codec")
+    assert (execution.wake_at, execution.attempt, execution.failures) == (NOW + 5_000, 1, 0)
+
+
 def test_handing_back_is_refused_by_anything_unheard_and_rings_the_lane():
     changes = changes_of(active(quota="stripe"), facts.HandBack)
     assert changes.guards == (fence_and_inbox(active()),)

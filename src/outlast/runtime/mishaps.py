@@ -1,0 +1,35 @@
+"""What becomes of an attempt when something fails that is no outcome of its code.
+
+The app's codec may fail: its key service is away, or a value was written without it. Nothing is wrong with the work, so
+nothing is counted, but it must not be tried again at once either. It is put off, and says why it waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from outlast.errors import CodecHookFailed, LeaseLost
+
+if TYPE_CHECKING:
+    from outlast.runtime.attempt import LiveAttempt
+
+_log = logging.getLogger(__name__)
+
+PUT_OFF_MS = 5_000
+"""So long an execution waits for a codec that fails, before it is tried again."""
+
+
+async def put_off(attempt: LiveAttempt, error: CodecHookFailed) -> None:
+    _log.warning("execution %s is put off for %g s: %s", attempt.execution.id, PUT_OFF_MS / 1_000, error)
+    await attempt.hand_back(wait_ms=PUT_OFF_MS)
+
+
+def errand_failed(attempt: LiveAttempt, error: BaseException, gravity: int) -> None:
+    """Something that the attempt must have done was not; `gravity` is the level at which to say so."""
+    if isinstance(error, CodecHookFailed):
+        attempt.errand(put_off(attempt, error))
+        return
+    if not isinstance(error, LeaseLost):
+        _log.log(gravity, "execution %s: %s", attempt.execution.id, error, exc_info=error)
+    attempt.lose(str(error))
