@@ -17,8 +17,9 @@ from cyclopts import Parameter
 
 from outlast.app import App, store_for
 from outlast.cli.output import Output
+from outlast.cli.sealing import SEALED, PlainOnly
 from outlast.config import Config
-from outlast.errors import ExecutionNotFound, SchemaMissing
+from outlast.errors import CodecError, CodecHookFailed, ExecutionNotFound, SchemaMissing
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import flow_key
 from outlast.store.port import Store
@@ -83,8 +84,11 @@ class Context:
             raise nothing_there(store, missing) from missing
         finally:
             await store.close()
-        async with App(config.url, namespace=config.namespace).client() as app:
-            yield app
+        async with App(config.url, namespace=config.namespace, codec=PlainOnly()).client() as app:
+            try:
+                yield app
+            except CodecHookFailed as error:
+                raise sealed() from error
 
 
 ContextArgument: TypeAlias = Annotated[Context, Parameter(parse=False)]
@@ -99,6 +103,10 @@ async def execution_of(store: Store, namespace: str, execution_id: str, *, of_fl
         told = f"{execution_id} is a flow, not an execution: `outlast flows {of_flows} {execution_id}`"
         raise Failed(told, kind=ExecutionNotFound.__name__)
     raise ExecutionNotFound(namespace, execution_id)
+
+
+def sealed() -> Failed:
+    return Failed(SEALED, kind=CodecError.__name__)
 
 
 def nothing_there(store: Store, missing: SchemaMissing) -> Failed:

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from outlast.cli.context import ContextArgument, Id
+from outlast.cli.telling import look_first
 
 
 async def fork(
@@ -27,7 +28,9 @@ async def fork(
       outlast fork order-42 --from-step charge#2 --into order-42-again
     """
     async with context.acting() as app:
-        handle = await app.execution(id).fork(from_step=from_step, id=into)
+        forked = app.execution(id)
+        await look_first(context, id)
+        handle = await forked.fork(from_step=from_step, id=into)
     if context.out.json:
         document = {"store": context.shown_store, "namespace": context.namespace, "id": handle.id, "forked_from": id}
         context.out.document(document)

@@ -6,9 +6,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from outlast.cli.context import ContextArgument
+from outlast.cli.context import ContextArgument, sealed
+from outlast.cli.sealing import are_sealed
 from outlast.cli.telling import given_value, tell
 from outlast.errors import InvalidInput
+from outlast.tokens import Tokens
 
 Id = Annotated[str | None, Parameter(help="The execution's id; not with --token.")]
 
@@ -37,6 +39,10 @@ async def resolve(
         if id is not None or name is not None:
             raise InvalidInput("a token names the execution and the deferred: leave both out")
         async with context.acting() as app:
+            async with context.looking() as store:
+                claims = Tokens(app.config.token_keys).authenticate(token, now=await store.now())
+                if await are_sealed(store, claims.namespace, claims.execution, claims.generation):
+                    raise sealed()
             await (app.resolve_token(token, data) if reject is None else app.reject_token(token, reject))
         if context.out.json:
             context.out.document({"store": context.shown_store, "namespace": context.namespace, "resolved": True})
@@ -46,6 +52,6 @@ async def resolve(
     if id is None or name is None:
         raise InvalidInput("say which execution and which deferred, or give a --token")
     if reject is None:
-        await tell(context, id, lambda handle: handle.resolve(name, data))
+        await tell(context, id, lambda handle: handle.resolve(name, data), writes=True)
     else:
-        await tell(context, id, lambda handle: handle.reject(name, reject))
+        await tell(context, id, lambda handle: handle.reject(name, reject), writes=True)

@@ -28,4 +28,4 @@ async def send(
       outlast send order-42 plan '{"name": "gold"}' --key mail-7
     """
     data = given_value(value)
-    await tell(context, id, lambda handle: handle.send(name, data, key=key))
+    await tell(context, id, lambda handle: handle.send(name, data, key=key), writes=True)

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from outlast.cli.context import Context, execution_of
+from outlast.cli.context import Context, execution_of, sealed
+from outlast.cli.sealing import are_sealed
 from outlast.cli.waiting import situation_of, why
 from outlast.client.handle import Handle
-from outlast.errors import ExecutionNotFound, InvalidInput
+from outlast.errors import InvalidInput
+from outlast.model.execution import Execution
 
 
 def given_value(text: str) -> Any:
@@ -22,18 +24,27 @@ def given_value(text: str) -> Any:
         raise InvalidInput(f"the value must be JSON, such as 42, true or '\"text\"', not {text!r}: {error}") from error
 
 
+async def look_first(context: Context, execution_id: str, *, of_flows: str = "show", writes: bool = False) -> Execution:
+    """The execution before it is told anything. `of_flows` is what to do instead with a flow, should the id be one's;
+    `writes` says that a value comes with what it is told."""
+    async with context.looking() as store:
+        e = await execution_of(store, context.namespace, execution_id, of_flows=of_flows)
+        if writes and await are_sealed(store, e.namespace, e.id, e.journal_generation):
+            raise sealed()
+    return e
+
+
 async def tell(
-    context: Context, execution_id: str, say: Callable[[Handle[Any]], Awaitable[None]], *, of_flows: str = "show"
+    context: Context,
+    execution_id: str,
+    say: Callable[[Handle[Any]], Awaitable[None]],
+    *,
+    of_flows: str = "show",
+    writes: bool = False,
 ) -> None:
-    """`of_flows` is what to do instead with a flow, should the id be one's."""
     async with context.acting() as app:
         handle = app.execution(execution_id)
-        try:
-            before = (await handle.info()).status
-        except ExecutionNotFound:
-            async with context.looking() as store:
-                await execution_of(store, context.namespace, execution_id, of_flows=of_flows)
-            raise
+        before = (await look_first(context, execution_id, of_flows=of_flows, writes=writes)).status
         await say(handle)
     async with context.looking() as store:
         e = await execution_of(store, context.namespace, execution_id)

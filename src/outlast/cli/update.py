@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from outlast.cli.context import ContextArgument, Failed, Id
-from outlast.cli.telling import given_value
+from outlast.cli.telling import given_value, look_first
 from outlast.cli.words import shown
 
 UpdateName = Annotated[str, Parameter(help="The update's name, as the code registers it.")]
@@ -33,8 +33,10 @@ async def update(
     """
     data = given_value(value)
     async with context.acting() as app:
+        handle = app.execution(id)
+        await look_first(context, id, writes=True)
         try:
-            answer = await app.execution(id).update(name, data, key=key, timeout=timeout)
+            answer = await handle.update(name, data, key=key, timeout=timeout)
         except TimeoutError as late:
             raise Failed(str(late), kind="TimeoutError") from late
     if context.out.json:

@@ -18,7 +18,7 @@ from outlast.codec.failures import decode_failure
 from outlast.codec.pickled import is_pickled, refuse_lookalike
 from outlast.codec.references import PathPart, Placeholder, Reference, reference_of
 from outlast.codec.values import Values
-from outlast.errors import CodecError
+from outlast.errors import CodecError, CodecHookFailed
 
 MARK = "outlast:reference"
 """The key of a reference. An argument in which its author has written the same has references with another."""
@@ -98,7 +98,10 @@ def encode_template(values: Values, template: Template, what: str) -> bytes:
 
 
 def decode_template(values: Values, data: bytes, what: str) -> Template:
-    return msgspec.json.decode(values.unseal(data, what), type=Template)
+    try:
+        return msgspec.json.decode(values.unseal(data, what), type=Template)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CodecHookFailed(f"{what} was sealed by another codec than this app's: {error}") from error
 
 
 def placed(data: bytes, mark: str, flow_id: str) -> msgspec.Raw:

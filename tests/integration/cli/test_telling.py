@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from outlast.app import App
+import outlast
+from outlast import App, UpstreamFailure
 from outlast.testing import harness
+from tests.acceptance.conftest import status_is
 from tests.integration.cli.conftest import Outlast
 
 KEYS = "k1:bm90LWEtc2VjcmV0LW9ubHktYS1zYW1wbGU"
@@ -173,3 +175,110 @@ async def test_replay_knows_the_tokens_of_the_app(outlast: Outlast):
     finally:
         sys.modules.pop("desk", None)
         sys.path.remove(str(outlast.folder))
+
+
+# ---- an app with a codec ------------------------------------------------------------------------------------------
+
+
+class Masked:
+    def encode(self, data: bytes) -> bytes:
+        return bytes(byte ^ 0x55 for byte in data)
+
+    decode = encode
+
+
+class Sealed:
+    """An app with a codec, on the store of the command."""
+
+    def __init__(self) -> None:
+        self.app = app = App("outlast.db", codec=Masked(), token_keys=KEYS)
+
+        @app.workflow
+        async def hears() -> str:
+            outlast.progress(0.5, "half of it")
+            return await outlast.receive("word", str)
+
+        @app.workflow
+        async def fails() -> None:
+            raise ValueError("no")
+
+        @app.workflow
+        async def cleans(failure: UpstreamFailure | None) -> str:
+            return "" if failure is None else failure.status
+
+        self.hears, self.fails, self.cleans = hears, fails, cleans
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("send", "it", "word", '"a"'),
+        ("update", "it", "word", '"a"'),
+        ("resolve", "it", "word", '"a"'),
+        ("resolve", "it", "word", "--reject", "no"),
+        ("resolve", "--value", "1", "--token"),
+        ("retry", "failed"),
+    ],
+    ids=" ".join,
+)
+def test_what_an_apps_codec_sealed_is_not_written_beside(
+    outlast: Outlast, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+):
+    sealed = Sealed()
+
+    async def run() -> None:
+        async with sealed.app:
+            await sealed.hears.options(id="it").start()
+            failed = await sealed.fails.options(id="failed").start()
+            with pytest.raises(ValueError, match="no"):
+                await failed.result("20s")
+
+    asyncio.run(run())
+    if words[-1] == "--token":
+        monkeypatch.setenv("OUTLAST_TOKEN_KEYS", KEYS)
+        words = (*words, outlast("tokens", "it", "word").out.strip())
+    refused = outlast(*words)
+    assert (refused.code, "sealed by its app's codec" in refused.err) == (1, True)
+    assert outlast.json("show", "it")["events"] == []
+    assert outlast.json("show", "failed")["execution"]["status"] == "failed"
+
+
+def test_what_an_apps_codec_sealed_is_carried_by_those_that_have_it(outlast: Outlast):
+    sealed = Sealed()
+    flow = sealed.app.flow("f", id="f")
+    first = flow.add("first", sealed.hears)
+    flow.add("last", sealed.cleans, first.failure).after(first, on_failure="run")
+
+    async def run(*, starts: bool) -> Any:
+        async with sealed.app:
+            if starts:
+                await flow.start()
+                first = sealed.app.execution("f/first")
+                await status_is(first, "suspended")
+                return None
+            return await sealed.app.execution("f/last").result("20s")
+
+    asyncio.run(run(starts=True))
+    told = outlast("cancel", "f/first")
+    assert (told.code, "suspended → cancelled" in told.out, "Traceback" in told.err) == (0, True, False)
+    assert outlast.json("show", "f/last")["execution"]["status"] == "blocked"
+    assert asyncio.run(run(starts=False)) == "cancelled"
+
+
+def test_a_flow_is_not_updated_or_forked(outlast: Outlast):
+    app = App("outlast.db")
+
+    @app.workflow
+    async def works() -> None: ...
+
+    flow = app.flow("f", id="f")
+    flow.add("one", works)
+
+    async def run() -> None:
+        async with app.client():
+            await flow.start()
+
+    asyncio.run(run())
+    for words in (("update", "f", "x"), ("fork", "f", "--from-step", "x")):
+        refused = outlast(*words)
+        assert (refused.code, "f is a flow, not an execution" in refused.err) == (1, True)
