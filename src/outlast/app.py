@@ -69,6 +69,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MIGRATE_PATIENCE_S = 30.0
+IN_A_STEP = "a workflow's own code, which is replayed, cannot use the app or a handle: do it in a step"
 
 _log = logging.getLogger(__name__)
 
@@ -303,9 +304,7 @@ class App:
             raise WrongPlace("this app is not open: use `async with app:` (or app.client()), or the .sync face")
         running = asyncio._get_running_loop()
         if isinstance(running, WorkflowLoop):
-            raise WrongPlace(
-                "a workflow's own code, which is replayed, cannot use the app or a handle: do it in a step"
-            )
+            raise WrongPlace(IN_A_STEP)
         if running is not None and running is not self._opened.loop:
             raise WrongPlace("this app is open in another event loop: use it there, or `async with app:` here")
         return self._opened.client
@@ -313,6 +312,8 @@ class App:
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run async work for code that has no event loop: in the loop where the app is open, else in the portal."""
         refuse_on_loop()
+        if inside() is not None:
+            raise WrongPlace(IN_A_STEP)
         if connection_var.get() is not None:
             raise WrongPlace("a transaction holds the store that this call would wait for: do it before or after")
         if self._opened is not None and self._opened.here:

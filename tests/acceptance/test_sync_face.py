@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import outlast
 from outlast import App, ExecutionCancelled, ExecutionNotFound, Status, WrongPlace
 from tests.acceptance.conftest import Place
 
@@ -233,3 +234,31 @@ async def test_a_blocking_worker_is_refused_on_a_loop_and_says_what_to_use():
         WrongPlace, match=r"run_worker would block .*: `async with app.worker\(…\)`, or `await app.serve"
     ):
         App("sqlite:///never.db").run_worker()
+
+
+async def test_a_def_workflows_own_code_cannot_use_handles_but_its_steps_can(app: App):
+    @app.workflow
+    async def waits() -> str:
+        return await outlast.receive("go", str)
+
+    @app.step
+    def in_a_step(execution_id: str) -> str:
+        return waits.sync.execution(execution_id).info().status
+
+    @app.workflow
+    def looks() -> list[str]:
+        flow = app.flow("f", id="f")
+        flow.add("waits", waits)
+        fh, handle = flow.sync.start(), waits.sync.execution("f/waits")
+        refused = list[str]()
+        for call in (fh.status, fh.graph, fh.cancel, fh.retry, handle.info, handle.journal, handle.hold, handle.retry):
+            with pytest.raises(WrongPlace, match="do it in a step"):
+                call()
+            refused.append(call.__name__)
+        handle.send("go", "on")
+        assert fh.result() == {"waits": "on"}
+        return [*refused, in_a_step("f/waits")]
+
+    async with app:
+        told = await looks.aio()
+    assert told == ["status", "graph", "cancel", "retry", "info", "journal", "hold", "retry", "succeeded"]
