@@ -23,6 +23,7 @@ from outlast.cli.words import failure_line, plain, shown
 from outlast.client.handle import Handle
 from outlast.config import Config
 from outlast.errors import ExecutionConflict, InvalidInput, OutlastError
+from outlast.model.duration import to_ms
 from outlast.model.status import Status
 
 PATIENCE_S = 2.0
@@ -63,6 +64,8 @@ async def start(
     """
     if timeout is not None and not wait:
         raise InvalidInput("--timeout is for --wait: add it, or leave the timeout out")
+    if timeout is not None:
+        to_ms(timeout, what="--timeout")  # before anything is started
     args = [_json("--arg", text) for text in arg]
     kwargs = {} if input is None else _named(input)
     app = load(context, target)

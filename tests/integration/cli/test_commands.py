@@ -72,6 +72,7 @@ def test_looking_leaves_a_stranger_s_database_as_it_is(outlast: Outlast):
         (("start", "shop:app", "twice", "--arg", "text"), """write --arg '"text"'"""),
         (("start", "shop:app", "twice", "--arg", '"text"'), "int"),
         (("start", "shop:app", "twice", "--timeout", "1s"), "--timeout is for --wait"),
+        (("start", "shop:app", "twice", "--arg", "1", "--wait", "--timeout", "5 s"), "'5 s' is not a duration"),
     ],
 )
 def test_what_cannot_be_used_exits_2_and_says_what_to_write(outlast: Outlast, arguments: tuple[str, ...], says: str):
