@@ -44,6 +44,10 @@ class Context:
     shown_store: str | None = None
     """The store in use, once it is known: errors name it too."""
 
+    def check(self) -> None:
+        """The global options, whatever the command makes of them: an unset variable is no namespace."""
+        Config.load({}, url=self.given_url, namespace=self.given_namespace)
+
     def config(self) -> Config:
         return Config.load(os.environ, url=self.given_url, namespace=self.given_namespace)
 

@@ -97,4 +97,4 @@ def _say(context: Context, source: Store, target: Store, copied: Copied) -> None
 
 
 def _whose(context: Context) -> str:
-    return f"namespace {context.given_namespace}" if context.given_namespace else "all namespaces"
+    return f"namespace {context.given_namespace}" if context.given_namespace is not None else "all namespaces"

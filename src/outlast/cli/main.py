@@ -138,6 +138,7 @@ def _help_of(command: Callable[..., Any]) -> tuple[str, str]:
 def _outcome(context: Context, command: Callable[[], Any]) -> int:
     """The exit code; an error of ours is a sentence, not a traceback."""
     try:
+        context.check()
         answer = command()
         code = asyncio.run(answer) if inspect.iscoroutine(answer) else answer
         return code if isinstance(code, int) else OK
