@@ -9,7 +9,8 @@ import sys
 from typing import Any
 
 import msgspec
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
 
@@ -40,6 +41,25 @@ THEME = Theme(
 )
 
 
+_CONTROLS = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def harmless(text: str) -> str:
+    """What executions say, as a terminal may see it: control characters do nothing there. JSON stays the same JSON."""
+    return text.translate(_CONTROLS)
+
+
+class Harmless:
+    """The same for all that a renderable comes to. Its styles are not in its texts."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self._renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._renderable, options):
+            yield Segment(harmless(segment.text), segment.style, segment.control)
+
+
 class Output:
     """`out.show(table)` for people, `out.document({...})` for programs; a command does the one that is wanted."""
 
@@ -66,12 +86,12 @@ class Output:
         """Without the blanks that tables end their lines with."""
         with self.stdout.capture() as captured:
             for renderable in renderables:
-                self.stdout.print(renderable)
+                self.stdout.print(Harmless(renderable))
         self.stdout.file.writelines(f"{line.rstrip(' ')}\n" for line in captured.get().splitlines())
 
     def line(self, text: str) -> None:
         """Plain text on stdout, as it is: for pipes."""
-        self.stdout.print(Text(text), soft_wrap=True)
+        self.stdout.print(Text(harmless(text)), soft_wrap=True)
 
     def document(self, document: dict[str, Any]) -> None:
         data = msgspec.json.format(msgspec.json.encode(document), indent=2)
@@ -83,10 +103,10 @@ class Output:
     def note(self, text: str, *, style: str = "quiet") -> None:
         """A word beside the answer; programs are spared."""
         if not self.json:
-            self.stderr.print(Text(text, style=style), soft_wrap=True)
+            self.stderr.print(Text(harmless(text), style=style), soft_wrap=True)
 
     def complain(self, text: str) -> None:
-        self.stderr.print(Text.assemble(("outlast: ", "wrong"), text), soft_wrap=True)
+        self.stderr.print(Text.assemble(("outlast: ", "wrong"), harmless(text)), soft_wrap=True)
 
     def fail(self, store: str | None, kind: str, text: str) -> None:
         if self.json:

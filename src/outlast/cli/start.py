@@ -17,6 +17,7 @@ from outlast.cli.context import Context, ContextArgument, execution_of, for_read
 from outlast.cli.documents import failure_document
 from outlast.cli.loading import Target, load, say_store
 from outlast.cli.ls import tags
+from outlast.cli.output import harmless
 from outlast.cli.show import gather
 from outlast.cli.waiting import situation_of, why
 from outlast.cli.words import failure_line, plain, shown
@@ -181,6 +182,6 @@ async def _tell(context: Context, app: App, execution_id: str, *, waited: bool) 
     elif e.status is Status.SUCCEEDED:
         context.out.line(shown(found.output))
     else:
-        said = Text(failure_line(found.failure) or (e.cause or ""))
+        said = Text(harmless(failure_line(found.failure) or (e.cause or "")))
         context.out.stderr.print(Text.assemble((e.status, str(e.status)), "  ", said))
     return 0 if not waited or e.status is Status.SUCCEEDED else 1

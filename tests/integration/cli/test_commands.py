@@ -7,10 +7,13 @@ import json
 import re
 import signal
 import sqlite3
+import sys
+import unicodedata
+from types import SimpleNamespace
 
 import pytest
 
-from outlast import App
+from outlast import App, FlowFailed
 from tests.integration.cli.conftest import Outlast
 
 
@@ -322,3 +325,53 @@ def test_executions_end_and_tell_how(outlast: Outlast):
 
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
+
+
+HOSTILE = "\x1b[2J\x1b]0;pwned\x07 \x9b31m \x7f\r\nand\tmore"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "raised"),
+        ("show", "raised", "--all"),
+        ("show", "returned"),
+        ("flows", "show", "f"),
+        ("start", "hostile:app", "raises", "--id", "raised", "--wait"),
+        ("start", "hostile:app", "returns", "--id", "returned", "--wait"),
+        ("--json", "show", "returned"),
+    ],
+    ids=lambda words: " ".join(words[:3]),
+)
+def test_control_characters_do_nothing_to_the_terminal(
+    outlast: Outlast, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    app = App("outlast.db")
+
+    @app.workflow
+    async def raises() -> None:
+        raise ValueError(HOSTILE)
+
+    @app.workflow
+    async def returns() -> str:
+        return HOSTILE
+
+    flow = app.flow("f", id="f")
+    flow.add("raises", raises)
+
+    async def run() -> None:
+        async with app:
+            assert await returns.options(id="returned")() == HOSTILE
+            with pytest.raises(ValueError, match="pwned"):
+                await raises.options(id="raised")()
+            with pytest.raises(FlowFailed):
+                await (await flow.start()).result("20s")
+
+    asyncio.run(run())
+    monkeypatch.setitem(sys.modules, "hostile", SimpleNamespace(app=app))
+    answer = outlast(*words)
+    said = answer.out + answer.err
+    assert "pwned" in said
+    assert not [one for one in said if unicodedata.category(one) == "Cc" and one not in "\n\t"]
+    if words[0] == "--json":
+        assert json.loads(answer.out)["result"] == HOSTILE
