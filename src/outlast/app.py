@@ -126,7 +126,8 @@ class App:
         for own in (self.gather, self.expand):
             self.registry.add_own(own)
         self.timing: Timing | None = timing
-        self._make_store = store or (lambda: store_for(self.config.url))
+        self.own_store = store
+        """What makes its store; None: it is the one of its URL."""
         self._opened: Opened | None = None
         self._opening = False
 
@@ -244,13 +245,13 @@ class App:
 
         `options` are fields of its `Config`. Everything is as before when the block ends.
         """
-        before = self.config, self._make_store, self.timing, self.entropy
+        before = self.config, self.own_store, self.timing, self.entropy
         self.config = structs.replace(self.config, **options)
-        self._make_store, self.timing, self.entropy = store, timing, entropy or self.entropy
+        self.own_store, self.timing, self.entropy = store, timing, entropy or self.entropy
         try:
             yield self
         finally:
-            self.config, self._make_store, self.timing, self.entropy = before
+            self.config, self.own_store, self.timing, self.entropy = before
 
     @asynccontextmanager
     async def worker(self, **settings: Unpack[WorkerKeywords]) -> AsyncGenerator[Worker]:
@@ -264,13 +265,17 @@ class App:
         finally:
             await self._close()
 
+    def new_store(self) -> Store:
+        """The store that it lives in, not open yet."""
+        return store_for(self.config.url) if self.own_store is None else self.own_store()
+
     async def _open(self, settings: WorkerSettings | None, *, for_portal: bool = False) -> None:
         await self._close_portal()
         if self._opening or (self._opened is not None and self._opened.here):
             raise WrongPlace("this app is open already: one `async with app` at a time")
         self._opening = True
         try:
-            store = self._make_store()
+            store = self.new_store()
             # Whether it lasts may be confirmed late, as with every write. A store that is not there is not waited for.
             pause = asyncio.sleep if self.timing is None else self.timing.sleep
             await patiently(store.migrate, patience_s=MIGRATE_PATIENCE_S, pause=pause, over=ReplyLost)

@@ -24,7 +24,7 @@ ACCOUNTS, TRANSFERS = 100, 100
 @pytest.fixture
 def bank(place: Place, monkeypatch: pytest.MonkeyPatch) -> App:
     """The example's own app, on a store of this test's own."""
-    monkeypatch.setattr(accounts.app, "_make_store", lambda: store_for(place.url))
+    monkeypatch.setattr(accounts.app, "own_store", lambda: store_for(place.url))
     return accounts.app
 
 
@@ -51,7 +51,7 @@ async def test_processes_that_die_at_random_commits_neither_lose_nor_repeat_anyt
         await accounts.move_money(ACCOUNTS, TRANSFERS, seed=seed)
     for life in range(12):
         points = CrashPoints()
-        monkeypatch.setattr(bank, "_make_store", lambda points=points: store_for(place.url, points=points))
+        monkeypatch.setattr(bank, "own_store", lambda points=points: store_for(place.url, points=points))
         await open_to_die(bank)
         points.crash_at(chance.choice(["commit:begin", "commit:reply", "claim:reply"]), nth=chance.randrange(1, 30))
         with suppress(TimeoutError):
@@ -62,7 +62,7 @@ async def test_processes_that_die_at_random_commits_neither_lose_nor_repeat_anyt
         # One that was there at five deaths is given up for good: none is there at more than one of four.
         if life % 4 == 3:
             await sessions_run_out(place.url)
-    monkeypatch.setattr(bank, "_make_store", lambda: store_for(place.url))
+    monkeypatch.setattr(bank, "own_store", lambda: store_for(place.url))
     async with bank:
         assert await accounts.count_money(ACCOUNTS, TRANSFERS) == ACCOUNTS * 10_000
 

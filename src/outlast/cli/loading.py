@@ -13,8 +13,9 @@ import msgspec
 from cyclopts import Parameter
 
 from outlast.app import App, store_for
-from outlast.cli.context import USAGE, Context, Failed
+from outlast.cli.context import USAGE, Context, Failed, for_reading
 from outlast.errors import InvalidInput
+from outlast.store.port import Store
 
 _IMPORTING = (__file__, importlib.__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 Target: TypeAlias = Annotated[str, Parameter(help="Where the app is: module:name, such as shop.orders:app.")]
@@ -34,11 +35,18 @@ def load(context: Context, target: str) -> App:
     found.config = msgspec.structs.replace(
         found.config, **{option: value for option, value in changes.items() if value is not None}
     )
+    if context.given_url is not None:
+        found.own_store = None
     return found
 
 
 def say_store(context: Context, app: App) -> None:
-    context.uses(store_for(app.config.url).url, app.config.namespace)
+    context.uses(app.new_store().url, app.config.namespace)
+
+
+def store_to_read(app: App) -> Store:
+    """Its store, not open yet. One that the app makes itself is as the app makes it."""
+    return store_for(for_reading(app.config.url)) if app.own_store is None else app.new_store()
 
 
 def _module(name: str, target: str) -> ModuleType:

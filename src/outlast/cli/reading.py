@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from outlast.app import App, store_for
-from outlast.cli.context import Context, for_reading, nothing_there
+from outlast.app import App
+from outlast.cli.context import Context, nothing_there
+from outlast.cli.loading import store_to_read
 from outlast.errors import SchemaMissing
 from outlast.runtime.engine import Engine
 from outlast.runtime.parts import Parts
@@ -16,7 +17,7 @@ from outlast.tokens import for_replay
 @asynccontextmanager
 async def reading(context: Context, app: App) -> AsyncGenerator[Parts]:
     config = app.config
-    store = store_for(for_reading(config.url))
+    store = store_to_read(app)
     context.uses(store.url, config.namespace)
     try:
         await store.open()

@@ -11,11 +11,11 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
-from outlast.app import App, store_for
+from outlast.app import App
 from outlast.authoring.options import Options
-from outlast.cli.context import Context, ContextArgument, execution_of, for_reading
+from outlast.cli.context import Context, ContextArgument, execution_of
 from outlast.cli.documents import failure_document
-from outlast.cli.loading import Target, load, say_store
+from outlast.cli.loading import Target, load, say_store, store_to_read
 from outlast.cli.ls import tags
 from outlast.cli.output import harmless
 from outlast.cli.show import gather
@@ -102,7 +102,7 @@ def _elsewhere(context: Context, app: App) -> str:
     """The options with which another command finds the app's own store: it does not read the app."""
     usual = Config.load(os.environ)
     options = ""
-    if app.config.url != usual.url:
+    if app.own_store is not None or app.config.url != usual.url:
         options += f" --url {shlex.quote(context.shown_store or '')}"
     if app.config.namespace != usual.namespace:
         options += f" --namespace {shlex.quote(app.config.namespace)}"
@@ -144,7 +144,7 @@ async def _ended(context: Context, app: App, handle: Handle[Any], timeout: str |
 
 
 async def _say_why(context: Context, app: App, execution_id: str) -> None:
-    store = store_for(for_reading(app.config.url))
+    store = store_to_read(app)
     try:
         await store.open()
         e = await execution_of(store, app.config.namespace, execution_id)
@@ -156,7 +156,7 @@ async def _say_why(context: Context, app: App, execution_id: str) -> None:
 
 
 async def _tell(context: Context, app: App, execution_id: str, *, waited: bool) -> int:
-    store = store_for(for_reading(app.config.url))
+    store = store_to_read(app)
     await store.open()
     try:
         found = await gather(store, app.config.namespace, execution_id)

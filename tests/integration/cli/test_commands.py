@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from outlast import App, FlowFailed
+from outlast.app import store_for
 from tests.integration.cli.conftest import Outlast
 
 
@@ -375,3 +376,22 @@ def test_control_characters_do_nothing_to_the_terminal(
     assert not [one for one in said if unicodedata.category(one) == "Cc" and one not in "\n\t"]
     if words[0] == "--json":
         assert json.loads(answer.out)["result"] == HOSTILE
+
+
+def test_an_app_that_makes_its_own_store_is_found_there(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    app = App(store=lambda: store_for("own.db"))
+
+    @app.workflow
+    async def works() -> int:
+        return 1
+
+    monkeypatch.setitem(sys.modules, "own", SimpleNamespace(app=app))
+    started = outlast("start", "own:app", "works", "--id", "it")
+    assert (started.code, started.out) == (0, "it\n")
+    assert "store sqlite:///own.db" in started.err
+    assert "`outlast show it --url sqlite:///own.db`" in started.err
+    assert outlast("replay", "own:app", "--all-open").code == 0
+    assert not (outlast.folder / "outlast.db").exists()
+    elsewhere = outlast("start", "own:app", "works", "--id", "other", "--url", "sqlite:///outlast.db")
+    assert (elsewhere.code, "store sqlite:///outlast.db" in elsewhere.err) == (0, True)
+    assert [one["id"] for one in outlast.json("ls")["executions"]] == ["other"]

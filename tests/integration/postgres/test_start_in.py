@@ -494,7 +494,7 @@ async def test_another_database_is_refused(app: App, url: str):
                 with pytest.raises(WrongConnection, match="another database"):
                     await checkout_of(app).start_in(connection, "x")
                 assert await connection.fetchval("SELECT 1") == 1, "the transaction is as it was"
-            await App(elsewhere)._make_store().migrate()
+            await App(elsewhere).new_store().migrate()
             async with with_asyncpg(elsewhere) as (connection, _):
                 with pytest.raises(WrongConnection, match="another database"):
                     await checkout_of(app).start_in(connection, "x")
