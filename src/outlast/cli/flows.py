@@ -34,6 +34,7 @@ MARKS = {
 }
 SHOWN_MAX = 200
 AFTER_MAX = 5
+WAY_MAX = 20
 ERROR_MAX_CHARS = 200
 FOLLOW_S = 1.0
 
@@ -159,7 +160,9 @@ def _came_of(done: FlowCancel, status: FlowInfo, policy: Policy) -> str:
     """What is cancelled, and what will be."""
     open_now = sum(count for one, count in status.counts.items() if not one.terminal)
     parts = [f"{plural(done.cancelled, 'member')} cancelled"]
-    if policy == "flow_only":
+    if policy == "flow_only" and not open_now:
+        parts = ["all of its members have ended"]
+    elif policy == "flow_only":
         parts = [
             f"{plural(open_now, 'open member')} left as {'it is' if open_now == 1 else 'they are'}: what runs may "
             f"go on as long as it runs, nothing else does until `outlast flows retry {status.id}`"
@@ -220,7 +223,9 @@ def _headline(status: FlowInfo) -> Text:
     if status.reason:
         text.append(f"\ncancelled because: {status.reason}")
     if status.critical_path:
-        text.append(f"\nlongest way: {' → '.join(status.critical_path)}", "quiet")
+        way = [*status.critical_path[:WAY_MAX]]
+        way += [f"{left:,} more"] if (left := len(status.critical_path) - WAY_MAX) > 0 else []
+        text.append(f"\nlongest way: {' → '.join(way)}", "quiet")
     return text
 
 

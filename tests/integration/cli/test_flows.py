@@ -159,6 +159,35 @@ def test_to_cancel_a_flow_alone_leaves_its_members_as_they_are(outlast: Outlast)
     assert outlast.json("flows", "show", "nightly-1")["counts"] == {"ready": 1, "blocked": 1}
 
 
+def test_to_cancel_a_flow_alone_whose_members_have_ended_leaves_nothing_open(outlast: Outlast):
+    begin_one()
+    for words in (("flows", "cancel", "nightly-1", "--policy", "flow_only"), ("cancel", "nightly-1/extract")):
+        assert outlast(*words).code == 0
+    assert outlast("cancel", "nightly-1/report").code == 0
+    answer = outlast("flows", "cancel", "nightly-1", "--policy", "flow_only")
+    assert (answer.code, "all of its members have ended; it was cancelled before" in answer.out) == (0, True)
+
+
+def test_of_a_long_way_only_the_beginning_is_shown(outlast: Outlast):
+    app = App("sqlite:///outlast.db")
+
+    @app.workflow
+    async def number(x: int) -> int:
+        return x
+
+    async def run() -> None:
+        async with app:
+            flow = app.flow("long", id="long-1")
+            last = flow.add("m0", number, 0)
+            for n in range(1, 25):
+                last = flow.add(f"m{n}", number, last.output)
+            await (await flow.start()).result("20s")
+
+    asyncio.run(run())
+    drawn = " ".join(outlast("flows", "show", "long-1").out.split())
+    assert "m18 → m19 → 5 more" in drawn
+
+
 @pytest.mark.parametrize("member", ["extract", "report"])
 def test_a_member_of_a_flow_that_was_cancelled_alone_says_why_it_does_not_go_on(outlast: Outlast, member: str):
     begin_one()
