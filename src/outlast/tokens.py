@@ -18,7 +18,7 @@ from datetime import datetime
 import msgspec
 from msgspec import Struct
 
-from outlast.errors import InvalidConfig, InvalidToken, TokenExpired
+from outlast.errors import InvalidConfig, InvalidName, InvalidToken, TokenExpired
 from outlast.model.names import check_word
 
 _PREFIX = "ol1"
@@ -135,4 +135,7 @@ def _moment(name: str, text: str) -> int:
 
 def new_key(key_id: str, secret: bytes) -> str:
     """A key as `token_keys` takes it."""
+    for separator in (":", "."):
+        if separator in key_id:
+            raise InvalidName("key id", key_id, f"must not contain {separator!r}")
     return f"{check_word('key id', key_id)}:{_text(secret)}"

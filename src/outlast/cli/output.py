@@ -116,7 +116,9 @@ class Output:
 
 
 def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr, theme=THEME, highlight=False, emoji=False, markup=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    unset = {"COLUMNS"} if os.environ.get("COLUMNS") == "0" else set[str]()  # as a terminal of unknown width says
+    env = {name: value for name, value in os.environ.items() if name not in unset}
+    console = Console(stderr=stderr, theme=THEME, highlight=False, emoji=False, markup=False, _environ=env)
+    if not console.is_terminal and "COLUMNS" not in env:
         console.width = WIDTH
     return console

@@ -119,6 +119,8 @@ def _named(text: str) -> dict[str, Any]:
 def _json(option: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{option} {text!r}: not JSON, which is UTF-8") from error
     except msgspec.DecodeError as error:
         hint = f"""; for text write {option} '"{text}"'""" if text.replace("-", "").replace("_", "").isalnum() else ""
         raise InvalidInput(f"{option} {text}: not JSON ({error}){hint}") from error

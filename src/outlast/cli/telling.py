@@ -20,7 +20,7 @@ def given_value(text: str) -> Any:
     """A value as it is written on a command line."""
     try:
         return msgspec.json.decode(text)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeEncodeError) as error:
         raise InvalidInput(f"the value must be JSON, such as 42, true or '\"text\"', not {text!r}: {error}") from error
 
 

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from outlast.cli.context import ContextArgument, execution_of
 from outlast.client.info import moment
+from outlast.errors import InvalidInput
 from outlast.model.duration import to_ms
 from outlast.model.names import check_user_name
 from outlast.tokens import Claims, Tokens, new_key
@@ -37,6 +38,8 @@ async def tokens(
         else:
             context.out.line(key)
         return
+    if name is None:
+        raise InvalidInput(f"say which deferred: `outlast tokens {what} NAME`")
     deferred = check_user_name("deferred", name)
     async with context.looking() as store:
         execution = await execution_of(store, context.namespace, what)

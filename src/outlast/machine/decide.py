@@ -66,6 +66,8 @@ def _refused(execution: Execution, fact: facts.AnyFact) -> Refusal | None:
         return Refusal(Code.NOT_HOLDER, f"is {status} at epoch {execution.epoch}, not held at epoch {epoch}")
     if isinstance(fact, facts.Release) and not allowed(type(fact), status):
         return Refusal(Code.ALREADY, "is not held")  # what is held is not ready: it was released before
+    if isinstance(fact, facts.Retry) and not allowed(type(fact), status):
+        return Refusal(Code.NOT_ALLOWED, f"is {status}: only what has ended is retried")
     if not allowed(type(fact), status):
         return Refusal(Code.NOT_ALLOWED, f"is {status}, which {type(fact).__name__} does not apply to")
     return None

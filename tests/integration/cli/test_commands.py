@@ -70,6 +70,11 @@ def test_looking_leaves_a_stranger_s_database_as_it_is(outlast: Outlast):
         (("start", "shop:app", "twice", "--arg", "1", "--namespace", ""), "namespace '': must not be empty"),
         (("copy", "--from", "shop.db", "--to", "outlast.db", "--namespace", ""), "namespace '': must not be empty"),
         (("worker", "shop:app", "--url", ""), "url must be a store's URL"),
+        (("start", "shop:app", "twice", "--arg", '"\udcff"'), "not JSON"),
+        (("send", "x", "y", '"\udcff"'), "the value must be JSON"),
+        (("tokens", "key", "a:b"), "must not contain ':'"),
+        (("tokens", "key", "a.b"), "must not contain '.'"),
+        (("tokens", "order-42"), "say which deferred: `outlast tokens order-42 NAME`"),
         (("worker", "shop"), "write shop:app"),
         (("worker", "shop:app", "--lanes", ""), "--lanes names no lane"),
         (("flows",), "`outlast flows --help` shows how it is written"),
@@ -134,6 +139,20 @@ def test_a_narrow_list_folds_ids_and_keeps_statuses_whole(outlast: Outlast, monk
     listed = outlast("ls").out
     assert "".join(listed.splitlines()[:2]) == "long-" * 10
     assert "  cancelled  twice  0 attempts" in listed
+
+
+def test_a_terminal_of_unknown_width_has_the_usual_one(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    assert outlast("start", "shop:app", "twice", "--id", "order-42", "--arg", "7").code == 0
+    usual = outlast("ls").out
+    monkeypatch.setenv("COLUMNS", "0")
+    assert outlast("ls").out == usual
+    assert "order-42" in usual
+
+
+def test_what_has_not_ended_is_not_retried(outlast: Outlast):
+    assert outlast("start", "shop:app", "twice", "--id", "order-42", "--arg", "7").code == 0
+    refused = outlast("retry", "order-42")
+    assert (refused.code, "is ready: only what has ended is retried" in refused.err) == (1, True)
 
 
 @pytest.mark.parametrize("columns", [40, 59, 79])
