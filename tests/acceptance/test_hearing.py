@@ -215,12 +215,8 @@ async def test_what_the_codec_cannot_read_is_put_off_until_it_can(clocked: Place
             await until(lambda: waits(worker), "it does not wait")
         else:
             await status_is(handle, Status.SUSPENDED)
-        if what == "event":
-            await handle.send("word", "a word")
-        elif what == "deferred":
-            await handle.resolve("word", "a word")
-        else:
-            asking = asyncio.create_task(handle.update("word", "a word", timeout="20s"))
+        said = {"event": handle.send, "deferred": handle.resolve, "update": handle.update}[what]("word", "a word")
+        asking = asyncio.ensure_future(said)
         for tries in (1, 2):
             await status_is(handle, Status.BLOCKED)
             info = await handle.info()
@@ -229,8 +225,7 @@ async def test_what_the_codec_cannot_read_is_put_off_until_it_can(clocked: Place
             codec.back = tries == 2
             await clocked.pass_time(app, "5s")
         assert await handle.result(timeout=20) == "a word"
-        if what == "update":
-            await asking
+        await asking
 
 
 async def test_what_is_put_off_can_be_cancelled(clocked: Place):
