@@ -41,7 +41,7 @@ class Performing:
             if wake_at > self._attempt.parts.engine.group.now:
                 self._back_off(operation, wake_at)
                 return
-        self._go(operation, len(tries))
+        self._go(operation, tries[-1].occurrence if tries else 0)  # those with a short backoff have no entry
 
     def _go(self, operation: Operation, tries: int) -> None:
         # The step's code runs in this task, in the context of its call; another try gets a task and a context anew.

@@ -179,7 +179,7 @@ class Unwinding:
         if key in attempt.replay.recorded:
             return
         tries = attempt.replay.tries.get(key, [])
-        done = len(tries)
+        done = tries[-1].occurrence if tries else 0  # those with a short backoff have no entry
         if tries:
             await self._back_off(_wake_at(tries[-1]))
         while not attempt.over:
