@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outlast.errors import ExecutionRefused, InvalidInput
+from outlast.machine import superseding
 from outlast.machine.changes import Code
 from outlast.machine.replay import BESIDE
 from outlast.model.journal import (
@@ -34,16 +35,18 @@ def cut(
     execution_id: str, journal: Sequence[JournalEntry], from_step: str
 ) -> tuple[list[JournalEntry], list[JournalEntry]]:
     """(what stays, what goes) of a journal in the order of its positions; an unknown step is refused with those that
-    there are, and one behind anything that may have been undone."""
+    there are, and one behind anything that may have been undone. A cancel that the code observed before the step goes
+    too, with what it cut short: what goes on from there is not cancelled."""
     step = _found(execution_id, journal, from_step)
     beside = {(f"{step.scope}{BESIDE}{step.occurrence}", step.name)}
     if step.op == SLEEP and not any(_sleeps(entry, step) for entry in journal if entry.position < step.position):
         beside.add((BESIDE, step.name))  # a named timer stands there: the first sleep of that name has set it
+    cancelled = {entry.position for entry in superseding.cut_short(journal)}
     kept: list[JournalEntry] = []
     dropped: list[JournalEntry] = []
     for entry in journal:
         # What stands beside the step (its failed tries, how long it may wait) goes with it.
-        goes = entry.position >= step.position or (entry.scope, entry.name) in beside
+        goes = entry.position >= step.position or (entry.scope, entry.name) in beside or entry.position in cancelled
         # Who recorded what stays is said behind it.
         (dropped if goes and entry.op != ORIGIN else kept).append(entry)
     if all(entry.op == ORIGIN for entry in kept):

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, structs
 
 from outlast.codec.failures import Failure, encode_failure, failure_of
-from outlast.errors import FATAL, CodecError, CodecHookFailed, LimitExceeded, NonDeterminism
+from outlast.errors import FATAL, CodecError, CodecHookFailed, CorruptState, LimitExceeded, NonDeterminism
 from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
@@ -117,7 +117,7 @@ async def commit_ending(
         case Raised(error, recorded):
             await _fail(parts, lease, workflow, error, escaped, recorded)
         case Unwound():
-            await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
+            await _cancelled(parts, lease, workflow, escaped)
         case Continued(data):
             await _continue(lease, data)
         case Diverged(error):
@@ -159,6 +159,15 @@ async def _complete(
     if lease.execution.flow is None or not await hand_on(parts, lease, fact):
         leaves()
         await lease.tell(fact)
+
+
+async def _cancelled(parts: Parts, lease: Lease, workflow: WorkflowDefinition, escaped: Escaped) -> None:
+    """A cancel of an earlier generation is taken out when it is retried. One that was left there must not make the code
+    unwind for ever."""
+    told = await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
+    if told is None:
+        error = CorruptState(f"execution {lease.execution.id!r} has recorded a cancel that nobody asked for: retry it")
+        await _fail(parts, lease, workflow, error, escaped, failure_of(error))
 
 
 async def _fail(

@@ -23,14 +23,15 @@ async def was_undone(store: Store, execution: Execution) -> bool:
 
 
 async def runs_again(store: Store, values: Values, execution: Execution) -> list[JournalEntry]:
-    """The failure that ended it, or what a cancel cut short. `ExecutionNotFound` if it was purged meanwhile."""
-    if execution.status is Status.CANCELLED:
-        return superseding.cut_short(await journal_of(store, execution))
-    if execution.status is not Status.FAILED:
+    """The failure that ended it, and what a cancel cut short: it is open again, and nobody cancels it.
+    `ExecutionNotFound` if it was purged meanwhile."""
+    e, places = execution, frozenset[int]()
+    if e.status not in (Status.FAILED, Status.CANCELLED, Status.EXPIRED):
         return []
-    e = execution
-    [failure] = await store.load([payload_key(e.namespace, e.id, e.generation, Role.FAILURE)])
-    if not isinstance(failure, Payload):
-        raise ExecutionNotFound(e.namespace, e.id)
-    places = superseding.places_in(decode_failure(values.unseal(failure.value)).again)
-    return superseding.at_places(await journal_of(store, e), places) if places else []
+    if e.status is Status.FAILED:
+        [failure] = await store.load([payload_key(e.namespace, e.id, e.generation, Role.FAILURE)])
+        if not isinstance(failure, Payload):
+            raise ExecutionNotFound(e.namespace, e.id)
+        places = superseding.places_in(decode_failure(values.unseal(failure.value)).again)
+    journal = await journal_of(store, e)
+    return superseding.at_places(journal, places.union(entry.position for entry in superseding.cut_short(journal)))
