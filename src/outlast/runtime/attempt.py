@@ -24,7 +24,6 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from outlast.codec.failures import encode_failure, failure_of
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
 from outlast.machine import facts
 from outlast.machine.replay import UNBIDDEN, Replay, key_of
@@ -43,9 +42,9 @@ from outlast.runtime.hearing import Hearing
 from outlast.runtime.lease import UNRECORDABLE, Lease
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.mishaps import errand_failed, put_off
-from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, recorded_outcome
+from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, failed_with, recorded_outcome
 from outlast.runtime.operations.grow import Growing
-from outlast.runtime.operations.timer import Timer
+from outlast.runtime.operations.timer import Timer, fires
 from outlast.runtime.operations.wait import Wait
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.patches import Patches
@@ -252,7 +251,7 @@ class LiveAttempt:
         assert isinstance(self._code, AsyncCode)
         delay_s = max(0.0, when_s - self._code.loop.time())
         future = self.call(Timer(math.ceil(round(when_s * 1_000, 3)), math.ceil(round(delay_s * 1_000, 3))))
-        future.add_done_callback(lambda done: None if done.cancelled() else fire())
+        future.add_done_callback(fires(fire))
         return future
 
     def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
@@ -429,8 +428,7 @@ class LiveAttempt:
             if entry is None:
                 entry = await lease.record_placed(placed or lease.placed(operation, outcome))
         except UNRECORDABLE as error:
-            data = self.parts.values.seal(encode_failure(failure_of(error)))
-            outcome = Outcome(data, error=error, tries=outcome.tries)
+            outcome = failed_with(self.parts.values, error, tries=outcome.tries)
             with suppress(LimitExceeded):  # a full journal: the code sees it, now and at every replay
                 entry = await lease.record_placed(lease.placed(operation, outcome))
         finally:

@@ -187,9 +187,15 @@ class Lease:
         return self._recorded(fact, committed_at)
 
     async def record_cancel(self, before: JournalEntry | None = None) -> JournalEntry:
-        """That the code hears of a cancel; `before` is what it has not seen yet, and hears of later."""
+        """That the code hears of a cancel; `before` is what it has not seen yet, and hears of later. It hears of it all
+        the same if the journal has no room for it, now and at every replay."""
         if before is None:
-            return await self.record(CANCELLED_BY, CANCEL, SUCCEEDED)
+            try:
+                return await self.record(CANCELLED_BY, CANCEL, SUCCEEDED)
+            except LimitExceeded as error:
+                _log.warning("execution %s: its cancel is not recorded: %s", self.execution.id, error)
+                heard = self._fact(CANCELLED_BY, CANCEL, SUCCEEDED, None, 1)
+                return self._recorded(heard, self._parts.engine.group.now)
         fact = self._fact(CANCELLED_BY, CANCEL, SUCCEEDED, None, 1)
         fact = structs.replace(fact, entries=before.position, overtakes=before)
         self._entries += 1

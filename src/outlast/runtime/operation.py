@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct
 
-from outlast.codec.failures import decode_failure, raised_again
+from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry, OperationKey
 from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.marks import marked
@@ -127,6 +127,11 @@ class ResultOf:
 
     def __str__(self) -> str:
         return f"result of {self._operation}"
+
+
+def failed_with(values: Values, error: Exception, *, tries: int = 1) -> Outcome:
+    """What an operation comes to that the engine itself cannot go on with."""
+    return Outcome(values.seal(encode_failure(failure_of(error))), error=error, tries=tries)
 
 
 def recorded_outcome(values: Values, execution_id: str, operation: Operation, entry: JournalEntry) -> Outcome:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlast.errors import CodecHookFailed, LeaseLost
+from outlast.errors import CodecHookFailed, LeaseLost, LimitExceeded
 from outlast.machine.replay import beside
 from outlast.model.journal import FAILED, RETRY
 from outlast.runtime.current import operation_var, step_var
 from outlast.runtime.mishaps import put_off
-from outlast.runtime.operation import Operation
+from outlast.runtime.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.timers import Alarm
 
@@ -60,9 +60,11 @@ class Performing:
         try:
             outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)
             if isinstance(outcome, BackOff):
-                await self._record_try(operation, outcome)
-                self._back_off(operation, outcome.wake_at)
-                return
+                full = await self._record_try(operation, outcome)
+                if full is None:
+                    self._back_off(operation, outcome.wake_at)
+                    return
+                outcome = full
             if attempt.stream.owes:
                 await attempt.stream.flushed()  # what it emitted comes before its outcome
             await attempt.settle(operation, outcome)
@@ -84,10 +86,15 @@ class Performing:
             if not settled:
                 attempt.nudge()
 
-    async def _record_try(self, operation: Operation, back_off: BackOff) -> None:
-        value = msgspec.json.encode(back_off.wake_at)
-        entry = await self._attempt.lease.record(beside(operation.key, back_off.tries), RETRY, FAILED, value)
-        self._attempt.replay.tries.setdefault(operation.key, []).append(entry)
+    async def _record_try(self, operation: Operation, back_off: BackOff) -> Outcome | None:
+        """None; or what it comes to if the journal is full: there is no next try that anybody could count."""
+        attempt, tries, value = self._attempt, back_off.tries, msgspec.json.encode(back_off.wake_at)
+        try:
+            entry = await attempt.lease.record(beside(operation.key, tries), RETRY, FAILED, value)
+        except LimitExceeded as error:
+            return failed_with(attempt.parts.values, error, tries=tries)
+        attempt.replay.tries.setdefault(operation.key, []).append(entry)
+        return None
 
     # ---- long backoffs --------------------------------------------------------------------------------------------
 

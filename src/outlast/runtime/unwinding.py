@@ -167,11 +167,14 @@ class Unwinding:
 
     async def _record(
         self, key: OperationKey, op: str, outcome: str, value: bytes | None = None, *, tries: int = 1
-    ) -> None:
+    ) -> bool:
+        """Whether there was room for it. In a full journal it is undone all the same, if need be twice."""
         try:
             await self._attempt.lease.record(key, op, outcome, value, tries=tries)
-        except LimitExceeded as error:  # a full journal: it is undone all the same, if need be twice
+        except LimitExceeded as error:
             _log.warning("execution %s: %s", self._attempt.execution.id, error)
+            return False
+        return True
 
     async def _undo(self, number: int, kind: Performed) -> None:
         attempt = self._attempt
@@ -186,8 +189,8 @@ class Unwinding:
             outcome = await self._perform(key, kind, done)
             if isinstance(outcome, BackOff):
                 value = msgspec.json.encode(outcome.wake_at)
-                await self._record(beside(key, outcome.tries), RETRY, FAILED, value)
-                await self._back_off(outcome.wake_at)
+                counted = await self._record(beside(key, outcome.tries), RETRY, FAILED, value)
+                await self._back_off(outcome.wake_at, stays=not counted)
                 done = outcome.tries
                 continue
             if outcome.error is not None:
@@ -223,10 +226,11 @@ class Unwinding:
             await attempt.stream.flushed()
         return outcome
 
-    async def _back_off(self, wake_at: int) -> None:
-        """A long one holds nobody: the execution is suspended until then."""
+    async def _back_off(self, wake_at: int, *, stays: bool = False) -> None:
+        """A long one holds nobody: the execution is suspended until then. But it `stays` if only this attempt knows how
+        often the undo was tried."""
         attempt, parts = self._attempt, self._attempt.parts
-        while not attempt.over and wake_at - parts.engine.group.now > parts.resident_ms:
+        while not stays and not attempt.over and wake_at - parts.engine.group.now > parts.resident_ms:
             await attempt.suspending.suspend(Reason.RETRY, (), wake_at)
         if not attempt.over and wake_at > parts.engine.group.now:
             woken: asyncio.Future[None] = self._real.create_future()

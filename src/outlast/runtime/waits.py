@@ -22,7 +22,7 @@ from outlast.machine.replay import BESIDE, beside
 from outlast.model.journal import BEGAN, NOTHING, WAIT, Awaited, JournalEntry, OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.mail import Mail
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import After, Wait
 from outlast.runtime.timers import Alarm
@@ -112,7 +112,12 @@ class Waits:
         return True
 
     async def _begin(self, operation: Operation, waiting: Waiting) -> None:
-        waiting.wake_at = await self._wake_time(operation, waiting.kind)
+        try:
+            waiting.wake_at = await self._wake_time(operation, waiting.kind)
+        except LimitExceeded as error:  # a full journal: the code sees it
+            if operation in self._waiting:
+                await self._settle(operation, failed_with(self._attempt.parts.values, error))
+            return
         if self._may_have_mail(waiting.kind):
             async with self._one_look:
                 await self._find(operation, waiting)

@@ -7,13 +7,16 @@ last outcome delivered, which a replay knows too; so a wake time need be written
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast.model.journal import TIMER
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Wait
 
 if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
     from outlast.codec.values import Values
     from outlast.runtime.parts import Parts
 
@@ -38,3 +41,14 @@ class Timer(Wait):
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None
+
+
+def fires(fire: Callable[[], None]) -> Callable[[asyncio.Future[Any]], None]:
+    """What to call when the timer is over. In a full journal that is a failure: its time has come all the same."""
+
+    def over(timer: asyncio.Future[Any]) -> None:
+        if not timer.cancelled():
+            timer.exception()  # asked for, so that nobody complains that it was not
+            fire()
+
+    return over
