@@ -316,7 +316,9 @@ class Lease:
             if transacted.raised is not None:
                 return transacted.raised
             return await self._settled(transacted, key, made)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
+            if doing.cancelled():
+                return cancelled  # from within
             doing.add_done_callback(leave)  # the store goes on with it
             raise
         finally:

@@ -139,6 +139,32 @@ async def test_it_is_retried_as_it_says_from_a_clean_state(app: App, bank: Any):
     assert (await balances(bank))["bob"] == 1
 
 
+@pytest.mark.parametrize("waits", [True, False])
+async def test_one_that_cancels_itself_is_rolled_back_and_has_failed(app: App, bank: Any, waits: bool):
+    tries: list[int] = []
+
+    @app.transaction(retry=Retry(max_attempts=3, initial="1ms"))
+    async def cancelled() -> None:
+        await outlast.connection().execute("UPDATE account SET cents = cents + 1 WHERE name = 'bob'")
+        tries.append(1)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        if waits:
+            await asyncio.sleep(10)
+
+    @app.workflow
+    async def pay() -> None:
+        await cancelled()
+
+    async with app:
+        handle = await pay.start()
+        with pytest.raises(RuntimeError, match="ended with CancelledError"):
+            await handle.result(timeout=20)
+    assert len(tries) == 3
+    assert (await balances(bank))["bob"] == 0
+
+
 async def test_replay_does_not_call_it_again(clocked: Place, bank: Any):
     calls: list[str] = []
     gate: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]

@@ -17,7 +17,7 @@ from outlast.machine.backoff import delay_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
-from outlast.runtime.current import operation_var, step_var
+from outlast.runtime.current import attempt_var, operation_var, step_var
 from outlast.runtime.operation import Operation, Outcome, ResultOf
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.parts import Parts
@@ -61,7 +61,8 @@ class StepCall(Performed):
         """Try until it succeeds, may not be retried, or must wait for long."""
         if parts.stand_ins:
             self.step = stood_in(parts, self.step)
-        step = self.step
+        step, task = self.step, asyncio.current_task()
+        assert task is not None
         here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
         while True:
             tries += 1
@@ -69,12 +70,16 @@ class StepCall(Performed):
                 result = await (step.fn(*self.args, **self.kwargs) if here else self._invoke(parts, operation))
                 if operation.dropped:
                     raise asyncio.CancelledError  # its own code caught the one that it was sent
+                if task.cancelling():
+                    await asyncio.sleep(0)  # its own code sent it one, which is not raised yet
                 data, value = parts.values.settle(result, step.result, ResultOf(operation))
                 return Outcome(data, value=value, tries=tries)
             except CodecHookFailed:
                 raise  # no outcome can be written: the step runs again when the codec is back
             except BaseException as raised:
                 error = own_error(operation, raised)
+            if task.cancelling():
+                await _hear_out(operation)
             here = False
             ended = await self.failed(parts, execution, operation, error, tries)
             if ended is not None:
@@ -161,15 +166,24 @@ def own_error(operation: Operation, raised: BaseException) -> Exception:
         raise asyncio.CancelledError from raised  # whatever its code made of that
     if isinstance(raised, Exception):
         return raised
-    if isinstance(raised, asyncio.CancelledError) and _stops_here():
+    if isinstance(raised, asyncio.CancelledError) and _all_stops():
         raise raised
     return _ended_with(operation.kind.name, raised)
 
 
-def _stops_here() -> bool:
-    """Whether somebody cancelled this task, and not only something that the step awaited."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _all_stops() -> bool:
+    """Whether the attempt is over too, with its loop for example. A cancel of this task alone was the step's own."""
+    attempt = attempt_var.get()
+    return attempt is None or attempt.over
+
+
+async def _hear_out(operation: Operation) -> None:
+    """Nothing that the engine awaits may end with a cancel that the step's code has sent to its own task."""
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if operation.dropped or _all_stops():
+            raise
 
 
 def _ended_with(name: str, raised: BaseException) -> RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from collections.abc import Awaitable
 from typing import Any, ClassVar
@@ -70,6 +71,9 @@ class TransactionCall(StepCall):
         token = connection_var.set(connection)
         try:
             result = await self.step.fn(*self.args, **self.kwargs)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                await asyncio.sleep(0)  # a cancel that is not raised yet is raised before the commit, not in it
         finally:
             connection_var.reset(token)
         return parts.values.settle(result, self.step.result, ResultOf(operation))[0]
