@@ -264,6 +264,29 @@ async def test_a_deadline_undoes_and_then_expires(clocked: Place) -> None:
     assert shop.done == ["give back room"]
 
 
+async def test_a_cancel_ends_a_hold_though_the_deadline_has_told_it_before(clocked: Place) -> None:
+    app = clocked.app()
+    shop = Shop(app)
+
+    @app.workflow(deadline="1h")
+    async def order() -> None:
+        await outlast.compensate(shop.give_back, "room")
+        await outlast.receive("paid")
+
+    async with app:
+        handle = await order.start()
+        await status_is(handle, "suspended")
+        await handle.hold()
+        await clocked.pass_time(app, "2h")
+        info = await handle.info()
+        assert (info.status, info.reason, info.cause) == ("blocked", "operator", "unwinding:deadline")
+        await handle.cancel("it has waited long enough")
+        await status_is(handle, "expired")
+        info = await handle.info()
+        assert (info.held, info.cause) == (False, "deadline")
+    assert shop.done == ["give back room"]
+
+
 async def test_the_last_timeout_undoes_and_then_expires(clocked: Place, gate: Gate) -> None:
     app = clocked.app()
     shop = Shop(app)

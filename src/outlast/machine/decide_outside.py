@@ -42,16 +42,21 @@ from outlast.model.status import Reason, Status
 
 
 def cancel_requested(view: View, execution: Execution, fact: facts.CancelRequested) -> Changes | Refusal:
-    """At once if no code runs and nothing must be undone; otherwise the code is told, and unwinds."""
-    if execution.cancel_requested:
+    """At once if no code runs and nothing must be undone; otherwise the code is told, and unwinds.
+
+    A cancel ends a hold, also of what was told before, by a deadline for example: otherwise nothing would be undone
+    until an operator remembers it."""
+    if execution.cancel_requested and not execution.held:
         return Refusal(Code.ALREADY, "its cancel was requested before")
     inbox = inbox_record(execution, fact, event.CANCEL, fact.reason.encode())
     if execution.status is Status.ACTIVE:
-        writes: list[Write] = [Patch(execution.key, {"cancel_requested": True}), *inbox]
+        fields: Fields = {"cancel_requested": True}
+        if execution.held:
+            fields["held"] = False
+        writes: list[Write] = [Patch(execution.key, fields), *inbox]
         return changes(view, execution, fact, [as_seen(execution)], writes, HOME)
     if execution.unwinds:
-        # A cancel ends a hold: otherwise nothing would be undone until an operator remembers it.
-        fields: Fields = {
+        fields = {
             **runnable(execution, held=False),
             "cancel_requested": True,
             "change_id": fact.change_id,

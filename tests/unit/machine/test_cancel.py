@@ -119,6 +119,24 @@ def test_asking_twice_is_asking_once():
     assert refusal_of(cancelled(), facts.CancelRequested).code is Code.ALREADY
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_cancel_ends_the_hold_of_running_code(told: bool):
+    before = held(asked_to_cancel(active()) if told else active())
+    [patch] = [write for write in changes_of(before, facts.CancelRequested).writes if isinstance(write, Patch)]
+    assert patch == Patch(KEY, {"cancel_requested": True, "held": False})
+
+
+@pytest.mark.parametrize("fact", [facts.DeadlinePassed, facts.CancelRequested])
+@pytest.mark.parametrize("asleep", [True, False])
+def test_a_cancel_ends_the_hold_of_what_was_told_before(fact: type[facts.Fact], asleep: bool):
+    told = after(after(undoable(deadline_ms=60_000), facts.Suspend), fact)
+    before = held(after(after(told, facts.Claim), facts.Suspend) if asleep else told)
+    again = after(before, facts.CancelRequested)
+    assert (again.status, again.held, again.ready_at) == (Status.READY, False, NOW)
+    assert (again.cancel_requested, again.cause) == (True, before.cause)
+    assert refusal_of(again, facts.CancelRequested).code is Code.ALREADY
+
+
 def test_a_cancel_that_ends_it_leaves_its_trail_in_the_same_commit():
     changes = changes_of(suspended(), facts.CancelRequested)
     assert patch_of(changes)["status"] is Status.CANCELLED
