@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -21,6 +23,7 @@ from outlast import (
 )
 from outlast.model.kinds import OF_EXECUTION
 from outlast.runtime import inquiry
+from outlast.runtime.rehearsal import rehearse
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
@@ -345,6 +348,92 @@ async def test_code_that_never_rests_is_not_waited_for_for_ever(app: App, monkey
         turned = turns
         await asyncio.sleep(0.05)
         assert turns == turned, "and it does not go on"
+
+
+@asynccontextmanager
+async def opened_at_last(gate: Gate) -> AsyncIterator[None]:
+    """However the test ends: a worker does not wait for the gate."""
+    try:
+        yield
+    finally:
+        gate.open()
+
+
+def reader_of(app: App, kind: type, gate: Gate) -> Any:
+    @app.step
+    async def slow() -> None:
+        await gate()
+
+    @app.workflow
+    async def reader() -> Any:
+        read = await outlast.receive("plan", kind)
+        outlast.query("read")(lambda: read)
+        await slow()
+        return read
+
+    return reader
+
+
+async def test_code_that_cannot_read_what_another_has_read_changes_nothing(place: Place, gate: Gate):
+    old, new = place.app(), place.app()
+    reader = reader_of(old, int, gate)
+    reader_of(new, str, gate)
+    async with old, new.client(), opened_at_last(gate):
+        handle = await reader.start()
+        await handle.send("plan", 7)
+        await gate.reached()
+        before = await records_of(old, handle.id)
+        with pytest.raises(NonDeterminism, match="recorded receive 'plan', but the code now does something else"):
+            await new.execution(handle.id).query("read")
+        assert old._opened is not None
+        assert old._opened.parts is not None
+        execution = await old._opened._engine.look("default", handle.id)
+        assert execution is not None
+        definition = new.definition_of(execution.workflow, execution.version)
+        found = (await rehearse(old._opened.parts, execution, definition)).divergence
+        assert found is not None
+        assert found.expected == "receive 'plan'"
+        assert found.actual.startswith("something else: ")
+        assert await records_of(old, handle.id) == before
+        gate.open()
+        assert await handle.result(timeout=20) == 7
+
+
+async def test_a_query_tells_nobody_that_the_time_of_an_attempt_is_over(place: Place, gate: Gate, monkeypatch: Any):
+    monkeypatch.setattr(inquiry, "PATIENCE_S", 0.6)
+    worker, client = place.app(), place.app()
+
+    def build(app: App, *, rests: bool) -> Any:
+        @app.step
+        async def slow() -> None:
+            await gate()
+
+        @app.workflow(timeout="300ms")
+        async def order() -> None:
+            while not rests:  # noqa: ASYNC110 - going round in circles is what it is about
+                await asyncio.sleep(0)
+            await slow()
+
+        return order
+
+    build(worker, rests=True)
+    order = build(client, rests=False)
+    async with worker, client.client(), opened_at_last(gate):
+        handle = await order.start()  # so the client knows the store's time
+        await gate.reached()
+        told: list[Any] = []
+        assert client._opened is not None
+        engine = client._opened._engine
+        tell = engine.tell
+
+        async def overheard(*args: Any, **options: Any) -> Any:
+            told.append(args)
+            return await tell(*args, **options)
+
+        monkeypatch.setattr(engine, "tell", overheard)
+        with pytest.raises(TimeoutError, match="does not come to rest"):
+            await client.execution(handle.id).query("it")
+        assert told == []
 
 
 async def test_code_that_has_not_begun_for_want_of_an_input_cannot_be_asked(app: App):

@@ -24,6 +24,7 @@ ENGINE = "tests/unit/runtime/test_engine.py::test_"
 ATTEMPT = "tests/unit/runtime/test_attempt.py::test_"
 REPLAY = "tests/acceptance/test_replay.py::test_"
 WAITING = "tests/acceptance/test_waits.py::test_"
+QUERIES = "tests/acceptance/test_queries.py::test_"
 
 CONTROL = (
     f"{CONFORMANCE}Commit::test_a_start_and_what_follows_may_share_a_batch",
@@ -904,6 +905,28 @@ _RUNTIME = (
         old="            if verdict.applied:\n",
         new="            if verdict.applied or isinstance(fact, facts.StepRecorded):\n",
         noticed_by=(f"{ATTEMPT}a_refused_write_stops_the_code_at_once",),
+    ),
+    Mutant(
+        name="replay-corrects-the-journal",
+        breaks="rule 1",
+        what="a query's replay takes what its own code cannot read for unread, and fails it",
+        file="runtime/rehearsal.py",
+        old="""may have read it, and gone on.\"""
+        return False
+""",
+        new="""may have read it, and gone on.\"""
+        return super().corrects(operation, entry)
+""",
+        noticed_by=(f"{QUERIES}code_that_cannot_read_what_another_has_read_changes_nothing[sqlite]",),
+    ),
+    Mutant(
+        name="replay-has-a-timeout",
+        breaks="rule 1",
+        what="a query's replay ends the attempt of whoever holds the execution, when its time is over",
+        file="runtime/rehearsal.py",
+        old=", resumed=True, attempt_deadline_at=None)",
+        new=", resumed=True)",
+        noticed_by=(f"{QUERIES}a_query_tells_nobody_that_the_time_of_an_attempt_is_over[sqlite]",),
     ),
 )
 

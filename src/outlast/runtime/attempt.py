@@ -356,7 +356,7 @@ class LiveAttempt:
             self.errand(put_off(self, error))
             return False
         except CodecError as error:
-            if isinstance(operation.kind, Wait) and self.replay.ends_with(entry):
+            if self.waits.corrects(operation, entry):
                 self.errand(self.waits.fails_unread(operation, entry))
             else:  # its type was changed under it: that is the deploy's fault, not the work's
                 self._diverge(entry, f"something else: {error}", operation.line)

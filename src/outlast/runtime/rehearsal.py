@@ -7,9 +7,12 @@ written down.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from msgspec import Struct, structs
 
+from outlast.machine import facts
+from outlast.machine.changes import Changes
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
@@ -17,15 +20,16 @@ from outlast.runtime.asked import Asked
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.diverging import place_of
 from outlast.runtime.effects import NO_EFFECTS, Effects
-from outlast.runtime.endings import CodeEnding, Completed, Diverged, Ending, Gone, Raised
+from outlast.runtime.endings import CodeEnding, Diverged, Ending, Gone, Raised
 from outlast.runtime.journal import journal_of
-from outlast.runtime.lease import Lease
+from outlast.runtime.lease import Call, Lease
 from outlast.runtime.operation import Operation
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.signals import Stopped
 from outlast.runtime.stream import Progress, Stream
 from outlast.runtime.unwinding import Unwinding
-from outlast.store.port import ClaimedExecution, Verdict
+from outlast.runtime.waits import Waits
+from outlast.store.port import ClaimedExecution, Transacting, Verdict
 
 PATIENCE_S = 10.0
 """A replay has nothing to wait for: one that takes longer waits for something that is not durable."""
@@ -76,8 +80,10 @@ async def as_claimed(parts: Parts, execution: Execution) -> ClaimedExecution | N
     if not isinstance(stored, Payload) and not await journal_of(store, execution):
         return None
     data = stored.value if isinstance(stored, Payload) else b""
-    # A cancel that the code has not observed is not in the journal, and a first claim would not look for one.
-    return ClaimedExecution(structs.replace(execution, cancel_requested=False, resumed=True), data)
+    # A cancel that the code has not observed is not in the journal, and a first claim would not look for one. The time
+    # that runs out is that of whoever holds it.
+    changed = structs.replace(execution, cancel_requested=False, resumed=True, attempt_deadline_at=None)
+    return ClaimedExecution(changed, data)
 
 
 def _divergence(
@@ -91,8 +97,6 @@ def _divergence(
         case None | Gone() if not attempt.reached_end:
             line = place_of(workflow, lines)
             return Divergence(expected="the next operation", actual="nothing: it waits for ever", line=line)
-        case Completed() | Raised() | Gone():
-            return None
         case _:
             return None
 
@@ -104,6 +108,7 @@ class Rehearsal(LiveAttempt):
         self.stream = _Silence(self)
         self.asked = _NobodyAnswered(self)
         self.unwinding = _NothingUndone(self)
+        self.waits = _NothingCorrected(self)
         self.reached_end = False
 
     @property
@@ -137,9 +142,6 @@ class Rehearsal(LiveAttempt):
         """Of its children nobody is waited for."""
         self._end(ending, Stopped)
 
-    def _alarm(self) -> None:
-        return None
-
     async def _commit(self, ending: Ending) -> None:
         return None
 
@@ -157,6 +159,12 @@ class _NothingUndone(Unwinding):
         self._attempt.finish(ending)
 
 
+class _NothingCorrected(Waits):
+    def corrects(self, operation: Operation, entry: JournalEntry) -> bool:
+        """Whoever holds the execution may have read it, and gone on."""
+        return False
+
+
 class _Silence(Stream):
     def emit(self, frame: object, operation: OperationKey | None) -> None:
         return None
@@ -166,10 +174,6 @@ class _Silence(Stream):
 
 
 class _NothingWritten(Lease):
-    @property
-    def entries(self) -> int:
-        return self._entries
-
     async def record(
         self,
         key: OperationKey,
@@ -200,5 +204,16 @@ class _NothingWritten(Lease):
             change_id="",
         )
 
-    async def tell(self, fact: object) -> Verdict | None:
-        return None
+    async def record_placed(self, fact: facts.StepRecorded) -> JournalEntry:
+        raise AssertionError(f"a replay would record {fact}")
+
+    async def transact(
+        self, store: Transacting, key: OperationKey, op: str, tries: int, call: Call, *, limit_ms: int
+    ) -> tuple[JournalEntry, bytes] | BaseException:
+        raise AssertionError(f"a replay would transact {key}")
+
+    async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> tuple[Verdict, int] | None:
+        raise AssertionError(f"a replay would tell {fact}")
+
+    async def _tell(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
+        return None, 0

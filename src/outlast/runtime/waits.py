@@ -72,9 +72,6 @@ class Waits:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def __contains__(self, operation: Operation) -> bool:
-        return operation in self._waiting
-
     # ---- beginning ------------------------------------------------------------------------------------------------
 
     def begin(self, operation: Operation) -> None:
@@ -168,6 +165,10 @@ class Waits:
             attempt = self._attempt
             outcome = waiting.kind.over(attempt.parts, operation, attempt.execution.id)
             await self._settle(operation, outcome)
+
+    def corrects(self, operation: Operation, entry: JournalEntry) -> bool:
+        """Whether what is recorded for it, and cannot be read, may be recorded as its failure instead."""
+        return isinstance(operation.kind, Wait) and self._attempt.replay.ends_with(entry)
 
     async def fails_unread(self, operation: Operation, entry: JournalEntry) -> None:
         """What was recorded with the wake-up, before the code could see it, is not of the type that it asked for."""
