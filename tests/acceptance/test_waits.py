@@ -449,6 +449,19 @@ async def test_a_deferred_may_be_resolved_before_anybody_waits(clocked: Place):
         assert await handle.result(timeout=20) == [42, 42]
 
 
+@pytest.mark.parametrize("name", ["child:7", "event:plan", "deferred:a"])
+async def test_a_deferred_that_is_called_as_another_reason_is_resolved(app: App, name: str):
+    @app.workflow
+    async def asks() -> int:
+        return await outlast.deferred(name, int)
+
+    async with app:
+        handle = await asks.start()
+        await suspended_on(handle, f"deferred:{name}")
+        await handle.resolve(name, 42)
+        assert await handle.result(timeout=20) == 42
+
+
 class TooExpensive(Exception):
     pass
 

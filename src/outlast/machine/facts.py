@@ -223,8 +223,6 @@ class DeferredResolved(Fact, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_name("deferred", self.name)
-        if self.name.startswith("child:"):
-            raise InvalidInput(f"deferred {self.name!r}: names that begin with 'child:' belong to child executions")
         check_payload("deferred", self.value)
 
 

@@ -90,11 +90,6 @@ FACTS: dict[str, tuple[Call, type[OutlastError], str]] = {
     ),
     "event key": (told(lambda: facts.EventSent(change_id="c", name="plan", value=b"", dedup="")), InvalidName, "empty"),
     "deferred": (told(lambda: facts.DeferredResolved(change_id="c", name="a", value=LARGE)), LimitExceeded, "deferred"),
-    "deferred of a child": (
-        told(lambda: facts.DeferredResolved(change_id="c", name="child:x", value=b"")),
-        InvalidInput,
-        "belong to child",
-    ),
     "cancel reason": (
         told(lambda: facts.CancelRequested(change_id="c", reason="x" * 2_001)),
         LimitExceeded,

@@ -125,7 +125,6 @@ BAD_INPUT: list[tuple[type[facts.Fact], dict[str, Any]]] = [
     (facts.CancelRequested, {"reason": "half a pair: \ud83d"}),
     (facts.CancelRequested, {"reason": 5}),
     (facts.ChangePriority, {"priority": 1_000_001}),
-    (facts.DeferredResolved, {"name": "child:order-42/ship"}),
     (facts.ChildCompleted, {"status": Status.ACTIVE}),
     (facts.Suspend, {"reason": "moonlight"}),
     (facts.Suspend, {"waits": ("moonlight",)}),

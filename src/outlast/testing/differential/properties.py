@@ -158,7 +158,7 @@ def arrived(records: Records, e: Execution) -> frozenset[str]:
         for d in _all(records, Deferred)
         if (d.namespace, d.execution, d.generation) == (e.namespace, e.id, e.journal_generation)
     ]
-    return frozenset(events | {name if name.startswith("child:") else Reason.deferred(name) for name in resolved})
+    return frozenset(events | {Reason.deferred(name) for name in resolved})
 
 
 def _moved(before: Execution, after: Record | None) -> Iterator[str]:
