@@ -24,7 +24,7 @@ from outlast import (
 )
 from outlast.model.event import UPDATE, Event
 from outlast.testing import harness
-from tests.acceptance.conftest import Gate, Place, status_is, until
+from tests.acceptance.conftest import Gate, Place, sessions_run_out, status_is, until
 
 
 @dataclass
@@ -451,6 +451,30 @@ async def test_what_its_function_raises_is_raised_to_the_caller_and_the_code_goe
         await status_is(handle, "suspended")
         assert await handle.update("poke", "kind", timeout=20) == 3
         assert await handle.result(timeout=20) == 3
+
+
+def test_an_interrupt_of_the_process_is_no_answer(place: Place):
+    async def asked(stops: bool) -> str:
+        app = place.app()
+
+        @app.workflow
+        async def cart() -> None:
+            @outlast.update("stop")
+            def stop() -> str:
+                if stops:
+                    raise KeyboardInterrupt
+                return "stopped"
+
+            await outlast.receive("never")
+
+        async with app:
+            handle = await cart.options(id="cart").start()
+            return await handle.update("stop", key="once", timeout="20s")
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(asked(True))
+    asyncio.run(sessions_run_out(place.url))
+    assert asyncio.run(asked(False)) == "stopped"
 
 
 async def test_a_function_that_others_ask_for_does_nothing_durable(app: App):

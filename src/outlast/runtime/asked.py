@@ -292,6 +292,8 @@ class Asked:
         except CodecHookFailed as error:
             attempt.errand(put_off(attempt, error))
             return
+        except KeyboardInterrupt:
+            raise  # this process is told to stop; whoever goes on answers
         except BaseException as raised:
             answer = Answer(handler.name, FAILED, self._failure(_ordinary(raised)))
         finally:
