@@ -13,6 +13,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Generic, TypeVar, overload
 
+from outlast.authoring.inside import workflow_code
 from outlast.authoring.waiting import (
     deferred_of,
     interruption,
@@ -21,7 +22,6 @@ from outlast.authoring.waiting import (
     sleep_for,
     sleep_to,
     token_of,
-    workflow_code,
 )
 from outlast.model.duration import Duration
 from outlast.runtime.operation import Kind

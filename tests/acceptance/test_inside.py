@@ -161,7 +161,18 @@ async def test_code_knows_who_it_is(app: App) -> None:
     assert len(set(calls)) == 4
 
 
-@pytest.mark.parametrize("ask", [outlast.now, outlast.random, outlast.uuid4])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        outlast.now,
+        outlast.random,
+        outlast.uuid4,
+        lambda: outlast.query("items"),
+        lambda: outlast.update("add"),
+        lambda: outlast.patched("fraud-check"),
+        lambda: outlast.sleep(1),
+    ],
+)
 async def test_what_is_for_workflow_code_is_refused_in_a_step(app: App, ask: Any) -> None:
     @app.step
     async def asked() -> None:
@@ -172,7 +183,7 @@ async def test_what_is_for_workflow_code_is_refused_in_a_step(app: App, ask: Any
         await asked()
 
     async with app:
-        with pytest.raises(WrongPlace, match="inside step 'asked'"):
+        with pytest.raises(WrongPlace, match="inside step 'asked': it is for a workflow's own code"):
             await (await asking.start()).result(timeout=20)
 
 
@@ -185,10 +196,12 @@ async def test_what_is_for_workflow_code_is_refused_in_a_step(app: App, ask: Any
         outlast.current,
         lambda: outlast.emit(1),
         lambda: outlast.progress(0.5),
+        lambda: outlast.query("items"),
+        lambda: outlast.patched("fraud-check"),
     ],
 )
 def test_all_of_it_is_refused_outside(ask: Any) -> None:
-    with pytest.raises(WrongPlace, match="outside of a workflow"):
+    with pytest.raises(WrongPlace, match="outside of a workflow: it is for"):
         ask()
 
 

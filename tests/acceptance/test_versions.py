@@ -223,7 +223,7 @@ async def test_a_new_execution_that_waits_before_the_patch_takes_it():
 
 
 def test_a_patch_is_of_a_workflow_s_code():
-    with pytest.raises(outlast.WrongPlace, match="in a workflow's own code"):
+    with pytest.raises(outlast.WrongPlace, match="it is for a workflow's own code"):
         outlast.patched("fraud-check")
 
 

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from outlast.authoring.callables import check_callable
-from outlast.authoring.waiting import workflow_code
+from outlast.authoring.inside import workflow_code
 from outlast.codec.arguments import Arguments
 from outlast.model.names import check_user_name
 from outlast.runtime.asked import Handler, plain_parameters

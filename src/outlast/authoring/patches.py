@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from outlast.errors import WrongPlace
+from outlast.authoring.inside import workflow_code
 from outlast.model.names import check_user_name
-from outlast.runtime.current import attempt_var, step_var
 
 
 def patched(name: str) -> bool:
@@ -17,7 +16,4 @@ def patched(name: str) -> bool:
     When no execution from before is open any more, the `if` and the name can go.
     """
     check_user_name("patch", name)
-    attempt = attempt_var.get()
-    if attempt is None or step_var.get() is not None:
-        raise WrongPlace(f"patched({name!r}) asks about the execution of a workflow: call it in a workflow's own code")
-    return attempt.patches.has(name)
+    return workflow_code("patched").patches.has(name)

@@ -16,11 +16,11 @@ from collections.abc import Awaitable, Coroutine, Generator
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
 
-from outlast.errors import InvalidInput, WrongPlace
+from outlast.authoring.inside import workflow_code
+from outlast.errors import InvalidInput
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import INTERRUPT, check_user_name
 from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.current import attempt_var, step_var
 from outlast.runtime.operation import Kind, Operation
 from outlast.runtime.operations.deferred import AwaitDeferred
 from outlast.runtime.operations.receive import Receive
@@ -195,17 +195,6 @@ def limit_of(timeout: Duration | None) -> Limit | None:
 
 def _timer(name: str | None) -> str | None:
     return None if name is None else check_user_name("timer", name)
-
-
-def workflow_code(what: str) -> LiveAttempt:
-    """The attempt whose code calls; elsewhere nothing could be written down."""
-    step = step_var.get()
-    if step is not None:
-        raise WrongPlace(f"{what} was called inside step {step!r}: only a workflow's own code can wait durably")
-    attempt = attempt_var.get()
-    if attempt is None:
-        raise WrongPlace(f"{what} was called outside of a workflow: only a workflow's own code can wait durably")
-    return attempt
 
 
 def awaited(kind: Kind) -> Coroutine[Any, Any, Any]:
