@@ -21,6 +21,7 @@ from outlast.model.session import Session
 from outlast.testing import ManualClock
 from tests import postgres
 from tests.conformance.valkey_harness import check_leaks, cluster_url, valkey_url
+from tests.waiting import until
 
 STORES: dict[str, Callable[[Path], str]] = {
     "sqlite": lambda folder: f"sqlite:///{folder}/acceptance.db",
@@ -122,19 +123,6 @@ class Gate:
 @pytest.fixture
 def gate() -> Gate:
     return Gate()
-
-
-async def until(condition: Callable[[], Any], what: str) -> None:
-    """Until it holds: for what nobody announces."""
-    async with asyncio.timeout(20):
-        while True:
-            holds = condition()
-            if asyncio.iscoroutine(holds):
-                holds = await holds
-            if holds:
-                return
-            await asyncio.sleep(0.005)
-    raise AssertionError(what)
 
 
 async def status_is(handle: Any, status: str) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import os
 import random
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -81,13 +80,6 @@ def effects(ledger: Path) -> Counter[tuple[str, int, int]]:
         execution, step, epoch, _ = line.split()
         found[execution, int(step), int(epoch)] += 1
     return found
-
-
-async def wait_until(condition, *, seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not await condition():
-        assert time.monotonic() < deadline, f"after {seconds} s: {what}"
-        await asyncio.sleep(0.1)
 
 
 def main(role: str, url: str, ledger: str) -> None:

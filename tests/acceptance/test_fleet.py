@@ -13,7 +13,8 @@ from outlast.model.completion import Completion
 from outlast.model.journal import JournalEntry
 from outlast.model.status import Status
 from tests.acceptance.conftest import Place
-from tests.acceptance.fleet import STEPS, effects, make_app, spawn, wait_until
+from tests.acceptance.fleet import STEPS, effects, make_app, spawn
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -120,7 +121,7 @@ async def test_a_worker_stopped_past_its_lease_is_a_zombie_whose_writes_are_refu
         async def begun():
             return len(effects(tmp_path / "ledger")) >= 10
 
-        await wait_until(begun, seconds=20, what="the worker has not begun")
+        await until(begun, "the worker has not begun", seconds=20)
         await freeze(frozen, url)
         fleet("worker")
         results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in handles)), 60)
@@ -159,7 +160,7 @@ async def test_a_workflow_that_kills_its_process_expires_and_harms_no_other(flee
                 workers.append(fleet("worker"))
             return (await poison.info()).status.terminal
 
-        await wait_until(ended, seconds=90, what="the poison has not expired")
+        await until(ended, "the poison has not expired", seconds=90)
         with pytest.raises(ExecutionExpired, match="crashes"):
             await poison.result()
         if workers[-1].poll() is not None:
@@ -178,7 +179,7 @@ async def test_a_worker_drains_on_sigterm_and_hands_back_what_does_not_finish(fl
         async def begun():
             return bool(effects(tmp_path / "ledger"))
 
-        await wait_until(begun, seconds=20, what="the worker has not begun")
+        await until(begun, "the worker has not begun", seconds=20)
         first.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(first.wait, 20) == 0
         if not (await handle.info()).status.terminal:

@@ -12,7 +12,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,7 @@ from outlast.store.valkey.keys import Names, slot_of
 from outlast.testing import ManualClock
 from outlast.testing.conformance.actors import NAMESPACE, changing, commit_one, start_changes, start_fact
 from outlast.testing.valkey_server import ValkeyCluster, ValkeyServer, stopped
+from tests import waiting
 from tests.acceptance.fleet import STEPS, make_app, spawn
 from tests.acceptance.test_fleet import assert_nothing_recorded_was_redone
 from tests.conformance.valkey_audit import leaks
@@ -70,18 +71,23 @@ ELECTION_S = 15.0
 PATIENCE_S = 60.0
 
 
-async def comes_true(condition: Callable[[], bool], seconds: float) -> bool:
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
+def asked(condition: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
+    """The same, asked of servers of which any may be away."""
+
+    async def answer() -> bool:
         with suppress(OSError, StoreError):
-            if await asyncio.to_thread(condition):
-                return True
-        await asyncio.sleep(0.05)
-    return False
+            return await asyncio.to_thread(condition)
+        return False
+
+    return answer
 
 
-async def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    assert await comes_true(condition, seconds), f"after {seconds} s: {what}"
+async def comes_true(condition: Callable[[], bool], seconds: float) -> bool:
+    return await waiting.comes_true(asked(condition), seconds=seconds, pause_s=0.05)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    await waiting.until(asked(condition), what, seconds=PATIENCE_S, pause_s=0.05)
 
 
 def is_replica_again(server: ValkeyServer) -> bool:
@@ -119,7 +125,7 @@ class Trouble:
             while not await comes_true(lambda: home_of(self._cluster, slot) is not victim, ELECTION_S):  # noqa: B023
                 await asyncio.to_thread(self._call_an_election, victim)
             await asyncio.to_thread(victim.start)
-            await until(lambda: is_replica_again(victim), "the old primary follows the new one")  # noqa: B023
+            await until(lambda: is_replica_again(victim), "the old primary does not follow the new one")  # noqa: B023
             self.failovers += 1
 
     def _call_an_election(self, victim: ValkeyServer) -> None:
@@ -273,9 +279,9 @@ async def start_behind_a_deaf_replica(cluster: ValkeyCluster, options: str) -> A
         except StoreUnavailable:
             acknowledged = False
         victim.kill()
-    await until(lambda: home_of(cluster, slot) is replica, "the replica takes over")
+    await until(lambda: home_of(cluster, slot) is replica, "the replica does not take over")
     await asyncio.to_thread(victim.start)  # with the start in its file; it follows the new primary now
-    await until(lambda: is_replica_again(victim), "the old primary follows the new one")
+    await until(lambda: is_replica_again(victim), "the old primary does not follow the new one")
     yield Lost(acknowledged, await is_there(store)), store
     await store.close()
 
@@ -305,7 +311,7 @@ async def test_a_partitions_clock_does_not_go_back_over_a_failover(cluster: Valk
     slot = slot_of(Names("outlast").clock(partition_of(NAMESPACE, "x", 16)))
     victim = home_of(cluster, slot)
     victim.kill()
-    await until(lambda: home_of(cluster, slot) is not victim, "the replica takes over")
+    await until(lambda: home_of(cluster, slot) is not victim, "the replica does not take over")
     again = ValkeyStore(cluster.url, clock=behind)
     await again.open()
     key = execution_key(NAMESPACE, "x")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -28,6 +28,7 @@ from outlast.testing.conformance.actors import (
 )
 from outlast.testing.valkey_server import ValkeyCluster, ValkeyServer
 from tests.conformance.valkey_audit import leaks
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("valkey cluster")]
 
@@ -116,14 +117,6 @@ class Work:
                 assert leaks(server) == []
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.05)
-
-
 def is_alive(server: ValkeyServer) -> bool:
     try:
         return server.ask("PING") == b"PONG"
@@ -139,15 +132,15 @@ async def test_a_replica_takes_over_and_nothing_that_was_acknowledged_is_lost(cl
         work, over = Work(store, "w"), asyncio.Event()
         working = asyncio.create_task(work.until(over))
         await asyncio.sleep(1)
-        await until(lambda: bool(work.ended))
+        await until(lambda: work.ended, "nothing has ended", seconds=60)
         victim = home_of(cluster, store, "x")
         before = await store.now()
         victim.kill()
         # The shard has no replica left to confirm: its writes wait until the old primary is back, as its replica.
-        await until(lambda: home_of(cluster, store, "x") is not victim)
+        await until(lambda: home_of(cluster, store, "x") is not victim, "no replica takes over", seconds=60)
         victim.start()
         seen = len(work.ended)
-        await until(lambda: len(work.ended) >= seen + 50)
+        await until(lambda: len(work.ended) >= seen + 50, "the work does not go on", seconds=60)
         over.set()
         await asyncio.wait_for(working, 60)
         assert await store.now() >= before
@@ -188,9 +181,9 @@ async def test_a_primary_hands_over_to_its_replica_while_work_goes_on(cluster: V
         home = home_of(cluster, store, "x")
         replica = cluster.servers[len(cluster.primaries) + cluster.servers.index(home)]
         replica.ask("CLUSTER", "FAILOVER")
-        await until(lambda: home_of(cluster, store, "x") is replica)
+        await until(lambda: home_of(cluster, store, "x") is replica, "the replica does not take over", seconds=60)
         seen = len(work.ended)
-        await until(lambda: len(work.ended) >= seen + 50)
+        await until(lambda: len(work.ended) >= seen + 50, "the work does not go on", seconds=60)
         over.set()
         await asyncio.wait_for(working, 60)
         await work.check(cluster)
@@ -206,9 +199,13 @@ async def test_slots_move_while_work_goes_on(cluster: ValkeyCluster):
             target = next(server for server in cluster.primaries if server is not home)
             slot = slot_of(Names("outlast").clock(partition(store, name)))
             home.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.ask("CLUSTER", "MYID"))
-            await until(lambda: home_of(cluster, store, name) is target)  # noqa: B023 (it is awaited here)
+            await until(
+                lambda name=name, target=target: home_of(cluster, store, name) is target,
+                f"the slot of {name!r} does not move",
+                seconds=60,
+            )
             await asyncio.sleep(0.5)
-        await until(lambda: len(work.ended) > 50)
+        await until(lambda: len(work.ended) > 50, "the work does not go on", seconds=60)
         over.set()
         await asyncio.wait_for(working, 60)
         await work.check(cluster)
