@@ -1,4 +1,4 @@
-"""Every error that Outlast raises, and only those.
+"""Every error that a user meets.
 
     OutlastError
     ├── InvalidInput              what the caller gave is wrong; nothing was written

@@ -186,7 +186,7 @@ class FlowMember(Generic[R]):
         self.on_satisfied = OnSatisfied.LET_RUN
         self.on_failure = OnFailure.SKIP
         self.aside: tuple[str, ...] = ()
-        """Arguments that do not make it another member."""
+        """Arguments left out of the digest: members that differ only in these are the same."""
         self.joins_all = False
         self._encode()
 

@@ -80,7 +80,7 @@ async def sessions_of(store: Store) -> dict[str, int]:
 
 
 async def _answered(reads: Sequence[Awaitable[T]]) -> list[T]:
-    """Without those that servers which are away would have answered, as long as one answers."""
+    """The answers of the reads that succeeded. Servers that are away raise only if none did."""
     told = await asyncio.gather(*reads, return_exceptions=True)
     for problem in told:
         if isinstance(problem, BaseException) and not isinstance(problem, StoreUnavailable):

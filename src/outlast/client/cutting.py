@@ -47,7 +47,7 @@ def cut(
     for entry in journal:
         # What stands beside the step (its failed tries, how long it may wait) goes with it.
         goes = entry.position >= step.position or (entry.scope, entry.name) in beside or entry.position in cancelled
-        # Who recorded what stays is said behind it.
+        # The mark that says who recorded the kept part stands behind it, and is kept.
         (dropped if goes and entry.op != ORIGIN else kept).append(entry)
     if all(entry.op == ORIGIN for entry in kept):
         kept, dropped = [], list(journal)

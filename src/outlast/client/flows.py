@@ -149,7 +149,7 @@ class FlowClient:
     async def _refused_start(
         self, new: NewFlow, partition: int, parts: list[list[Piece]], refused_by: Guard | None
     ) -> None:
-        """There is one with that id. Which was only staged, by somebody who may have died, is finished."""
+        """There is a flow of that id. If it was only staged (whoever did may have died), the stage is finished."""
         flow, summary = await self._engine.flows.heads(self.namespace, new.id)
         if flow is None:
             assert refused_by is not None, "nothing else refuses a start"

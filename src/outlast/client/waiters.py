@@ -190,7 +190,7 @@ class Waiters:
     def beside(self, name: Name, future: asyncio.Future[None], *, still: bool = False) -> Generator[None]:
         """Somebody waits for more than an end (a flow's, a frame), and looks by himself. `future` fails if in vain.
 
-        `still`: who has looked once more, and found nothing new, did not begin to wait."""
+        `still=True`: a repeated look; it does not count as beginning to wait (`on_wait` is not called)."""
         place = (name, future)
         self._beside.append(place)
         if self.on_wait is not None and not still:

@@ -21,7 +21,8 @@ from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed
 
 MARK = "outlast:reference"
-"""The key of a reference. An argument in which its author has written the same has references with another."""
+"""The key that marks a reference. If an author's own value has that key, the argument uses a longer one
+(`Template.marks`)."""
 OUTPUT, FAILURE, OUTPUTS = "output", "failure", "outputs"
 
 

@@ -116,7 +116,8 @@ class FlowView(Struct, frozen=True):
 
 
 def known(view: FlowView, new: NewFlow) -> Refusal | None:
-    """What can be said of a flow that is there already; None if it is being staged, by somebody with the same."""
+    """What can be said of a flow that is there already; None if it is being staged, by somebody with the same
+    members."""
     flow = view.flow
     assert flow is not None
     if flow.digest != new.digest:

@@ -136,7 +136,7 @@ class Replay:
         return last if last is not None and last.op in WAITED and self.ends_with(last) else None
 
     def ends_with(self, entry: JournalEntry) -> bool:
-        """Whether nothing was recorded behind it: the code has done nothing that depends on it."""
+        """Whether nothing was recorded behind it: the code has *recorded* nothing that depends on it."""
         return entry.position == self._last
 
     def hear(self, cancel: JournalEntry) -> None:

@@ -1,1 +1,1 @@
-"""What runs: group commit, the engine that carries facts to the store, later workers and their executions."""
+"""What runs: engine, group commit, workers, attempts and their operations, outbox, flows."""

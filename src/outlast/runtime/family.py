@@ -84,8 +84,8 @@ async def suspended_for_children(engine: Engine, lease: Lease) -> bool:
 
 
 async def _waited_for(engine: Engine, parent: Execution) -> tuple[str, ...]:
-    """The open children that the parent's code must wait for before it ends, as reasons. Not those that ended while it
-    had ended itself, and heard of nothing, before it was retried."""
+    """The open children that the parent's code must wait for before it ends, as reasons. Without those that ended while
+    the parent itself had ended: it did not hear of them, and its records of them are stale after a retry."""
     namespace, waits = parent.namespace, list[str]()
     children = await open_children(engine, namespace, parent.id, limit=limits.SCAN_MAX_RECORDS)
     waited = (child for child in children if child.parent_close is ParentClose.WAIT)

@@ -50,7 +50,7 @@ Call: TypeAlias = Callable[[Any], bytes | Awaitable[bytes]]
 
 
 def _ignored(inbox: int) -> None:
-    """What comes from outside is whoever claims it next to hear."""
+    """What comes from outside now is for whoever claims it next."""
 
 
 class Lease:
@@ -70,8 +70,8 @@ class Lease:
         self._turns: list[asyncio.Future[None]] = []
         self._began_unknown = claimed.began_at is None
         self.began_at = claimed.began_at or settled(execution.claimed_at) or settled(execution.created_at) or 0
-        """When the code first began: the clock of every replay begins there. Of what has not begun, and is only asked
-        what it would say: when it was made."""
+        """When the code first began: the clock of every replay begins there. For code that has not begun and is only
+        queried: when the execution was created."""
         self._partition = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
         self._known = claimed.journal
         """All that was recorded when it was claimed, until somebody asks."""

@@ -82,7 +82,7 @@ class Mail:
                 return None
 
     def early(self, name: str, until: int | None) -> Event | None:
-        """The same of those that were read with the journal. Each is given once: what they do not know is looked up."""
+        """The same, from the events that came with the journal. None: scan the store."""
         for event in self._lease.early:
             if event.name == name and not event.consumed and (until is None or (settled(event.sent_at) or 0) <= until):
                 self._lease.early.remove(event)

@@ -1,7 +1,7 @@
 """What an attempt waits for that is durable: wake times, events, deferreds. It can be suspended while it only waits.
 
-A wait begins by writing down how long it may last. Then it is looked for what came before; what comes later is noticed
-by the inbox, which grows with every word from outside. An event is received only when the code is idle and nothing
+A wait begins by writing down how long it may last. Then what came before is looked for; what comes later is noticed by
+the inbox, which grows with every word from outside. An event is received only when the code is idle and nothing
 else is on its way to it, one at a time: what the code does with one outcome may be to give another wait up, and an
 event that nobody waits for must stay for the next receive.
 """
