@@ -10,11 +10,6 @@ from typing import Any, cast
 from outlast.codec.annotations import underlying
 from outlast.errors import InvalidInput
 
-NO_SIGNATURE = inspect.Signature(
-    [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)],
-    return_annotation=inspect.Signature.empty,
-)
-
 
 def check_callable(what: str, fn: object) -> Callable[..., Any]:
     """`fn` itself if it can be called, once for each execution or call, with a result that can be recorded."""

@@ -86,5 +86,6 @@ def failure_line(data: bytes | None) -> str:
     return f"{name}: {found.message}" if found.message else name
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """`many` is the noun's plural, if it is not with an s."""
+    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"

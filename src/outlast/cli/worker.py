@@ -130,6 +130,6 @@ def _say(
     context.out.note(f"serves {', '.join(served) or 'no workflow: the app has none'}", style="")
     offers = f" · offers {', '.join(capabilities)}" if capabilities else ""
     context.out.note(
-        f"{plural(processes, 'process').replace('processs', 'processes')} × {concurrency} at a time "
+        f"{plural(processes, 'process', 'processes')} × {concurrency} at a time "
         f"· {'lane' if len(lanes) == 1 else 'lanes'} {', '.join(lanes)}{offers} · Ctrl-C drains and stops"
     )

@@ -124,7 +124,7 @@ class Copying:
                 await self._walk(marker, kind, Key(kind.KIND, stands) if stands else None)
         await self._check_workers()
         source, target = await self._compare()
-        await self._end(marker)
+        await self._end()
         return Copied(
             {kind: digest.records for kind, digest in source.items()},
             {kind: str(digest) for kind, digest in target.items()},
@@ -429,7 +429,7 @@ class Copying:
                 compared.add_frames(execution, page, await self._frames(self._target, execution, after))
                 after = page[-1].seq
 
-    async def _end(self, marker: Marker) -> None:
+    async def _end(self) -> None:
         for partition in range(self._target.partitions):
             key = session_key(partition, COPIER)
             await self._commit_one(key, Delete(key))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -62,13 +61,11 @@ class Reconcilers:
         *,
         sharing: Sharing | None = None,
         pause: Pause | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
         self._rows = {row.name: row for row in rows}
         self._sharing = sharing
         self._pause = pause
-        self._monotonic_s = monotonic_s
         self._backoffs: dict[str, dict[Key, _Backoff]] = {row.name: {} for row in rows}
         self._tasks: list[asyncio.Task[None]] = []
         self.metrics = {row.name: ReconcilerMetrics() for row in rows}
@@ -110,14 +107,14 @@ class Reconcilers:
         """One look at what is due, and its repair. Never raises: what fails is counted."""
         row = self._rows[name]
         metrics = self.metrics[name]
-        began_s = self._monotonic_s()
+        began_s = time.monotonic()
         try:
             report = await self._cycle(row, metrics)
         except Exception:
             _log.exception("reconciler %s: the cycle failed", name)
             report = Report(errors=1)
         metrics.cycles += 1
-        metrics.duration_s = self._monotonic_s() - began_s
+        metrics.duration_s = time.monotonic() - began_s
         metrics.processed += report.processed
         metrics.errors += report.errors
         return report

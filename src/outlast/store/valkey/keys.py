@@ -101,10 +101,6 @@ class Names:
     def bell(self, partition: int) -> str:
         return f"{{{self._prefix}:{partition}}}:bell"
 
-    def everything(self) -> tuple[str, str]:
-        """Patterns of all keys of the store."""
-        return f"{{{self._prefix}}}:*", f"{{{self._prefix}:*}}:*"
-
 
 def slot_of(key: str) -> int:
     """The cluster's slot of a key: CRC16 (XMODEM) of its tag, modulo 16,384."""

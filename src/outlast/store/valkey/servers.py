@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -436,11 +436,6 @@ class Servers:
             with suppress(OutlastError):  # the next look tells what is wrong
                 await self.learn()
 
-    # ---- one command on every server ------------------------------------------------------------------------------
-
-    async def everywhere(self, *command: str | bytes | int) -> list[Any]:
-        return [await server.ask(*command) for server in await self.primaries()]
-
 
 def weight(problem: OutlastError) -> int:
     """What is final comes first; then an answer that was lost, for it may have been done; then what was not done."""
@@ -468,7 +463,3 @@ def _redirected(complaint: str, asked: Address) -> Address | None:
     """`MOVED 3999 127.0.0.1:6381`; without a host it is the one that was asked. None if it does not tell."""
     host, _, port = complaint.split(" ")[2].rpartition(":")
     return None if host == UNKNOWN.decode() else Address(host or asked.host, int(port))
-
-
-def addresses(servers: Iterable[Server]) -> str:
-    return ", ".join(str(server.address) for server in servers)
