@@ -16,6 +16,7 @@ from outlast.machine.decide_flow import chunks, staged, staged_members
 from outlast.model.execution import Execution
 from outlast.model.flow import Flow, FlowState
 from outlast.model.outbox import Delivery
+from outlast.model.partition import home_of
 from outlast.runtime import reopening
 from outlast.runtime.engine import Engine
 from outlast.runtime.family import TOGETHER_MAX, open_children
@@ -468,7 +469,7 @@ async def let_go(app: App, execution_id: str) -> None:
     execution = await engine.look("default", execution_id)
     assert execution is not None
     change = Patch(execution.key, {"purge_at": 0})
-    partition = engine.partition_of(execution)
+    partition = home_of(execution, engine.store.partitions)
     verdict = await engine.commit(Changes(id="let go", partition=partition, anchors=(execution.key,), writes=(change,)))
     assert verdict.applied
     assert await engine.store.purge(filter=Filter(namespace="default")) == 1

@@ -23,7 +23,6 @@ from outlast.copying.records import (
     Digest,
     anchor_of,
     cut,
-    home_of,
     namespace_of,
     placed,
     same,
@@ -35,7 +34,7 @@ from outlast.machine.changes import Changes, Delete, Insert, Matches, Patch, Put
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
 from outlast.model.frame import Frame
-from outlast.model.partition import partition_of
+from outlast.model.partition import home_of, partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Now, Record
 from outlast.model.session import Session, session_key

@@ -45,14 +45,6 @@ def placed(record: Record, partitions: int) -> Record:
     return record
 
 
-def home_of(record: Record, partitions: int) -> int:
-    partition = getattr(record, "partition", None)
-    if partition is not None:
-        return partition
-    namespace, execution_id = record.key.values[:2]
-    return partition_of(str(namespace), str(execution_id), partitions)
-
-
 def anchor_of(record: Record) -> Key:
     """What is locked while the record is written: the execution that it belongs to."""
     if isinstance(record, Flow | Summary) or "partition" in record.KEY:

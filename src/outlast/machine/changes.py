@@ -9,11 +9,12 @@ addition stands only beside an insert, so that it cannot be applied twice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
@@ -145,6 +146,20 @@ class Changes(Struct, frozen=True, kw_only=True, gc=False):
 def started_by(changes: Changes) -> list[Execution]:
     """The executions that it makes."""
     return [write.record for write in changes.writes if type(write) is Insert and isinstance(write.record, Execution)]
+
+
+def together(first: Changes, others: Sequence[Changes]) -> Changes:
+    """One change that is all of them, or none."""
+    guards = list(first.guards)
+    for other in others:
+        guards += [guard for guard in other.guards if guard not in guards]
+    return structs.replace(
+        first,
+        anchors=tuple(dict.fromkeys(key for one in (first, *others) for key in one.anchors)),
+        guards=tuple(guards),
+        writes=tuple(write for one in (first, *others) for write in one.writes),
+        rings=tuple(dict.fromkeys(ring for one in (first, *others) for ring in one.rings)),
+    )
 
 
 def size_of(changes: Changes) -> int:

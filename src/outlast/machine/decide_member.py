@@ -25,6 +25,7 @@ from outlast.machine.changes import (
     Refusal,
     View,
     Write,
+    together,
 )
 from outlast.machine.decide import decide
 from outlast.machine.flow_parents import told_to_parent
@@ -292,20 +293,6 @@ def handed_on(end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[s
         ),
     )
     return together(paid, [changes for _, changes in advanced])
-
-
-def together(first: Changes, others: Sequence[Changes]) -> Changes:
-    """One change that is all of them, or none."""
-    guards = list(first.guards)
-    for other in others:
-        guards += [guard for guard in other.guards if guard not in guards]
-    return structs.replace(
-        first,
-        anchors=tuple(dict.fromkeys(key for one in (first, *others) for key in one.anchors)),
-        guards=tuple(guards),
-        writes=tuple(write for one in (first, *others) for write in one.writes),
-        rings=tuple(dict.fromkeys(ring for one in (first, *others) for ring in one.rings)),
-    )
 
 
 def _owes(write: Write, debt: str) -> bool:

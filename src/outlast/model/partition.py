@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from outlast.model.record import Record
+
 
 def root_of(execution_id: str) -> str:
     """The id that decides the placement: `order-42/ship/label` lives with `order-42`."""
@@ -22,6 +24,15 @@ def partition_of(namespace: str, execution_id: str, partitions: int) -> int:
     # The length keeps ("a", "bc") and ("ab", "c") apart.
     text = f"{len(namespace)}:{namespace}:{root_of(execution_id)}"
     return int.from_bytes(sha256(text.encode()).digest()[:8]) % partitions
+
+
+def home_of(record: Record, partitions: int) -> int:
+    """Where a record lives: by its own word, or by the execution that it belongs to."""
+    partition = getattr(record, "partition", None)
+    if partition is not None:
+        return partition
+    namespace, execution_id = record.key.values[:2]
+    return partition_of(str(namespace), str(execution_id), partitions)
 
 
 def rendezvous(partition: int, workers: list[str]) -> str | None:

@@ -14,6 +14,7 @@ import time
 from msgspec import Struct
 
 from outlast import limits
+from outlast.model.partition import home_of
 from outlast.model.record import Key, Record
 from outlast.observe.metrics import ReconcilerMetrics
 from outlast.reconcilers.row import Row
@@ -201,4 +202,5 @@ class Reconcilers:
             return True
         overdue_ms = now - item.due_at
         steal_after_ms = row.steal_after * row.interval_ms
-        return await self._sharing.owns(self._engine.partition_of(item.record), now, overdue_ms, steal_after_ms)
+        home = home_of(item.record, self._engine.store.partitions)
+        return await self._sharing.owns(home, now, overdue_ms, steal_after_ms)

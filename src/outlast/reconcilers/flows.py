@@ -22,6 +22,7 @@ from outlast.model.flow import (
     decode_ids,
     whole_of,
 )
+from outlast.model.partition import home_of
 from outlast.model.record import Now, Record
 from outlast.runtime.engine import Engine
 from outlast.runtime.purging import purge_flow
@@ -40,7 +41,7 @@ async def resolve_dependencies(engine: Engine, record: Record) -> bool:
     assert isinstance(record, Summary)
     place = f"dependency {record.namespace} {record.id}"
     ids, more = await _next_page(engine, record, place)
-    partition = engine.partition_of(record)
+    partition = home_of(record, engine.store.partitions)
     found = False
     for view in await engine.flows.views(partition, record.namespace, ids):
         if not waits(view):
@@ -62,7 +63,7 @@ async def summarize(engine: Engine, record: Record) -> bool:
     assert isinstance(record, Summary)
     place = f"summary {record.namespace} {record.id}"
     ids, more = await _next_page(engine, record, place)
-    partition, whole = engine.partition_of(record), whole_of(record.id)
+    partition, whole = home_of(record, engine.store.partitions), whole_of(record.id)
     missing = await engine.flows.unanswered(record.namespace, whole, tuple(ids))
     answers = [answered_edge(partition, end, whole) for end in missing]
     await asyncio.gather(*(engine.group.commit(answer) for answer in answers))
@@ -142,7 +143,7 @@ async def _look_again(
     await engine.group.commit(
         Changes(
             id=engine.entropy.new_id(),
-            partition=engine.partition_of(summary),
+            partition=home_of(summary, engine.store.partitions),
             anchors=(key,),
             guards=(Matches(key, {"outcome": None, field: getattr(summary, field)}),),
             writes=(Patch(key, {field: Now(wait_ms), "checks": summary.checks if at_once else checks}),),

@@ -125,14 +125,6 @@ class Engine:
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
         return View(partition_of(namespace, execution_id, self.store.partitions), execution)
 
-    def partition_of(self, record: Record) -> int:
-        """Where a record lives: by its own word, or by the execution that it belongs to."""
-        partition = getattr(record, "partition", None)
-        if partition is not None:
-            return partition
-        namespace, execution_id = record.key.values[:2]
-        return partition_of(str(namespace), str(execution_id), self.store.partitions)
-
     async def look(self, namespace: str, execution_id: str) -> Execution | None:
         """The execution as it is now."""
         [record] = await self.store.load([execution_key(namespace, execution_id)])

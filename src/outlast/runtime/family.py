@@ -10,12 +10,12 @@ import asyncio
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from outlast import limits
 from outlast.errors import ExecutionConflict
 from outlast.machine import facts
-from outlast.machine.changes import Absent, Changes, Code, Delete, Guard, Matches, Refusal
+from outlast.machine.changes import Absent, Changes, Code, Delete, Guard, Matches, Refusal, together
 from outlast.machine.decide import decide
 from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution, ParentClose, execution_key
@@ -196,16 +196,11 @@ async def with_children(
     ]
     if not near or len(children) > TOGETHER_MAX:
         return answer
+    theirs: list[Changes] = []
     for child in await engine.store.load(near):
         if not isinstance(child, Execution) or child.status.terminal:
             continue
         also = decide(engine.view(child.namespace, child.id, child), fact, now)
         if not isinstance(also, Refusal):
-            answer = structs.replace(
-                answer,
-                anchors=(*answer.anchors, *also.anchors),
-                guards=(*answer.guards, *also.guards),
-                writes=(*answer.writes, *also.writes),
-                rings=tuple(dict.fromkeys((*answer.rings, *also.rings))),
-            )
-    return answer
+            theirs.append(also)
+    return together(answer, theirs)

@@ -22,7 +22,7 @@ from outlast.codec.templates import Given, compose, decode_template, needed_by
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Matches
+from outlast.machine.changes import Changes, Matches, together
 from outlast.machine.decide_member import (
     Advanced,
     Ended,
@@ -35,7 +35,6 @@ from outlast.machine.decide_member import (
     needs_upstreams,
     siblings_settled,
     tallied,
-    together,
     waits,
     wants_input,
 )

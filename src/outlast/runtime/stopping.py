@@ -12,11 +12,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from outlast.errors import OutlastError, StoreError
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Delete, Matches, Patch, Refusal
+from outlast.machine.changes import Changes, Delete, Matches, Patch, Refusal, together
 from outlast.machine.decide import decide
 from outlast.machine.decide_flow import acknowledged
 from outlast.machine.decide_member import MemberView
@@ -138,12 +138,7 @@ async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) 
         answer = decide(state, fact, engine.group.now)
         if not isinstance(answer, Refusal):
             answer = await engine.cascade(state, execution, fact, answer, engine.group.now)
-            ack = structs.replace(
-                answer,
-                anchors=(*answer.anchors, *ack.anchors),
-                guards=(*answer.guards, *ack.guards),
-                writes=(*answer.writes, *ack.writes),
-            )
+            ack = together(answer, [ack])
         if (await engine.commit(ack)).applied:
             return True
         views = await engine.flows.views(view.partition, execution.namespace, [execution.id])

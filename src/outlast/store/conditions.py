@@ -10,7 +10,7 @@ from typing import Any
 
 from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded
-from outlast.store.port import Query
+from outlast.store.port import Query, cursor_number
 
 
 def conditions_of(
@@ -60,10 +60,3 @@ def _behind(prefix: str) -> str:
         return prefix * (limits.ID_MAX_CHARS + 1)  # no character is higher, and no id is as long
     code = ord(kept[-1]) + 1
     return kept[:-1] + chr(0xE000 if code == 0xD800 else code)  # half characters are no text
-
-
-def cursor_number(text: str, what: str) -> int:
-    """The number in a cursor."""
-    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise InvalidInput(f"{text!r} is not from a cursor of {what}")
-    return int(text)

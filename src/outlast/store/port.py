@@ -23,7 +23,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct, field
 
-from outlast.errors import OutlastError, StoreError
+from outlast.errors import InvalidInput, OutlastError, StoreError
 from outlast.machine.changes import Changes, Guard
 from outlast.model.completion import Completion
 from outlast.model.event import Event
@@ -258,6 +258,13 @@ class Page(Struct, frozen=True):
 def cursor_of(created_at_ms: int, execution_id: str) -> str:
     """The place behind an execution in what `find` gives: the same on every store, and true when it is purged."""
     return f"{created_at_ms}:{execution_id}"
+
+
+def cursor_number(text: str, what: str) -> int:
+    """The number in a cursor."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise InvalidInput(f"{text!r} is not from a cursor of {what}")
+    return int(text)
 
 
 class Feed(Struct, frozen=True):

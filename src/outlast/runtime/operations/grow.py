@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from outlast.codec.failures import settle_failure
 from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavailable
-from outlast.machine.changes import Absent, Changes, Code, Refusal
+from outlast.machine.changes import Absent, Changes, Code, Refusal, together
 from outlast.machine.decide_flow import FlowView, NewMember, grown, grown_before, growth_id
 from outlast.machine.decide_member import widened
 from outlast.machine.parts import held_by
@@ -134,12 +134,14 @@ class Grow(Performed):
         answer = widened(views[0], fan_in.upstreams, fan_in.template, changes.id)
         if isinstance(answer, Refusal):
             raise FlowRefused(self.flow, answer.code, f"has a member {fan_in.member!r} that {answer.message}")
-        return structs.replace(
-            changes,
-            anchors=(*changes.anchors, views[0].execution.key),
-            guards=(*changes.guards, *answer[0]),
-            writes=(*changes.writes, *answer[1]),
+        wider = Changes(
+            id=changes.id,
+            partition=changes.partition,
+            anchors=(views[0].execution.key,),
+            guards=tuple(answer[0]),
+            writes=tuple(answer[1]),
         )
+        return together(changes, [wider])
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None

@@ -18,8 +18,20 @@ from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session as WorkerSession
-from outlast.store.conditions import conditions_of, cursor_number
-from outlast.store.port import OWED, Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
+from outlast.store.conditions import conditions_of
+from outlast.store.port import (
+    OWED,
+    Due,
+    DueItem,
+    DueKind,
+    Feed,
+    Filter,
+    Page,
+    Query,
+    cursor_number,
+    cursor_of,
+    filter_of,
+)
 from outlast.store.postgres.connection import Session
 from outlast.store.postgres.statements import TABLES, Table, statement
 from outlast.store.postgres.time import StoreTime

@@ -16,8 +16,20 @@ from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
 from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session
-from outlast.store.conditions import conditions_of, cursor_number
-from outlast.store.port import OWED, Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
+from outlast.store.conditions import conditions_of
+from outlast.store.port import (
+    OWED,
+    Due,
+    DueItem,
+    DueKind,
+    Feed,
+    Filter,
+    Page,
+    Query,
+    cursor_number,
+    cursor_of,
+    filter_of,
+)
 from outlast.store.sqlite.connection import Transaction
 from outlast.store.sqlite.statements import TABLES, Table, statement
 

@@ -16,7 +16,20 @@ from outlast.model.execution import Execution
 from outlast.model.frame import Frame
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record, settled
-from outlast.store.port import EVERYTHING, OWED, Due, DueItem, DueKind, Feed, Filter, Page, Query, cursor_of, filter_of
+from outlast.store.port import (
+    EVERYTHING,
+    OWED,
+    Due,
+    DueItem,
+    DueKind,
+    Feed,
+    Filter,
+    Page,
+    Query,
+    cursor_number,
+    cursor_of,
+    filter_of,
+)
 from outlast.store.valkey.claim import Call
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import OWNED, encoded, home, owner, place, text, whole
@@ -174,20 +187,13 @@ def _bounds(query: Query) -> tuple[str, str]:
         created_at, colon, execution_id = query.after.partition(":")
         if not colon:
             raise InvalidInput(f"{query.after!r} is not a cursor of find")
-        behind = "(" + _time(number_in(created_at, "find")) + text(execution_id)
+        behind = "(" + _time(cursor_number(created_at, "find")) + text(execution_id)
         high = min(high, behind) if high != "+" else behind
     return low, high
 
 
 def _time(at: int) -> str:
     return f"{max(0, min(at, TIME_MAX)):0{TIME_DIGITS}}"
-
-
-def number_in(cursor: str, what: str) -> int:
-    """The number in a cursor."""
-    if not (cursor.isascii() and cursor.isdecimal() and len(cursor) <= 18):
-        raise InvalidInput(f"{cursor!r} is not from a cursor of {what}")
-    return int(cursor)
 
 
 async def find(call: Call, query: Query, partitions: int) -> Page:
@@ -368,7 +374,7 @@ def _completion(row: Sequence[Any]) -> Completion:
 def _stands(after: str | None, partitions: int) -> list[int]:
     if after is None:
         return [0] * partitions
-    numbers = [number_in(part, "completions") for part in after.split(".")]
+    numbers = [cursor_number(part, "completions") for part in after.split(".")]
     if len(numbers) != partitions:
         raise InvalidInput(f"{after!r} is not a cursor of completions of this store: it has {partitions} partitions")
     return numbers
