@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+
+from outlast.testing.plugin import app_named
 
 SHOP = """
 import asyncio
@@ -72,17 +75,23 @@ def test_the_command_line_names_it_too(project: Path):
     assert "2 passed" in run_pytest(project, "--outlast-app", "shop:app").stdout
 
 
+def test_a_project_that_names_none_is_told_what_to_write(project: Path):
+    (project / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    done = run_pytest(project)
+    assert done.returncode != 0
+    assert 'must be module:name, such as "shop:app"' in done.stdout
+
+
 @pytest.mark.parametrize(
     "target, says",
     [
         ("", 'must be module:name, such as "shop:app"'),
-        ("shop", 'must be module:name, such as "shop:app"'),
-        ("shp:app", "there is no module 'shp'"),
-        ("shop:charge", "shop has no App of the name 'charge'"),
+        ("accounts", 'must be module:name, such as "shop:app"'),
+        ("acounts:app", "there is no module 'acounts'"),
+        ("examples.acounts:app", "there is no module 'examples.acounts'"),
+        ("examples.accounts:transfer", "examples.accounts has no App of the name 'transfer'"),
     ],
 )
-def test_a_wrong_name_says_what_to_write(project: Path, target: str, says: str):
-    (project / "pytest.ini").write_text(f"[pytest]\npythonpath = .\noutlast_app = {target}\n")
-    done = run_pytest(project)
-    assert done.returncode != 0
-    assert says in done.stdout
+def test_a_wrong_name_says_what_to_write(target: str, says: str):
+    with pytest.raises(pytest.UsageError, match=re.escape(says)):
+        app_named(target)

@@ -16,6 +16,7 @@ import pytest
 from outlast.app import store_for
 from outlast.errors import StoreUnavailable
 from outlast.store.port import RESCAN
+from outlast.store.valkey import connection
 from outlast.testing.conformance.actors import claimed_ids, running, start
 from outlast.testing.valkey_server import DURABLE, ValkeyServer, binary, free_ports
 
@@ -92,7 +93,8 @@ async def test_a_server_that_nobody_vouches_for_is_not_talked_to():
             await store_for(f"valkeys://localhost:{port}").migrate()
 
 
-async def test_a_server_without_tls_is_not_taken_for_one_with_it():
+async def test_a_server_without_tls_is_not_taken_for_one_with_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.3)  # it never answers
     [port] = free_ports(1)
     with ValkeyServer(port=port):
         with pytest.raises(StoreUnavailable):
