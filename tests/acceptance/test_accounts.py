@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import time
-from contextlib import suppress
 
 import pytest
 
@@ -17,8 +16,10 @@ from outlast.config import Config
 from outlast.testing import CrashPoints
 from tests.acceptance.conftest import Place, sessions_run_out
 from tests.forks import Forked, forked
+from tests.waiting import comes_true
 
 ACCOUNTS, TRANSFERS = 100, 100
+LIVES = 12
 
 
 @pytest.fixture
@@ -49,19 +50,18 @@ async def test_processes_that_die_at_random_commits_neither_lose_nor_repeat_anyt
     monkeypatch.setattr(bank, "config", Config.load({}, url=place.url, lease_ttl="10m"))
     async with bank.client():
         await accounts.move_money(ACCOUNTS, TRANSFERS, seed=seed)
-    for life in range(12):
+    crashes = 0
+    for life in range(LIVES):
         points = CrashPoints()
         monkeypatch.setattr(bank, "own_store", lambda points=points: store_for(place.url, points=points))
         await open_to_die(bank)
         points.crash_at(chance.choice(["commit:begin", "commit:reply", "claim:reply"]), nth=chance.randrange(1, 30))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(2):
-                while not points.crashed:  # noqa: ASYNC110 (set by the store's own thread)
-                    await asyncio.sleep(0.001)
+        crashes += await comes_true(lambda points=points: points.crashed, seconds=5, pause_s=0.001)
         await die(bank)
         # One that was there at five deaths is given up for good: none is there at more than one of four.
         if life % 4 == 3:
             await sessions_run_out(place.url)
+    assert crashes > LIVES // 2
     monkeypatch.setattr(bank, "own_store", lambda: store_for(place.url))
     async with bank:
         assert await accounts.count_money(ACCOUNTS, TRANSFERS) == ACCOUNTS * 10_000

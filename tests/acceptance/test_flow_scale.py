@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import random
@@ -13,6 +14,9 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -35,18 +39,39 @@ WORKING_MS = 500
 longer has waited for something."""
 STALLS_MS = 2_000
 """So long may such a machine stand still."""
+MEMORY_MB = 50 + MANY / 20
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1024**2
+
+
+@asynccontextmanager
+async def little_memory() -> AsyncIterator[None]:
+    """Looked at again and again: the process's own high-water mark may be of a test before this one."""
+    gc.collect()
+    before = most = resident_mb()
+
+    async def look() -> None:
+        nonlocal most
+        while True:
+            most = max(most, resident_mb())
+            await asyncio.sleep(0.05)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+    assert most - before < MEMORY_MB, "memory is bounded"
 
 
 async def test_very_many_members_fan_out_and_in(app: App, capsys: pytest.CaptureFixture[str]):
     kit = workflows(app)
-    before = peak_mb()
-    async with app:
+    async with app, little_memory():
         flow = app.flow("fan", id="fan")
         root = flow.add("root", kit.number, 1)
         members = [flow.add(f"m{n}", kit.number, n).after(root) for n in range(MANY)]
@@ -57,7 +82,6 @@ async def test_very_many_members_fan_out_and_in(app: App, capsys: pytest.Capture
         took = time.monotonic() - began
         assert outputs["sum"] == sum(range(MANY))
         assert (await fh.status()).counts == {Status.SUCCEEDED: MANY + 2}
-    assert peak_mb() - before < 500, "memory is bounded"
     with capsys.disabled():
         print(f"\n{MANY / took:,.0f} members/s of a fan-out and fan-in")
 
@@ -67,13 +91,12 @@ async def test_very_many_items_of_an_output_are_mapped(
     app: App, capsys: pytest.CaptureFixture[str], max_parallel: int | None
 ):
     kit = workflows(app)
-    before = peak_mb()
 
     @app.workflow
     async def listing(count: int) -> list[int]:
         return list(range(count))
 
-    async with app:
+    async with app, little_memory():
         flow = app.flow("map", id="map")
         items = flow.map(kit.number, flow.add("listing", listing, MANY).output, max_parallel=max_parallel)
         flow.add("sum", kit.total, items.output)
@@ -84,7 +107,6 @@ async def test_very_many_items_of_an_output_are_mapped(
         assert outputs["number"] == list(range(MANY))
         assert outputs["sum"] == sum(range(MANY))
         assert (await fh.status()).counts == {Status.SUCCEEDED: MANY + 4}
-    assert peak_mb() - before < 500, "memory is bounded"
     with capsys.disabled():
         print(f"\n{MANY / took:,.0f} items/s of a map, max_parallel={max_parallel}")
 
