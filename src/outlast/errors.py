@@ -57,6 +57,7 @@ Each message says what was wrong and what to do about it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 
 class OutlastError(Exception):
@@ -378,3 +379,12 @@ class SchemaTooNew(StoreError):
 
 FATAL = (CodecError, LimitExceeded, StatementRefused, TransactionUnsupported, WrongPlace)
 """Errors of ours in user code that trying again does not mend."""
+
+
+def is_fatal(error: BaseException, kinds: tuple[type[Exception], ...]) -> bool:
+    """Whether trying again is pointless: it is one of `kinds` or of `FATAL`, or a group that has one."""
+    if isinstance(error, (*kinds, *FATAL)):
+        return True
+    if not isinstance(error, BaseExceptionGroup):
+        return False
+    return any(is_fatal(member, kinds) for member in cast("BaseExceptionGroup[BaseException]", error).exceptions)

@@ -505,6 +505,29 @@ async def test_a_fatal_error_ends_a_workflow_at_once(app: App):
     assert len(ran) == 1
 
 
+async def test_a_fatal_error_in_a_group_ends_a_workflow_at_once(app: App):
+    ran: list[int] = []
+
+    @app.step
+    async def charge() -> None:
+        ran.append(1)
+        raise Declined(1, card="x")
+
+    async def charge_in_a_group() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(charge())
+
+    @app.workflow(retry=Retry(max_attempts=3, initial=0, fatal=(Declined,)))
+    async def hopeless() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(charge_in_a_group())
+
+    async with app:
+        with pytest.raises(ExceptionGroup):
+            await hopeless()
+    assert len(ran) == 1
+
+
 async def test_an_attempt_longer_than_its_timeout_is_stopped_on_a_live_worker(app: App):
     said: list[str] = []
 

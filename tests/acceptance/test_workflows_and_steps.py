@@ -365,6 +365,25 @@ async def test_a_fatal_error_is_not_tried_again(app: App):
     assert len(tries) == 1
 
 
+@pytest.mark.parametrize("fatal", [Declined("no money"), WrongPlace("not here")], ids=["theirs", "ours"])
+async def test_a_fatal_error_in_a_group_is_not_tried_again(fatal: Exception, app: App):
+    tries: list[int] = []
+
+    @app.step(retry=Retry(max_attempts=5, initial=0, fatal=(Declined,)))
+    async def charge() -> None:
+        tries.append(1)
+        raise ExceptionGroup("both", [Flaky(), ExceptionGroup("inner", [fatal])])
+
+    @app.workflow
+    async def pay() -> None:
+        await charge()
+
+    async with app:
+        with pytest.raises(ExceptionGroup):
+            await pay()
+    assert len(tries) == 1
+
+
 async def test_a_step_without_a_retry_is_tried_once(app: App):
     tries: list[int] = []
 

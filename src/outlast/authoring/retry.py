@@ -25,7 +25,8 @@ class Retry:
     """When to try again, and which errors make it pointless.
 
     At most `max_attempts` tries; between them `initial`, growing by `backoff` up to `max_delay` (a minute, or `initial`
-    if that is longer), of which the part `jitter` is random. Errors of the types in `fatal` are not retried.
+    if that is longer), of which the part `jitter` is random. Errors of the types in `fatal` are not retried,
+    nor groups that have one.
     """
 
     max_attempts: int = 3

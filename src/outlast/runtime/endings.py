@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, structs
 
 from outlast.codec.failures import Failure, encode_failure, failure_of
-from outlast.errors import FATAL, CodecError, CodecHookFailed, CorruptState, LimitExceeded, NonDeterminism
+from outlast.errors import CodecError, CodecHookFailed, CorruptState, LimitExceeded, NonDeterminism, is_fatal
 from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
@@ -199,7 +199,7 @@ async def _fail(
 
 
 def is_retryable(workflow: WorkflowDefinition, error: Exception) -> bool:
-    return not isinstance(error, (*workflow.fatal, *FATAL))
+    return not is_fatal(error, workflow.fatal)
 
 
 def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 
 from outlast.codec.failures import settle_failure
 from outlast.codec.values import Values
-from outlast.errors import FATAL, CodecHookFailed
+from outlast.errors import CodecHookFailed, is_fatal
 from outlast.machine.backoff import delay_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import STEP
@@ -90,7 +90,7 @@ class StepCall(Performed):
     ) -> Outcome | BackOff | None:
         """A try failed. None: the wait before the next one is over."""
         step = self.step
-        if isinstance(error, (*step.fatal, *FATAL)) or tries >= step.retry.max_attempts:
+        if is_fatal(error, step.fatal) or tries >= step.retry.max_attempts:
             # The code sees what a replay would raise, live as well.
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled, tries=tries)
