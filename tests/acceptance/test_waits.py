@@ -675,6 +675,10 @@ WRONG = {
     "nan": lambda: outlast.sleep(float("nan")),
     "too long": lambda: outlast.sleep("200000d"),
     "naive": lambda: outlast.sleep_until(dt.datetime(2030, 1, 1)),  # noqa: DTZ001
+    "for ever": lambda: outlast.sleep_until(dt.datetime.max.replace(tzinfo=dt.UTC)),
+    "over a century": lambda: outlast.sleep_until(outlast.now() + dt.timedelta(days=36_601)),
+    "a timer for ever": lambda: asyncio.sleep(float("inf")),
+    "a timer over a century": lambda: asyncio.sleep(36_601 * 86_400),
     "no moment": lambda: outlast.sleep_until("tomorrow"),  # type: ignore[arg-type]
     "long name": lambda: outlast.receive("n" * 300, int),
     "reserved": lambda: outlast.receive("outlast:cancel", int),

@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Coroutine, Generator
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
 
+from outlast import limits
 from outlast.authoring.inside import workflow_code
-from outlast.errors import InvalidInput
+from outlast.errors import InvalidDuration, InvalidInput
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import INTERRUPT, check_user_name
 from outlast.runtime.attempt import LiveAttempt
@@ -42,7 +43,7 @@ def sleep(duration: Duration, name: str | None = None) -> Coroutine[Any, Any, No
 
 
 def sleep_until(moment: datetime, name: str | None = None) -> Coroutine[Any, Any, None]:
-    """Wait until a moment (an aware datetime), durably."""
+    """Wait until a moment (an aware datetime, at most a hundred years away), durably."""
     return awaited(sleep_to(moment, name))
 
 
@@ -149,7 +150,10 @@ def sleep_to(moment: datetime, name: str | None) -> Sleep:
     given = cast("object", moment)
     if not isinstance(given, datetime) or given.utcoffset() is None:
         raise InvalidInput(f"sleep_until needs an aware datetime (with a time zone), not {moment!r}")
-    return Sleep(At(max(0, round(given.timestamp() * 1_000))), _timer(name))
+    wake_at = max(0, round(given.timestamp() * 1_000))
+    if wake_at - workflow_code("sleep_until").now_ms > limits.DURATION_MAX_MS:
+        raise InvalidDuration(f"sleep_until: {moment} is over a hundred years away")
+    return Sleep(At(wake_at), _timer(name))
 
 
 def receive_of(name: str, annotation: Any, timeout: Duration | None) -> Receive:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from outlast import limits
 from outlast.codec.failures import Failure
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
@@ -35,7 +36,7 @@ def age(ms: int) -> str:
 
 
 def local(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1_000).astimezone()
+    return datetime.fromtimestamp(min(ms, limits.MOMENT_MAX_MS) / 1_000).astimezone()
 
 
 def moment(ms: int, *, now: int) -> str:

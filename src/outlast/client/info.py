@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from outlast import limits
 from outlast.errors import InvalidInput
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution, parse_route
@@ -114,8 +115,9 @@ class CompletionInfo(Struct, frozen=True, kw_only=True):
 
 
 def moment(ms: object) -> datetime:
+    """In UTC; what no calendar has is as late as one can say."""
     assert isinstance(ms, int)
-    return datetime.fromtimestamp(ms / 1_000, UTC)
+    return datetime.fromtimestamp(min(ms, limits.MOMENT_MAX_MS) / 1_000, UTC)
 
 
 def to_epoch_ms(given: object, *, what: str) -> int:

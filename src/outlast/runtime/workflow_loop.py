@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iter
 from typing import Any, NoReturn, TypeVar
 
 from outlast import limits
-from outlast.errors import LimitExceeded, WrongPlace
+from outlast.errors import InvalidDuration, LimitExceeded, WrongPlace
 from outlast.model.journal import OperationKey
 from outlast.runtime.signals import LEFT
 
@@ -223,6 +223,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def call_at(
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
+        if when - self.time() > limits.DURATION_MAX_MS / 1_000:
+            raise InvalidDuration(f"a timer of {when - self.time():,.0f} s is over a hundred years")
         timer = asyncio.TimerHandle(when, callback, args, self, context)
         self._timers[timer] = self.set_timer(when, lambda: self._fire(timer))
         return timer

@@ -9,7 +9,8 @@ import pytest
 from outlast.cli.doctor import clock_check, due_check, ready_check, workers_check
 from outlast.cli.ls import statuses
 from outlast.cli.waiting import Situation, Upstreams, why
-from outlast.cli.words import age, duration, failure_line, plain, shown
+from outlast.cli.words import age, duration, failure_line, moment, plain, shown
+from outlast.client.info import info_of
 from outlast.errors import InvalidInput
 from outlast.model.execution import Execution, route_of
 from outlast.model.flow import CancelPolicy, Flow, FlowState
@@ -17,6 +18,8 @@ from outlast.model.status import TERMINAL, Status
 from outlast.store.port import DueKind, Grade
 
 NOW = 1_800_000_000_000
+FAR = 253_402_300_800_000
+"""The year 10000."""
 ALIVE = Situation(NOW, {"w-1": NOW + 5_000})
 ALONE = Situation(NOW, {"w-0": NOW - 5_000})
 STATES = {"day/a": Status.FAILED, "day/b": Status.ACTIVE, **{f"day/{name}": Status.BLOCKED for name in "cdef"}}
@@ -175,6 +178,13 @@ def test_durations_are_short(ms: int, words: str):
 
 def test_ages_have_one_unit():
     assert [age(ms) for ms in (5, 61_000, 7_300_000, 200_000_000)] == ["now", "1m", "2h", "2d"]
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_late_as_one_can_say():
+    sleeper = execution(Status.SUSPENDED, reason="timer", wake_at=FAR)
+    assert str(info_of(sleeper).wake_at) == "9999-12-30 00:00:00+00:00"
+    assert moment(FAR, now=NOW).startswith("9999-12-")
+    assert "until 9999-12-" in why(sleeper, ALIVE)
 
 
 def test_values_that_a_codec_sealed_are_only_counted():
