@@ -5,12 +5,14 @@ that it was raised from and, of a group, its members; else as `ExecutionFailed`.
 its chain of causes, readable in the output. It is made without running its constructor, whose parameters nobody knows:
 only a subclass of `Exception` is ever made, and nothing of it is called.
 
-Arguments and attributes are kept where plain JSON keeps them; an argument that it does not keep is kept as its text.
+Arguments and attributes are kept where plain JSON keeps them; an argument of bytes is kept beside them, and any other
+that JSON does not keep is kept as its text. What builtin errors know beside their arguments is kept as attributes.
 All of it is bounded: long messages lose their end, long tracebacks their middle, large attributes are left out.
 """
 
 from __future__ import annotations
 
+import os
 import traceback
 from typing import Any, cast
 
@@ -25,6 +27,7 @@ from outlast.errors import CodecError, ExecutionFailed
 MESSAGE_MAX_CHARS = 2_000
 TRACEBACK_MAX_CHARS = 20_000
 PART_MAX_BYTES = 4_000
+BINARY_MAX_BYTES = 2_000
 MEMBERS_MAX = 50
 CAUSES_MAX = 5
 PLAIN_MAX_BYTES = limits.FAILURE_MAX_BYTES // 2
@@ -34,6 +37,8 @@ PLAIN_MAX_BYTES = limits.FAILURE_MAX_BYTES // 2
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`type` is `module:qualified name`; `args` is None where the message stands for them.
 
+    `binary` are those of the arguments that are bytes, by their place; in `args` is their text.
+
     `again` are the places of the journaled operations that a retry must run again, as it can't know them otherwise: a
     bit for each, so that it is never too long to be kept.
     """
@@ -41,6 +46,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: str = ""
     message: str = ""
     args: list[Any] | None = None
+    binary: dict[int, bytes] = {}
     attributes: dict[str, Any] = {}
     cause: Failure | None = None
     members: list[Failure] = []
@@ -81,6 +87,7 @@ def _failure_of(error: BaseException, *, depth: int, lines: str = "") -> Failure
         type=type_name(type(error)),
         message=_message_of(error),
         args=None if members else _args_of(error),
+        binary={} if members else _binary_of(error),
         attributes=_attributes_of(error),
         cause=None if cause is None or depth >= CAUSES_MAX else _failure_of(cause, depth=depth + 1),
         members=members,
@@ -101,13 +108,35 @@ def _args_of(error: BaseException) -> list[Any] | None:
     return [arg if _is_kept(arg) else _text(_printed(arg), MESSAGE_MAX_CHARS) for arg in error.args]
 
 
+def _binary_of(error: BaseException) -> dict[int, bytes]:
+    return {place: arg[:BINARY_MAX_BYTES] for place, arg in enumerate(error.args) if isinstance(arg, bytes)}
+
+
 def _attributes_of(error: BaseException) -> dict[str, Any]:
-    found = cast("dict[str, Any]", getattr(error, "__dict__", {}))
+    found = {**cast("dict[str, Any]", getattr(error, "__dict__", {})), **_builtin_state_of(error)}
     return {
         name: value
         for name, value in found.items()
         if (name == "__notes__" or not name.startswith("__")) and _is_kept(value)
     }
+
+
+def _builtin_state_of(error: BaseException) -> dict[str, Any]:
+    state = {name: _file_name(slot.__get__(error)) for name, slot in _slots_of(type(error)).items()}
+    return {name: value for name, value in state.items() if value is not None}
+
+
+def _file_name(value: object) -> object:
+    """The text of one, of whatever kind; anything else as it is."""
+    try:
+        return os.fsdecode(cast("os.PathLike[str]", value)) if isinstance(value, bytes | os.PathLike) else value
+    except Exception:  # whatever its __fspath__ does
+        return None
+
+
+def _slots_of(kind: type[BaseException]) -> dict[str, Any]:
+    """What builtin errors keep elsewhere than in their arguments or `__dict__`."""
+    return {name: vars(base)[name] for base in kind.__mro__ for name in _BUILTIN_STATE.get(base, ())}
 
 
 def _is_kept(value: object) -> bool:
@@ -212,6 +241,7 @@ def _original(failure: Failure, execution_id: str, what: str) -> Exception | Non
         args: list[Any] = [failure.message, members]
     else:
         args = [failure.message] if failure.args is None else failure.args
+        args = [failure.binary.get(place, arg) for place, arg in enumerate(args)]
     try:
         original = _made(kind, args, failure.attributes)
         str(original)  # one that cannot be printed without what JSON did not keep is worse than none
@@ -233,7 +263,10 @@ def _made(kind: type[Exception], args: list[Any], attributes: dict[str, Any]) ->
     made: Exception = builtin.__new__(kind, *args)
     if not issubclass(kind, BaseExceptionGroup):
         builtin.__init__(made, *args)
-    made.__dict__.update(attributes)
+    slots = _slots_of(kind)
+    for name in attributes.keys() & slots.keys():
+        slots[name].__set__(made, attributes[name])
+    made.__dict__.update({name: value for name, value in attributes.items() if name not in slots})
     return made
 
 
@@ -241,4 +274,10 @@ def _set_cause(error: BaseException, cause: BaseException) -> None:
     BaseException.__setattr__(error, "__cause__", cause)  # not by code of its own
 
 
+_BUILTIN_STATE: dict[type, tuple[str, ...]] = {
+    OSError: ("filename", "filename2"),
+    ImportError: ("name", "path"),
+    NameError: ("name",),
+    AttributeError: ("name",),
+}
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class that Python code defined

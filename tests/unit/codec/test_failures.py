@@ -17,6 +17,7 @@ import pytest
 
 from outlast import limits
 from outlast.codec.failures import (
+    BINARY_MAX_BYTES,
     PLAIN_MAX_BYTES,
     Failure,
     decode_failure,
@@ -60,6 +61,8 @@ def thrown(error: BaseException, cause: BaseException | None = None) -> BaseExce
         StopIteration(3),
         TimeoutError("late"),
         json.JSONDecodeError("bad", "{", 1),
+        UnicodeDecodeError("utf-8", b"a\xff", 1, 2, "invalid start byte"),
+        raising.Plain(b"\x00\xff", "text", b""),
         InvalidName("id", "a/b", "no slash"),
         LimitExceeded("tags", actual=3, limit=2),
     ],
@@ -81,12 +84,27 @@ def test_attributes_come_back():
 def test_builtin_state_comes_back():
     found = again(thrown(FileNotFoundError(errno.ENOENT, "No such file", "/nowhere")))
     assert isinstance(found, FileNotFoundError)
-    assert (found.errno, found.strerror, found.filename) == (errno.ENOENT, "No such file", "/nowhere") or (
-        found.errno == errno.ENOENT
-    )
+    assert (found.errno, found.strerror, found.filename) == (errno.ENOENT, "No such file", "/nowhere")
+    assert str(found) == f"[Errno {errno.ENOENT}] No such file: '/nowhere'"
     stopped = again(StopIteration(3))
     assert isinstance(stopped, StopIteration)
     assert stopped.value == 3
+    missing = again(ModuleNotFoundError("No module", name="nowhere", path="/lib"))
+    assert isinstance(missing, ModuleNotFoundError)
+    assert (missing.name, missing.path, vars(missing)) == ("nowhere", "/lib", {})
+
+
+@pytest.mark.parametrize("name", [b"/nowhere", Path("/nowhere")], ids=type)
+def test_a_file_name_of_any_kind_comes_back_as_text(name: Any):
+    found = again(FileExistsError(errno.EEXIST, "File exists", name, None, "/there"))
+    assert isinstance(found, FileExistsError)
+    assert (found.filename, found.filename2) == ("/nowhere", "/there")
+
+
+def test_long_bytes_lose_their_end_and_the_type_stays():
+    found = again(UnicodeDecodeError("utf-8", b"\xff" * 1_000_000, 999_999, 1_000_000, "invalid start byte"))
+    assert isinstance(found, UnicodeDecodeError)
+    assert found.object == b"\xff" * BINARY_MAX_BYTES
 
 
 def test_notes_come_back():
