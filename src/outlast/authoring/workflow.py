@@ -155,7 +155,7 @@ class Workflow(Generic[P, R]):
         attempt = self.parent()
         if attempt is None:
             return await self.app.opened().start(Bound(self, args, kwargs))
-        return self.held(await attempt.call(self.child(attempt, args, kwargs)))
+        return self.held(await attempt.call(self.child(attempt, args, kwargs, called=False)))
 
     async def start_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Start inside of the transaction that is under way on a connection of yours: accepted when that commits."""
@@ -184,12 +184,13 @@ class Workflow(Generic[P, R]):
             )
         return attempt_var.get()
 
-    def child(self, attempt: LiveAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> StartChild:
+    def child(self, attempt: LiveAttempt, args: tuple[Any, ...], kwargs: dict[str, Any], *, called: bool) -> StartChild:
         check_own(self.app, attempt, f"workflow {self.name!r}")
         given = self._start_options
         fact = self.fact(args, kwargs, namespace=attempt.execution.namespace)
         return StartChild(
             fact,
+            called=called,
             parent=attempt.execution.id,
             given=given.id,
             detached=given.detached,
@@ -213,7 +214,7 @@ class Workflow(Generic[P, R]):
         attempt = self.parent()
         if attempt is None:
             return self._run(args, kwargs)
-        return self._called(attempt, attempt.call(self.child(attempt, args, kwargs)))
+        return self._called(attempt, attempt.call(self.child(attempt, args, kwargs, called=True)))
 
     @property
     def sync(self) -> SyncFace[P, R]:
@@ -339,7 +340,7 @@ class SyncFace(Generic[P, R]):
         attempt = workflow.parent()
         if attempt is None:
             return self.start(*args, **kwargs).result()
-        started = attempt.call_from_thread(workflow.child(attempt, args, kwargs))
+        started = attempt.call_from_thread(workflow.child(attempt, args, kwargs, called=True))
         return attempt.call_from_thread(workflow.result_of(started))
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R]:
@@ -348,7 +349,7 @@ class SyncFace(Generic[P, R]):
         workflow = self._workflow
         attempt = workflow.parent()
         if attempt is not None:
-            started = attempt.call_from_thread(workflow.child(attempt, args, kwargs))
+            started = attempt.call_from_thread(workflow.child(attempt, args, kwargs, called=False))
             return SyncHandle(workflow.app, workflow.held(started))
         return SyncHandle(workflow.app, workflow.app.blocking(lambda: workflow.start(*args, **kwargs)))
 

@@ -1,11 +1,13 @@
 """Which journal entries a retry runs again, and in which order they leave the journal.
 
-The failure that escaped, what the code gave up because of it, and what a cancel cut short run again; all else replays
-as it was. An entry that is deleted runs again, so the choice is the machine's, and it is pure.
+The failure that escaped, what the code gave up because of it, and what a cancel cut short run again, and so does the
+start of a called child that was cancelled with it; all else replays as it was. An entry that is deleted runs again, so
+the choice is the machine's, and it is pure.
 
 There may be more of them than one change holds. Then they leave in parts, ahead of the failure or the retry itself, and
-whoever does it may die in between. So the order matters: first what was given up, last what made the code give up (the
-failures, latest first; the cancel). What is left in between replays to the same end, and the rest is found again.
+whoever does it may die in between. So the order matters: first what was given up (a start before the note that tells of
+it), last what made the code give up (the failures, latest first; the cancel). What is left in between replays to the
+same end, and the rest is found again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from outlast import limits
-from outlast.model.journal import CANCEL, CANCELLED, RETRY, JournalEntry
+from outlast.model.journal import CANCEL, CANCELLED, RETRY, START, SUCCEEDED, JournalEntry
 
 EntryKey = tuple[str, str, int]
 """(scope, name, occurrence): with the execution and its generation, the journal's key."""
@@ -24,19 +26,19 @@ PART_MAX = limits.CHANGES_MAX_WRITES - 50
 
 def escaped(journal: Iterable[JournalEntry], keys: Container[EntryKey]) -> list[JournalEntry]:
     """The entries of these keys, as they may leave."""
-    return _in_order(entry for entry in journal if _key(entry) in keys)
+    return in_order(entry for entry in journal if _key(entry) in keys)
 
 
 def at_places(journal: Iterable[JournalEntry], places: Container[int]) -> list[JournalEntry]:
     """The entries at these positions, as they may leave."""
-    return _in_order(entry for entry in journal if entry.position in places)
+    return in_order(entry for entry in journal if entry.position in places)
 
 
 def cut_short(journal: Sequence[JournalEntry]) -> list[JournalEntry]:
     """Of a journal in the order of its positions: the cancel, and what it cut short. What was recorded while the code
     unwound stays."""
     begun = next((place for place, entry in enumerate(journal) if entry.op == CANCEL), len(journal))
-    return _in_order(entry for entry in journal[begun:] if entry.op == CANCEL or entry.outcome == CANCELLED)
+    return in_order(entry for entry in journal[begun:] if entry.op == CANCEL or entry.outcome == CANCELLED)
 
 
 def parts(entries: Sequence[JournalEntry]) -> tuple[list[tuple[EntryKey, ...]], tuple[EntryKey, ...]]:
@@ -61,14 +63,16 @@ def places_in(bits: bytes) -> frozenset[int]:
     return frozenset(8 * place + bit for place, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1)
 
 
-def _in_order(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
+def in_order(entries: Iterable[JournalEntry]) -> list[JournalEntry]:
     return sorted(entries, key=lambda entry: (_rank(entry), -entry.position))
 
 
 def _rank(entry: JournalEntry) -> int:
-    if entry.outcome == CANCELLED:
+    if entry.op == START and entry.outcome == SUCCEEDED:
         return 0
-    return 1 if entry.op == RETRY else 2
+    if entry.outcome == CANCELLED:
+        return 1
+    return 2 if entry.op == RETRY else 3
 
 
 def _key(entry: JournalEntry) -> EntryKey:

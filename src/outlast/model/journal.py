@@ -18,10 +18,11 @@ SUCCEEDED, FAILED, CANCELLED, BEGAN = "succeeded", "failed", "cancelled", "began
 """What became of an operation. `cancelled`: the code gave it up. `began`: it waits, at most until its value."""
 
 STEP, RETRY, CANCEL, WAIT, PATCH, UNWIND = "step", "retry", "cancel", "wait", "patch", "unwind"
-UPDATE, ORIGIN = "update", "origin"
+UPDATE, ORIGIN, START = "update", "origin", "start"
 """What an entry is about: an operation (each kind has its word, `step` is one), a failed try of a step, the cancel that
 the code observed, how long a wait may last, which patches (`patched(name)`) the execution has, that the code has
-ended and its undos run, an update that was accepted, or, in a fork, who recorded what stands before it."""
+ended and its undos run, an update that was accepted, the start of a child or a flow, or, in a fork, who recorded what
+stands before it."""
 SLEEP, TIMER, RECEIVE, DEFERRED, CHILD = "sleep", "timer", "receive", "deferred", "child"
 """Operations whose outcome may be recorded by whoever ends the wait, when the code is suspended."""
 WAITED = frozenset({SLEEP, TIMER, RECEIVE, DEFERRED, CHILD})

@@ -30,6 +30,7 @@ from outlast.machine.replay import UNBIDDEN, Replay, key_of
 from outlast.model.execution import Execution
 from outlast.model.journal import CANCEL, JournalEntry, OperationKey
 from outlast.model.record import settled
+from outlast.runtime import lost_children
 from outlast.runtime.asked import Asked
 from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
@@ -521,10 +522,11 @@ class LiveAttempt:
 
     def escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
         """What a retry runs again: the failures that escaped; of timeouts that the code itself set, the last that
-        made it give something up, if that is what escaped."""
+        made it give something up, if that is what escaped; the starts of called children that it gave up."""
         origins = origins_of(error)
         struck = [self._struck] if origins.timed_out and self._struck is not None else []
-        return self.replay.escaped([*origins.failures, *struck])
+        lost = lost_children.given_up(self.parts.values, self.execution.id, self.replay)
+        return (*self.replay.escaped([*origins.failures, *struck]), *lost)
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 

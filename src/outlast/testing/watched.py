@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct
 
 from outlast.errors import StoreClosed
-from outlast.machine.changes import Changes, Insert
+from outlast.machine.changes import Changes, Delete, Insert, Write
 from outlast.machine.replay import key_of
-from outlast.model.journal import SUCCEEDED, JournalEntry
+from outlast.model.journal import START, SUCCEEDED, JournalEntry
 from outlast.model.outbox import Delivery
 from outlast.store.port import Claimed, Committed, Store
 
 WRITES = frozenset({"commit", "claim"})
+Operation: TypeAlias = tuple[str, int, str, str, int]
+"""(execution, generation, scope, name, occurrence)."""
 
 
 class CrashPlan(Struct, kw_only=True):
@@ -45,6 +47,19 @@ class Traffic:
         self.calm = asyncio.Event()
         """No call is in flight."""
         self.calm.set()
+        self.recorded: dict[Operation, str] = {}
+        """The operations whose success is recorded, and of which kind they are."""
+
+    def note(self, write: Write) -> None:
+        """A journal is written to. What a retry takes out of it still counts as done, but for the start of a child that
+        was lost: another one is started in its place."""
+        if isinstance(write, Insert) and isinstance(write.record, JournalEntry) and write.record.outcome == SUCCEEDED:
+            entry = write.record
+            self.recorded[entry.execution, entry.generation, *key_of(entry)] = entry.op
+        elif isinstance(write, Delete) and write.key.kind == JournalEntry.KIND:
+            _, *operation = write.key.values
+            if self.recorded.get(cast("Operation", tuple(operation))) == START:
+                del self.recorded[cast("Operation", tuple(operation))]
 
 
 class WatchedStore:
@@ -54,8 +69,6 @@ class WatchedStore:
         self._store = store
         self._traffic = traffic
         self._grave: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.recorded: set[tuple[str, int, str, str, int]] = set()
-        """The operations (execution, generation, scope, name, occurrence) whose success this process has recorded."""
         self.plans: list[CrashPlan] = []
         self.dead = asyncio.Event()
 
@@ -101,9 +114,8 @@ class WatchedStore:
             self._traffic.rung = self._traffic.rung or (verdict.applied and bool(changes.rings))
             if any(isinstance(write, Insert) and isinstance(write.record, Delivery) for write in changes.writes):
                 self._traffic.deliveries = True
-            for entry in journaled([changes]) if verdict.applied else ():
-                if entry.outcome == SUCCEEDED:
-                    self.recorded.add((entry.execution, entry.generation, *key_of(entry)))
+            for write in changes.writes if verdict.applied else ():
+                self._traffic.note(write)
 
     def _dies_at(self, name: str, args: tuple[Any, ...]) -> CrashPlan | None:
         for plan in list(self.plans):

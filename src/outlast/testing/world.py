@@ -104,7 +104,6 @@ class World:
         self.crashes = 0
         self.performed_again: list[str] = []
         self._clients: list[Process] = []
-        self._all: list[Process] = []
         self._make_store = make_store
         self._moving = asyncio.Lock()
         self._moving_is_wanted = 0
@@ -117,9 +116,7 @@ class World:
     # ---- processes ------------------------------------------------------------------------------------------------
 
     def new_process(self, app: App) -> Process:
-        process = Process(app, WatchedStore(self._make_store(), self.traffic))
-        self._all.append(process)
-        return process
+        return Process(app, WatchedStore(self._make_store(), self.traffic))
 
     def add_client(self, app: App, process: Process) -> None:
         self._clients.append(process)
@@ -146,8 +143,7 @@ class World:
         return process
 
     def _performs(self, execution: Execution, key: OperationKey) -> None:
-        operation = (execution.id, execution.journal_generation, *key)
-        if any(operation in process.store.recorded for process in self._all):
+        if (execution.id, execution.journal_generation, *key) in self.traffic.recorded:
             self.performed_again.append(f"{execution.id}: {key[0]}{key[1]}#{key[2]}")
 
     async def stop_worker(self, app: App) -> None:

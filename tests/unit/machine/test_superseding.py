@@ -6,7 +6,7 @@ import pytest
 
 from outlast import limits
 from outlast.machine import superseding
-from outlast.model.journal import CANCEL, CANCELLED, FAILED, RETRY, STEP, SUCCEEDED, JournalEntry
+from outlast.model.journal import CANCEL, CANCELLED, FAILED, RETRY, START, STEP, SUCCEEDED, JournalEntry
 
 
 def entry(position: int, outcome: str = SUCCEEDED, *, op: str = STEP) -> JournalEntry:
@@ -40,9 +40,11 @@ def test_what_was_given_up_leaves_first_and_the_first_failure_last():
         entry(3, CANCELLED),
         entry(4, FAILED),
         entry(5, CANCELLED),
+        entry(6, op=START),
+        entry(7, FAILED, op=START),
     ]
-    left = superseding.escaped(journal, {key(n) for n in range(1, 6)})
-    assert [one.position for one in left] == [5, 3, 1, 4, 2]
+    left = superseding.escaped(journal, {key(n) for n in range(1, 8)})
+    assert [one.position for one in left] == [6, 5, 3, 1, 7, 4, 2]
 
 
 def test_the_cancel_and_what_it_cut_short_run_again_and_the_cancel_leaves_last():

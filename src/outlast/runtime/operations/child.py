@@ -23,7 +23,7 @@ from outlast.errors import (
 from outlast.machine import facts
 from outlast.machine.changes import Code
 from outlast.model.execution import ParentClose
-from outlast.model.journal import CHILD, NOTHING
+from outlast.model.journal import CHILD, NOTHING, START
 from outlast.model.names import check_name
 from outlast.model.status import Reason, Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
@@ -42,24 +42,34 @@ if TYPE_CHECKING:
     from outlast.runtime.parts import Parts
 
 
-class Started(Struct, frozen=True):
+class Started(Struct, frozen=True, omit_defaults=True):
     """What the journal keeps of a start: which child, under which change id it was asked for, and by whom. A fork has
-    the entry too, but not the child: for it there is no `start`."""
+    the entry too, but not the child: for it there is no `start`. `called`: nobody holds the child but the call, whose
+    place gave it its name."""
 
     id: str
     start: str | None
     by: str = ""
+    called: bool = False
 
 
 class StartChild(Performed):
-    __slots__ = ("detached", "given", "parent", "parent_close", "start")
+    __slots__ = ("called", "detached", "given", "parent", "parent_close", "start")
 
-    OP: ClassVar = "start"
+    OP: ClassVar = START
 
     def __init__(
-        self, start: facts.Start, *, parent: str, given: str | None, detached: bool, parent_close: ParentClose | None
+        self,
+        start: facts.Start,
+        *,
+        called: bool,
+        parent: str,
+        given: str | None,
+        detached: bool,
+        parent_close: ParentClose | None,
     ) -> None:
         self.start = start
+        self.called = called and given is None
         self.parent = parent
         self.given = given
         self.detached = detached
@@ -81,23 +91,25 @@ class StartChild(Performed):
                 closes=self.detached and self.parent_close is not ParentClose.ABANDON,
             )
             existing = None if self.detached else await parts.engine.look(fact.namespace, fact.id)
-            if existing is not None and self.given is None and execution.generation > execution.journal_generation:
-                # Its start was in the journal, and a retry from a step took it out: this is another child.
-                anew = self._id(parts, execution, operation.key, execution.generation)
-                fact, existing = structs.replace(fact, id=anew), await parts.engine.look(fact.namespace, anew)
+            retried = execution.failures > 0 or execution.generation > execution.journal_generation
+            for attempt in (1, execution.attempt):
+                if existing is not None and self.given is None and retried:
+                    # Its start was in the journal, and a retry took it out: this is another child.
+                    anew = self._id(parts, execution, operation.key, execution.generation, attempt)
+                    fact, existing = structs.replace(fact, id=anew), await parts.engine.look(fact.namespace, anew)
             effects = self._effects(parts, fact, existing)
         except (ExecutionConflict, ValueError) as error:
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled)
-        started = Started(fact.id, fact.change_id, execution.id)
+        started = Started(fact.id, fact.change_id, execution.id, self.called)
         data, _ = parts.values.settle(started, Started, str(operation))
         return Outcome(data, value=started, effects=effects)
 
-    def _id(self, parts: Parts, execution: Execution, key: OperationKey, generation: int) -> str:
+    def _id(self, parts: Parts, execution: Execution, key: OperationKey, generation: int, attempt: int = 1) -> str:
         """Under its parent; where the code gave none, from its place in the code, so that a replay finds the same."""
         if self.detached:
             return parts.engine.entropy.new_id() if self.given is None else self.given
-        name = child_name(key, generation) if self.given is None else self.given
+        name = child_name(key, generation, attempt) if self.given is None else self.given
         return check_name("id", f"{execution.id}/{name}", max_chars=limits.ID_MAX_CHARS)
 
     def _effects(self, parts: Parts, fact: facts.Start, existing: Execution | None) -> Effects:
@@ -114,12 +126,13 @@ class StartChild(Performed):
         return started if started.by in ("", self.parent) else structs.replace(started, start=None)
 
 
-def child_name(key: OperationKey, generation: int) -> str:
+def child_name(key: OperationKey, generation: int, attempt: int = 1) -> str:
     """`ship.1`; in a branch of the code `ship.2-1`; after `continue_as_new` or a restart `ship.1@3`, and so if a retry
-    from a step runs it anew."""
+    by hand runs it anew; if a later attempt does, `ship.1@3.2`."""
     scope, workflow, occurrence = key
     branch = f"{scope.rstrip('.').replace('.', '-')}-" if scope else ""
-    return f"{workflow}.{branch}{occurrence}{f'@{generation}' if generation > 1 else ''}"
+    life = f"@{generation}.{attempt}" if attempt > 1 else f"@{generation}" if generation > 1 else ""
+    return f"{workflow}.{branch}{occurrence}{life}"
 
 
 class AwaitChild(Wait):

@@ -16,6 +16,7 @@ from outlast.machine.changes import Code
 from outlast.machine.decide_flow import NewFlow, NewMember, encode_acceptance
 from outlast.model.execution import ParentClose
 from outlast.model.flow import whole_of
+from outlast.model.journal import START
 from outlast.model.status import Reason, Status
 from outlast.runtime.effects import Effects
 from outlast.runtime.operation import Operation, Outcome
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 class StartFlow(Performed):
     __slots__ = ("members", "new", "parent", "parent_close")
 
-    OP: ClassVar = "start"
+    OP: ClassVar = START
 
     def __init__(self, new: NewFlow, members: list[NewMember], *, parent: str, parent_close: ParentClose) -> None:
         size, most = sum(len(m.start.input) + len(m.template or b"") for m in members), limits.PAYLOAD_MAX_BYTES

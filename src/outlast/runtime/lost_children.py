@@ -1,0 +1,62 @@
+"""Called children that were cancelled because the code gave them up, or because their parent ended.
+
+A retry that waited for them again could never succeed. So it takes their starts out of the journal, and others are
+started in their place. Nobody but the call holds such a child, and its name comes from its place in the code. One that
+the code holds by a handle, or that has an id of its own, stays the same: what it was told is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from outlast import limits
+from outlast.codec.values import Values
+from outlast.errors import CodecError, CodecHookFailed
+from outlast.machine.replay import Replay
+from outlast.model.execution import Execution, execution_key
+from outlast.model.journal import CANCELLED, CHILD, START, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.status import Status
+from outlast.runtime.operations.child import Started
+from outlast.store.port import Store
+
+
+def given_up(values: Values, parent: str, replay: Replay) -> list[OperationKey]:
+    """The starts of those that the code of an attempt gave up."""
+    lost = {name for _, name, _ in replay.given_up.keys() - replay.recorded.keys()}
+    if not lost:
+        return []
+    return [key for key, entry in replay.recorded.items() if _called(values, parent, entry) in lost]
+
+
+async def cancelled(
+    store: Store, values: Values, parent: Execution, journal: Sequence[JournalEntry]
+) -> list[JournalEntry]:
+    """The starts of those whose end the code of one that has ended never saw."""
+    noted = {entry.name for entry in journal if entry.op == CHILD and entry.outcome == CANCELLED}
+    seen = {entry.name for entry in journal if entry.op == CHILD and entry.outcome != CANCELLED}
+    called = ((_called(values, parent.id, entry), entry) for entry in journal)
+    unseen = ((child, entry) for child, entry in called if child is not None and child not in seen)
+    lost: list[JournalEntry] = []
+    while some := list(islice(unseen, limits.LOAD_MAX_KEYS)):
+        heads = await store.load([execution_key(parent.namespace, child) for child, _ in some])
+        found = zip(some, heads, strict=True)
+        lost += [entry for (child, entry), head in found if child in noted or _is_cancelled(head)]
+    return lost
+
+
+def _called(values: Values, parent: str, entry: JournalEntry) -> str | None:
+    """The child that a call of this execution has started; None for any other entry, and for what cannot be read."""
+    if entry.op != START or entry.outcome != SUCCEEDED or entry.value is None:
+        return None
+    try:
+        started: Started = values.decode(entry.value, Started, f"start of {entry.name!r}")
+    except CodecHookFailed:
+        raise
+    except CodecError:
+        return None
+    return started.id if started.called and started.by == parent else None
+
+
+def _is_cancelled(head: object) -> bool:
+    return isinstance(head, Execution) and head.status is Status.CANCELLED
