@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -256,7 +257,7 @@ async def test_a_fork_has_the_end_of_a_child_of_the_original_or_hears_that_it_is
     @app.workflow
     async def parent() -> str:
         if called:
-            result = child.options(id="child")()
+            result = asyncio.create_task(child.options(id="child")())
             await look()
             return await result
         started = await child.options(id="child").start()

@@ -8,6 +8,7 @@ import functools
 import itertools
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -716,6 +717,40 @@ async def test_wait_for_and_timeout_give_a_step_up(app: App):
         outcomes = [(entry.op, entry.outcome) for entry in await handle.journal()]
     struck, given_up = ("timer", "succeeded"), ("step", "cancelled")
     assert outcomes == [struck, given_up, struck, given_up, ("step", "succeeded")]
+
+
+async def test_what_is_given_up_before_its_first_turn_never_begins(app: App):
+    begun: list[str] = []
+
+    @app.step
+    async def charge(where: str) -> None:
+        begun.append(where)
+
+    @app.workflow
+    async def child(where: str) -> None:
+        begun.append(where)
+
+    @app.workflow
+    async def hasty() -> None:
+        for start in (charge, child):
+            with suppress(ExceptionGroup):
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(start("group"))
+                    raise ValueError("body")
+            task = asyncio.create_task(start("task"))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(start("wait_for"), 0)
+            start("nobody").close()
+        await charge("last")
+
+    async with app:
+        handle = await hasty.start()
+        await handle.result(timeout=20)
+        assert begun == ["last"]
+        assert [entry.key for entry in await handle.journal()] == [("", "charge", 5)]  # keys are fixed at the call
+        assert await app.count(workflow="child") == 0
 
 
 async def test_loops_and_conditionals_over_steps(app: App):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from outlast.authoring.callables import check_callable, default_name, is_async
@@ -23,7 +23,9 @@ from outlast.codec.annotations import Hints
 from outlast.errors import InvalidInput
 from outlast.model.duration import Duration
 from outlast.model.names import check_user_name
+from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.current import inside
+from outlast.runtime.operation import Operation
 from outlast.runtime.operations.performed import Performed
 from outlast.runtime.operations.step import StepCall, StepDefinition
 
@@ -105,10 +107,11 @@ class Step(Generic[P, R]):
         """One call of it, as the runtime performs it."""
         return StepCall(self._definition, args, kwargs)
 
-    def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
+        """Its key is fixed here, at the call. It begins when it is awaited: what is given up before that never does."""
         attempt = inside()
         if attempt is not None:
-            return attempt.call(self.kind(args, kwargs))
+            return _outcome(attempt, attempt.prepare(self.kind(args, kwargs)))
         return _plain_call(self.fn, args, kwargs)
 
     def _blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -126,7 +129,7 @@ class AsyncStep(Step[P, R]):
     """An `async def` step: `await charge(order)`."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        return cast("Coroutine[Any, Any, R]", _as_coroutine(self._awaited(args, kwargs)))
+        return self._awaited(args, kwargs)
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self(*args, **kwargs)
@@ -151,7 +154,7 @@ class SyncStep(Step[P, R]):
         return self._blocking(args, kwargs)
 
     def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        return cast("Coroutine[Any, Any, R]", _as_coroutine(self._awaited(args, kwargs)))
+        return self._awaited(args, kwargs)
 
     def sync(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self(*args, **kwargs)
@@ -179,6 +182,5 @@ async def _plain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return await result if inspect.isawaitable(result) else result
 
 
-async def _as_coroutine(awaitable: Awaitable[R]) -> R:
-    """The key is fixed already; this only makes it a coroutine, as an `async def` would give."""
-    return await awaitable
+async def _outcome(attempt: LiveAttempt, operation: Operation) -> Any:
+    return await attempt.begin(operation)

@@ -9,7 +9,7 @@ The tables live in the store's own database. In a workflow it is called like a s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from outlast.authoring.callables import check_callable, is_async
@@ -32,7 +32,7 @@ class _Transaction(Step[P, R]):
             transacting(attempt.parts.engine.store, self.name, is_async=is_async(self.fn))
         return TransactionCall(self._definition, args, kwargs)
 
-    def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         _refuse_outside(self.name)
         return super()._awaited(args, kwargs)
 

@@ -8,7 +8,6 @@ receipt = checkout.sync.start(order).result()                    # the blocking 
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -29,6 +28,7 @@ from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_name, check_word
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.current import attempt_var, inside, step_var
+from outlast.runtime.operation import Operation
 from outlast.runtime.operations.child import AwaitChild, StartChild, Started
 from outlast.runtime.parts import WorkflowDefinition
 
@@ -207,14 +207,14 @@ class Workflow(Generic[P, R]):
         own = started.start is not None
         return AwaitChild(started.id, self.arguments.result, start=started.start, cancels=own)
 
-    async def _called(self, attempt: LiveAttempt, started: asyncio.Future[Any]) -> R:
-        return await attempt.call(self.result_of(await started))
+    async def _called(self, attempt: LiveAttempt, start: Operation) -> R:
+        return await attempt.call(self.result_of(await attempt.begin(start)))
 
     def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, R]:
         attempt = self.parent()
         if attempt is None:
             return self._run(args, kwargs)
-        return self._called(attempt, attempt.call(self.child(attempt, args, kwargs, called=True)))
+        return self._called(attempt, attempt.prepare(self.child(attempt, args, kwargs, called=True)))
 
     @property
     def sync(self) -> SyncFace[P, R]:
