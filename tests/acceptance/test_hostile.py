@@ -571,7 +571,9 @@ async def test_workflow_code_cannot_look_at_what_a_replay_would_see_otherwise(ap
                 await (await meddling.start(how)).result(timeout=10)
 
 
-async def test_a_def_workflow_cannot_call_steps_in_threads_of_its_own(app: App):
+async def test_a_def_workflow_cannot_call_steps_in_threads_that_have_its_context(app: App):
+    """In a thread without its context nothing knows of the workflow, and a step is a plain call (docs/workflows.md)."""
+
     @app.step
     def work(number: int) -> int:
         return number
