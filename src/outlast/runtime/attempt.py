@@ -30,7 +30,7 @@ from outlast.machine.replay import UNBIDDEN, Replay, key_of
 from outlast.model.execution import Execution
 from outlast.model.journal import CANCEL, JournalEntry, OperationKey
 from outlast.model.record import settled
-from outlast.runtime import lost_children
+from outlast.runtime import faces, lost_children
 from outlast.runtime.asked import Asked
 from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
@@ -199,8 +199,7 @@ class LiveAttempt:
         """An operation of `async def` code. Its key is fixed here, at the call."""
         code = self._code
         if not isinstance(code, AsyncCode):
-            face = f"{kind.name}.sync(...)" if kind.OP in ("step", "start") else f"outlast.sync.{kind.OP}(...)"
-            raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {face}")
+            raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {faces.blocking(kind)}")
         return self._operation(kind, asyncio.Future(loop=code.loop))
 
     def begin(self, operation: Operation) -> asyncio.Future[Any]:
@@ -221,9 +220,8 @@ class LiveAttempt:
         """An operation of `def` code: blocks its thread until the outcome is durable."""
         code = self._code
         if not isinstance(code, ThreadCode):
-            face = f"await {kind.name}.aio(...)" if kind.OP in ("step", "start") else f"await outlast.{kind.OP}(...)"
             what = f"{kind.OP} {kind.name!r}{' is a def and' if kind.OP == 'step' else ''}"
-            raise WrongPlace(f"{what} would block the workflow: write `{face}`")
+            raise WrongPlace(f"{what} would block the workflow: write {faces.awaited(kind)}")
         if threading.current_thread() is not code.thread:
             raise WrongPlace(
                 f"{kind.OP} {kind.name!r} was called in a thread of the workflow's own, whose order nobody can replay: "
