@@ -20,6 +20,7 @@ from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.session import Session
 from outlast.model.status import Reason, Status
+from outlast.runtime.retrying import was_undone
 from outlast.store.port import Sharded, Store
 
 T = TypeVar("T")
@@ -50,7 +51,8 @@ class Upstreams:
 
 @dataclass(frozen=True)
 class Situation:
-    """What is around it: the store's time, the workers' sessions (worker → expires at), its lane, its flow."""
+    """What is around it: the store's time, the workers' sessions (worker → expires at), its lane, its flow. And
+    whether what it did was undone."""
 
     now: int
     sessions: dict[str, int]
@@ -58,6 +60,7 @@ class Situation:
     offers: Offers = field(default_factory=lambda: Offers({}))
     flow: Flow | None = None
     upstreams: Upstreams | None = None
+    undone: bool = False
 
     @property
     def alive(self) -> list[str]:
@@ -108,6 +111,7 @@ async def situation_of(store: Store, e: Execution) -> Situation:
         paused,
         offers,
         *await _around_member(store, e),
+        undone=e.status.terminal and await was_undone(store, e),
     )
 
 
@@ -295,6 +299,8 @@ def _ended(e: Execution, s: Situation) -> str:
     because = f": {cause}" if cause and e.status not in (Status.SUCCEEDED, Status.CANCELLED) else ""
     took = duration(max(0, at - (settled(e.created_at) or at)))
     text = f"{e.status.capitalize()} {relative(at, now=s.now)}, {took} after its start{because}."
+    if s.undone and e.flow is None:
+        return f"{text} Its undos have run: to begin anew, start it with `--id {e.id} --if-exists restart`."
     if e.status in (Status.FAILED, Status.EXPIRED):
         again = f"retry {e.id}" if e.flow is None else f"flows retry {e.flow}"
         text += f" To try again without repeating what was recorded: `outlast {again}`."

@@ -127,6 +127,12 @@ def execution(status: Status, **fields: Any) -> Execution:
             ALIVE,
             "`outlast flows retry day`",
         ),
+        (
+            Status.FAILED,
+            {"cause": "failed", "finished_at": NOW - 1_000},
+            Situation(NOW, {}, undone=True),
+            "Its undos have run: to begin anew, start it with `--id order-42 --if-exists restart`.",
+        ),
         (Status.SUCCEEDED, {"finished_at": NOW - 1_000}, ALIVE, "Succeeded 1s ago, 59s after its start."),
     ],
 )
