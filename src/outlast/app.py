@@ -14,6 +14,7 @@ import gc
 import logging
 import os
 import signal
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
@@ -349,6 +350,11 @@ class App:
 
     async def serve(self, **settings: Unpack[WorkerKeywords]) -> None:
         """As `run_worker`, in an event loop of the caller's."""
+        if threading.current_thread() is not threading.main_thread():
+            raise WrongPlace(
+                "run_worker and serve stop at signals, which only the main thread gets: call them there, or use "
+                "`async with app.worker(…)` in this thread"
+            )
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         hard = asyncio.Event()

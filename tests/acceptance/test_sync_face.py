@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +228,11 @@ def test_a_fork_has_a_portal_of_its_own_and_never_its_parents_loop(place: Place,
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert ran.stdout.strip() == said, ran.stderr
     assert ran.returncode == 0
+
+
+def test_a_worker_that_takes_signals_is_refused_beside_the_main_thread_and_says_what_to_use():
+    with ThreadPoolExecutor(1) as pool, pytest.raises(WrongPlace, match=r"main thread .*`async with app.worker\(…\)`"):
+        pool.submit(App("sqlite:///never.db").run_worker).result()
 
 
 async def test_a_blocking_worker_is_refused_on_a_loop_and_says_what_to_use():
