@@ -100,5 +100,5 @@ class Arguments:
 
     def _shown(self) -> str:
         """The signature for people: without the values of defaults."""
-        names = [str(p.replace(default=inspect.Parameter.empty)) for p in self.signature.parameters.values()]
-        return f"({', '.join(names)})"
+        names = [p.replace(default=inspect.Parameter.empty) for p in self.signature.parameters.values()]
+        return str(inspect.Signature(names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,13 @@ def test_nan_is_a_codec_error():
 
     with pytest.raises(CodecError, match="x is nan"):
         Arguments(f, "f").encode(values, (float("nan"),), {})
+
+
+def test_the_message_shows_which_arguments_are_given_by_place_or_by_name_only():
+    def placed(a: int, /, b: int = 1, *, c: int = 2) -> None: ...
+
+    with pytest.raises(InvalidArguments, match=re.escape("placed(a: 'int', /, b: 'int', *, c: 'int')")):
+        Arguments(placed, "placed").bound((1, 2, 3), {})
 
 
 def test_secret_default_is_not_shown_in_the_message():
