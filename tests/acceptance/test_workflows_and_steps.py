@@ -753,6 +753,15 @@ async def test_what_is_given_up_before_its_first_turn_never_begins(app: App):
         assert await app.count(workflow="child") == 0
 
 
+async def test_a_library_may_ask_the_loop_for_its_task_factory(app: App):
+    @app.workflow
+    async def asks() -> bool:
+        return asyncio.get_running_loop().get_task_factory() is None
+
+    async with app:
+        assert await asks()
+
+
 async def test_loops_and_conditionals_over_steps(app: App):
     @app.step
     async def halve(n: int) -> int:

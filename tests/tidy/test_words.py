@@ -22,7 +22,7 @@ BANNED = {
     "utility": "a word for what it does",
 }
 PLURALS = {word: singular for singular in BANNED for word in (singular, singular + "s", re.sub("y$", "ies", singular))}
-ALLOWED_FUNCTIONS = {"create_task"}  # a method that stands in for asyncio's own
+ALLOWED_FUNCTIONS = {"create_task", "get_task_factory"}  # methods that stand in for asyncio's own
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 TABLE = re.compile(r"\bcreate\s+table\s+(?:if\s+not\s+exists\s+)?[\"\[`]?(\w+)", re.IGNORECASE)
 

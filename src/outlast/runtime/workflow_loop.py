@@ -271,6 +271,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     get_debug = staticmethod(bool)  # pyright: ignore[reportAssignmentType]
     """No. Every future and every task asks, and nothing answers faster."""
 
+    def get_task_factory(self) -> None:
+        """None: tasks are branches, which this loop makes itself. Libraries ask for it (anyio)."""
+
     def is_running(self) -> bool:
         return self._pumping
 
