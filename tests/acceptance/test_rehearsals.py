@@ -103,7 +103,8 @@ async def test_a_race_that_is_replayed_says_nothing(caplog: pytest.LogCaptureFix
             assert await h.replay(handle) is None
             gc.collect()
             await asyncio.sleep(0)
-    assert caplog.messages == []
+    # In a process with much in it that collection takes long: the watchdog may say so.
+    assert [one.getMessage() for one in caplog.records if one.name != "outlast.runtime.watchdog"] == []
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async def", "def"])
