@@ -157,10 +157,11 @@ def ask(system: System, *arguments: object) -> Any:
 
 @contextmanager
 def working(system: System, url: str, *, workers: int, concurrency: int) -> Iterator[list[Part]]:
-    """So many worker processes, told to begin together."""
+    """So many worker processes, each for so many executions at a time, told to begin together."""
     with ExitStack() as stack:
-        each = max(1, concurrency // workers)
-        parts = [stack.enter_context(Part(system, "work", url, each, number, workers)) for number in range(workers)]
+        parts = [
+            stack.enter_context(Part(system, "work", url, concurrency, number, workers)) for number in range(workers)
+        ]
         for part in parts:
             part.until("loaded")
         for part in parts:

@@ -40,8 +40,8 @@ What is measured:
 
 - **end-to-end**: executions of so many steps from start to result, so many at a time (`concurrency`), all in one
   process, or shared by four (`processes`). **jittered**: the same with steps that take up to 4 ms.
-- **backlog**: thousands are started while nobody works; then worker processes drain them, timed from the first claim to
-  the moment when nothing is left undone or unacknowledged. No steps.
+- **backlog**: thousands are started while nobody works; then worker processes drain them, each for so many at a time,
+  timed from the first claim to the moment when nothing is left undone or unacknowledged. No steps.
 - **idle-start**, **event-wake**: from the call in another process to the first line of user code: of a new execution,
   or behind a wait that held no process.
 - **round-trips**: between a lone execution and its server, counted on the wire.
