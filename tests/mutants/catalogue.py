@@ -742,8 +742,8 @@ _RUNTIME = (
         breaks="settlement 1",
         what="what was submitted last is committed first",
         file="runtime/group_commit.py",
-        old="batch, line.waiting = line.waiting[: self._batch_max], line.waiting[self._batch_max :]",
-        new="batch, line.waiting = line.waiting[-self._batch_max :], line.waiting[: -self._batch_max]",
+        old="batch, line.waiting = line.waiting[:most], line.waiting[most:]",
+        new="batch, line.waiting = line.waiting[-most:], line.waiting[:-most]",
         noticed_by=(f"{GROUP_COMMIT}batch_has_a_bound_and_order_is_kept_across_batches",),
     ),
     Mutant(

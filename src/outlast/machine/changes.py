@@ -19,6 +19,7 @@ from msgspec import Struct, structs
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
 from outlast.model.record import Key, Now, Plain, Record
+from outlast.model.status import TERMINAL
 
 _EXECUTION = Execution.KIND
 _VALUES = {
@@ -146,6 +147,11 @@ class Changes(Struct, frozen=True, kw_only=True, gc=False):
 def started_by(changes: Changes) -> list[Execution]:
     """The executions that it makes."""
     return [write.record for write in changes.writes if type(write) is Insert and isinstance(write.record, Execution)]
+
+
+def is_end(changes: Changes) -> bool:
+    """Whether an execution ends by it."""
+    return any(type(write) is Patch and write.fields.get("status") in TERMINAL for write in changes.writes)
 
 
 def together(first: Changes, others: Sequence[Changes]) -> Changes:

@@ -6,6 +6,10 @@ whose reply was lost is retried verbatim: every change is safe to repeat, and it
 A store on several servers has a line for each of them: while one server is away, the changes of the others go on. A
 partition keeps its line while something of it is under way, also if it moves to another server meanwhile.
 
+Those that commit step after step come round together: all wait for the commit, and then all go on while the store has
+nothing to do. So where a server does the work (`Capabilities.apart`), many that go on are committed in two halves:
+while the one is at the server, this process goes on with the other.
+
 A start whose id is held by somebody else's transaction leaves the line (`aside.py`): nobody else waits for that.
 """
 
@@ -17,13 +21,16 @@ from typing import Any, TypeAlias
 
 from outlast import limits
 from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
-from outlast.machine.changes import Changes, size_of, started_by
+from outlast.machine.changes import Changes, is_end, size_of, started_by
 from outlast.runtime.aside import Aside
 from outlast.runtime.patience import Pause, patiently
 from outlast.store.port import Committed, CommittedInPart, Sharded, Store, Verdict
 
 AGAIN_S = 0.01
 """The first pause before a commit is repeated."""
+
+HALVED_MIN = 64
+"""Fewer are committed together: a commit more would take longer than what it saves."""
 
 SURELY_SMALL = limits.BATCH_MAX_BYTES // limits.PAYLOAD_MAX_BYTES
 """So many changes, each with a value, can be committed together whatever they are."""
@@ -56,6 +63,7 @@ class GroupCommit:
         assert 1 <= batch_max <= limits.BATCH_MAX_CHANGES
         self._store = store
         self._sharded = store if isinstance(store, Sharded) else None
+        self._halves = store.capabilities.apart
         self._batch_max = batch_max
         self._patience_s = patience_s
         self._pause = pause
@@ -129,7 +137,8 @@ class GroupCommit:
         batch: list[Waiting] = []
         try:
             while line.waiting:
-                batch, line.waiting = line.waiting[: self._batch_max], line.waiting[self._batch_max :]
+                most = self._most(line.waiting)
+                batch, line.waiting = line.waiting[:most], line.waiting[most:]
                 if len(batch) > SURELY_SMALL and (fitting := _fitting(batch)) < len(batch):
                     batch, line.waiting = batch[:fitting], [*batch[fitting:], *line.waiting]
                 await self._commit(self._not_aside(batch) if self._aside else batch)
@@ -145,6 +154,14 @@ class GroupCommit:
                 raise
         finally:
             line.pump = None
+
+    def _most(self, waiting: list[Waiting]) -> int:
+        """How many of them are committed next. On an end nothing follows: it leaves nobody behind who could go on."""
+        if self._halves and len(waiting) >= HALVED_MIN:
+            going_on = sum(not is_end(changes) for changes, _, _ in waiting)
+            if going_on >= HALVED_MIN:
+                return min(self._batch_max, len(waiting) - going_on // 2)
+        return self._batch_max
 
     async def _commit(self, batch: list[Waiting]) -> None:
         if not batch:

@@ -54,6 +54,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Which functions can run inside of a commit (`Transacting`); None if a store has no such commits."""
     joins: bool = False
     """Whether an execution can be started inside of a transaction of the caller's (`Joining`)."""
+    apart: bool = False
+    """Whether a server does the work: while it commits some changes, this process can make the next ones."""
 
 
 # ---- commit -------------------------------------------------------------------------------------------------------

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from outlast import limits
 from outlast.errors import IdHeld, ReplyLost, StoreClosed, StoreFull, StoreUnavailable
-from outlast.machine.changes import Absent, Add, Changes, Delete, Insert, Patch, started_by
+from outlast.machine.changes import Absent, Add, Changes, Delete, Insert, Matches, Patch, started_by
+from outlast.model.execution import execution_key
 from outlast.model.flow import Edge, edge_key
 from outlast.model.lane import Lane, lane_key
 from outlast.model.record import Now
+from outlast.model.status import Status
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.port import Committed, CommittedInPart, Verdict
 from outlast.store.sqlite import SqliteStore
@@ -99,6 +102,15 @@ def edge(n: int, *, change_id: str | None = None) -> Changes:
     return Changes(id=change_id, partition=0, anchors=(record.key,), writes=(Insert(record),))
 
 
+def end(n: int) -> Changes:
+    """Of an execution that there is not: it is refused."""
+    key = execution_key(NS, f"x{n}")
+    guards = (Matches(key, {"epoch": 1}),)
+    return Changes(
+        id=f"end-{n}", partition=0, anchors=(key,), guards=guards, writes=(Patch(key, {"status": Status.SUCCEEDED}),)
+    )
+
+
 def impossible(n: int = 0) -> Changes:
     """No store can apply it."""
     key = lane_key(0, NS, f"l{n}")
@@ -155,6 +167,48 @@ async def test_batch_has_a_bound_of_bytes_and_one_change_may_have_more(
     assert all(verdict.applied for verdict in await asyncio.gather(*rest))
     # Where few are left, nobody counts: they are small enough if none is larger than a value may be.
     assert [len(ids) for ids in elsewhere.batches[1:]] == [2, 1, 1, 4, 1]
+
+
+@pytest.mark.parametrize(
+    "apart, number, expected",
+    [
+        (True, 100, [50, 50, 50, 50]),
+        (True, 65, [33, 32, 33, 32]),
+        (True, 63, [63, 63]),
+        (False, 100, [100, 100]),
+    ],
+)
+async def test_those_that_come_round_together_are_halved_where_a_server_does_the_work(
+    store: SqliteStore,
+    elsewhere: Elsewhere,
+    monkeypatch: pytest.MonkeyPatch,
+    apart: bool,
+    number: int,
+    expected: list[int],
+):
+    """While the one half is at the server, this process goes on with the other: both are never away together."""
+    declared = structs.replace(store.capabilities, apart=apart)
+    monkeypatch.setattr(SqliteStore, "capabilities", declared)
+    group = GroupCommit(store)
+
+    async def twice(n: int) -> None:
+        for turn in range(2):
+            assert (await group.commit(edge(n + turn * number))).applied
+
+    await asyncio.gather(*(twice(n) for n in range(number)))
+    assert [len(ids) for ids in elsewhere.batches] == expected
+    committed = [change_id for batch in elsewhere.batches for change_id in batch]
+    assert committed == [edge(n).id for n in range(2 * number)], "in the order in which they came"
+
+
+async def test_ends_are_not_halved_nobody_goes_on_behind_them(
+    store: SqliteStore, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(SqliteStore, "capabilities", structs.replace(store.capabilities, apart=True))
+    group = GroupCommit(store)
+    await asyncio.gather(*(group.commit(end(n)) for n in range(100)))
+    await asyncio.gather(*(group.commit(end(n)) for n in range(30)), *(group.commit(edge(n)) for n in range(70)))
+    assert [len(ids) for ids in elsewhere.batches] == [100, 65, 35]
 
 
 async def test_each_change_has_its_own_verdict(group: GroupCommit, gate: Gate):

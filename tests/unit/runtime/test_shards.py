@@ -11,11 +11,13 @@ import pytest
 from outlast.errors import StoreUnavailable
 from outlast.machine.changes import Changes
 from outlast.runtime.group_commit import GroupCommit
-from outlast.store.port import Committed, Sharded, Verdict
+from outlast.store.port import Capabilities, Committed, Sharded, Verdict
 
 
 class Servers:
     """As much of a sharded store as a group commit sees: each server answers when it is let."""
+
+    capabilities = Capabilities(native_doorbell=True, exact_order=False, apart=True)
 
     def __init__(self) -> None:
         self.homes = {0: "a", 1: "a", 2: "b"}

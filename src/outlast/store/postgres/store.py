@@ -74,7 +74,11 @@ class PostgresStore:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            native_doorbell=self._address.doorbell, exact_order=True, transactions="async def", joins=True
+            native_doorbell=self._address.doorbell,
+            exact_order=True,
+            transactions="async def",
+            joins=True,
+            apart=True,
         )
 
     # ---- life -----------------------------------------------------------------------------------------------------

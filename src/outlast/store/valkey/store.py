@@ -105,7 +105,7 @@ class ValkeyStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(native_doorbell=True, exact_order=False)
+        return Capabilities(native_doorbell=True, exact_order=False, apart=True)
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
