@@ -1,7 +1,8 @@
 """Replay a recorded journal against the code as it is now, and touch nothing: does the code still do what it did?
 
 Everything is as in an attempt, up to the end of the journal: what the code calls there is not begun, and nothing is
-written down.
+written down. Of an execution that sleeps, the one operation that it waits in belongs to that: whatever ends the wait
+records it, and then the code must call it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct, structs
 from outlast.machine import facts
 from outlast.machine.changes import Changes
 from outlast.model.execution import Execution
-from outlast.model.journal import JournalEntry, OperationKey
+from outlast.model.journal import BEGAN, WAITED, Awaited, JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.runtime.asked import Asked
 from outlast.runtime.attempt import LiveAttempt
@@ -55,9 +56,45 @@ async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinit
     claimed = await as_claimed(parts, execution)
     if claimed is None:
         return Rehearsed(entries=0)
-    attempt = Rehearsal(parts, claimed, workflow)
+    store = parts.engine.store
+    journal = await journal_of(store, execution)
+    woken = structs.replace(claimed, journal=[*journal, *_awaited(execution, journal, await store.now())])
+    attempt = Rehearsal(parts, woken, workflow)
     ending, lines = await played(attempt, PATIENCE_S)
-    return Rehearsed(entries=attempt.entries, divergence=_divergence(attempt, ending, workflow, lines))
+    return Rehearsed(entries=len(journal), divergence=_divergence(attempt, ending, workflow, lines))
+
+
+def _awaited(execution: Execution, journal: list[JournalEntry], now: int) -> list[JournalEntry]:
+    """The entry that will end its wait, without an outcome. None, if nobody records one but its holder (several waits,
+    a flow), or if it has been woken since it was seen."""
+    if not execution.awaits:
+        return []
+    awaited = Awaited.decode(execution.awaits)
+    if awaited.op not in WAITED or (journal and journal[-1].position >= awaited.position):
+        return []
+    key = (awaited.scope, awaited.name, awaited.occurrence)
+    return [_entry(execution, key, awaited.op, BEGAN, None, position=awaited.position, recorded_at=now)]
+
+
+def _entry(
+    e: Execution, key: OperationKey, op: str, outcome: str, value: bytes | None, *, position: int, recorded_at: int
+) -> JournalEntry:
+    """As it would be written down."""
+    return JournalEntry(
+        namespace=e.namespace,
+        execution=e.id,
+        generation=e.journal_generation,
+        scope=key[0],
+        name=key[1],
+        occurrence=key[2],
+        op=op,
+        outcome=outcome,
+        value=value,
+        epoch=e.epoch,
+        position=position,
+        recorded_at=recorded_at,
+        change_id="",
+    )
 
 
 async def played(attempt: Rehearsal, patience_s: float) -> tuple[Ending | None, list[str]]:
@@ -112,10 +149,6 @@ class Rehearsal(LiveAttempt):
         self.reached_end = False
 
     @property
-    def entries(self) -> int:
-        return self.lease.entries
-
-    @property
     def began(self) -> bool:
         return self._begun
 
@@ -134,6 +167,14 @@ class Rehearsal(LiveAttempt):
             self._end(Gone("would wait for an update"), Stopped)
         else:
             super().nothing_runs()
+
+    def _deliver_recorded(self, operation: Operation, entry: JournalEntry) -> bool:
+        """What it waits in has no outcome yet: the code has called it, and that is all that is recorded."""
+        if entry.outcome != BEGAN:
+            return super()._deliver_recorded(operation, entry)
+        self.reached_end = True
+        self._end(Gone(f"would wait in {operation}"), Stopped)
+        return False
 
     def hear(self, inbox: int) -> None:
         return None
@@ -187,22 +228,7 @@ class _NothingWritten(Lease):
         effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """What the code gives up is noted by an attempt; here it is only said to be."""
-        e = self.execution
-        return JournalEntry(
-            namespace=e.namespace,
-            execution=e.id,
-            generation=e.journal_generation,
-            scope=key[0],
-            name=key[1],
-            occurrence=key[2],
-            op=op,
-            outcome=outcome,
-            value=value,
-            epoch=e.epoch,
-            position=self._entries,
-            recorded_at=0,
-            change_id="",
-        )
+        return _entry(self.execution, key, op, outcome, value, position=self._entries, recorded_at=0)
 
     async def record_placed(self, fact: facts.StepRecorded) -> JournalEntry:
         raise AssertionError(f"a replay would record {fact}")
