@@ -198,6 +198,17 @@ async def test_a_failure_says_for_what_cause_its_member_ended(app: App):
         ]
 
 
+async def test_an_output_that_does_not_fit_the_code_of_today_fails_its_member(app: App):
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("number", kit.number, flow.add("any", kit.itself, "text").output)
+        with pytest.raises(FlowFailed):
+            await (await flow.start()).result("20s")
+        with pytest.raises(CodecError, match="Expected `int`, got `str`"):
+            await app.execution("f/number").result()
+
+
 EXPLODED: list[str] = []
 
 

@@ -1,5 +1,6 @@
 """Code that changes under running executions: versions side by side, and a rolling deploy."""
 
+import functools
 from typing import Any
 
 import pytest
@@ -296,3 +297,134 @@ async def test_steps_that_are_recorded_in_another_order_are_named_with_their_lin
         assert found is not None
         assert (found.expected, found.actual) == ("step 'charge'", "step 'ship'")
         assert "test_versions.py:" in found.line
+
+
+# ---- arguments ----------------------------------------------------------------------------------------------------
+
+
+async def takes_an_order(order: str) -> str:
+    return order
+
+
+async def takes_more(order: str, currency: str) -> str:
+    return order + currency
+
+
+async def takes_another_name(order_id: str) -> str:
+    return order_id
+
+
+async def takes_another_type(order: int) -> str:
+    return str(order)
+
+
+async def takes_more_if_given(order: str, currency: str = "EUR") -> str:
+    return order
+
+
+def with_parameters(like: Any, *, is_async: bool = True) -> tuple[App, Any, list[str]]:
+    """A deploy of `checkout` that takes what `like` takes, and what its undos have undone."""
+    app = App("sqlite:///nowhere.db")
+    undone: list[str] = []
+
+    @app.step
+    async def release() -> None:
+        undone.append("released")
+
+    async def sleep_first(*args: Any, **kwargs: Any) -> str:
+        await outlast.compensate(release)
+        await outlast.sleep("1h")
+        return await like(*args, **kwargs)
+
+    def sleep_in_a_thread(*args: Any, **kwargs: Any) -> str:
+        outlast.compensate(release)
+        outlast.sync.sleep("1h")
+        return "tea"
+
+    fn = functools.wraps(like)(sleep_first if is_async else sleep_in_a_thread)
+    return app, app.workflow(fn, name="checkout"), undone
+
+
+CHANGES = [
+    (takes_more, "not take them: checkout requires 'currency', which this execution was started without"),
+    (takes_another_name, "not take them: checkout does not take 'order', which this execution was started with"),
+    (takes_another_type, "not take them: checkout: order: Expected `int`, got `str`; it should be int"),
+]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@pytest.mark.parametrize("like, actual", CHANGES)
+async def test_code_that_does_not_take_the_arguments_any_more_suspends_with_reason_version(
+    like: Any, actual: str, is_async: bool, caplog: pytest.LogCaptureFixture
+):
+    app, checkout, undone = with_parameters(takes_an_order, is_async=is_async)
+    broken_app, _, also_undone = with_parameters(like, is_async=is_async)
+    fixed_app, _, _ = with_parameters(takes_more_if_given, is_async=is_async)
+    async with harness(app, auto_advance=False) as h:
+        begun = await checkout.start("tea")
+        await h.settle()
+        await h.stop()
+        not_begun = await checkout.start("tea")
+        for handle in (begun, not_begun):
+            found = await h.replay(handle, app=broken_app)
+            assert found is not None
+            assert (found.expected, found.actual) == ("its arguments", actual)
+        await h.deploy(broken_app)
+        await h.clock.advance("1h")
+        for handle in (begun, not_begun):
+            assert await reason(h, handle) == ("suspended", "version")
+        assert f"recorded its arguments, but the code now does {actual}" in caplog.text
+        assert [record.levelname for record in caplog.records].count("ERROR") == 2  # each is tried once
+        await h.stop(broken_app)
+        await h.deploy(fixed_app)
+        await h.clock.advance("1h")
+        assert [await handle.result() for handle in (begun, not_begun)] == ["tea", "tea"]
+        assert undone == also_undone == []
+
+
+async def test_a_parent_waits_for_a_child_whose_parameter_was_renamed():
+    def family(like: Any) -> tuple[App, Any, list[str]]:
+        app, ship, undone = with_parameters(like)
+
+        @app.workflow
+        async def parent() -> str:
+            await outlast.compensate(app.step(undo, name="undo"), "parent")
+            return await ship("tea")
+
+        async def undo(who: str) -> None:
+            undone.append(who)
+
+        return app, parent, undone
+
+    app, parent, _ = family(takes_an_order)
+    broken_app, _, undone = family(takes_another_name)
+    async with harness(app, auto_advance=False) as h:
+        handle = await parent.start()
+        await h.settle()
+        await h.stop()
+        await h.deploy(broken_app)
+        await h.clock.advance("1h")
+        [child] = await app.find(workflow="checkout")
+        assert await reason(h, handle) == ("suspended", f"child:{child.id}")
+        assert (child.status, child.reason, undone) == ("suspended", "version", [])
+
+
+async def test_code_that_does_not_take_the_arguments_leaves_its_patches_to_the_code_that_does():
+    def patched(takes: Any) -> tuple[App, Any]:
+        app = App("sqlite:///nowhere.db")
+
+        @app.workflow
+        async def buy(order: takes) -> bool:
+            return outlast.patched("fraud-check")
+
+        return app, buy
+
+    app, buy = patched(str)
+    broken_app, _ = patched(int)
+    async with harness(app, auto_advance=False) as h:
+        await h.stop()
+        handle = await buy.start("tea")
+        await h.deploy(broken_app)
+        await h.settle()
+        assert await reason(h, handle) == ("suspended", "version")
+        assert await handle.journal() == []

@@ -125,6 +125,7 @@ class Workflow(Generic[P, R]):
             fn=fn,
             is_async=is_async(fn),
             arguments=self.arguments,
+            signature=lambda: self.signature,
             fatal=options.retry.fatal,
             patches=functools.cache(lambda: patches_in(fn)),
         )

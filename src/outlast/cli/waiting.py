@@ -254,8 +254,9 @@ def _waiting(e: Execution, s: Situation) -> str:
             text = _depends(e, s)
         case Reason.VERSION:
             text = (
-                f"The code of {e.workflow} version {e.version} no longer does what its journal recorded. Deploy code "
-                "that does (the worker's log names the line), or register the change as a new version."
+                f"The code of {e.workflow} version {e.version} no longer does what its journal recorded, or no longer "
+                "takes its arguments. Deploy code that does (the worker's log says which, with the line), or register "
+                "the change as a new version."
             )
         case "event" if name == UPDATE:
             text = f"Waits for an update{until}: `outlast update {e.id} NAME VALUE`."

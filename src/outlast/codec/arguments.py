@@ -13,6 +13,7 @@ from outlast.codec.values import Values
 from outlast.errors import CodecError, InvalidArguments
 
 _BY_NAME = dict[str, msgspec.Raw]
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -29,6 +30,9 @@ class Arguments:
         plain = all(parameter.kind in _PLAIN for parameter in parameters.values())
         self._plain = tuple(parameters) if plain else None
         self._names = frozenset(parameters)
+        self._required = frozenset(
+            name for name, one in parameters.items() if one.default is one.empty and one.kind not in _VARIADIC
+        )
 
     @property
     def result(self) -> Any:
@@ -75,7 +79,7 @@ class Arguments:
             raise InvalidArguments(str(error)) from error  # it can be stored, but is not what the function takes
 
     def decode(self, values: Values, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to call the function with; `CodecError` if they are not of the declared types."""
+        """The arguments to call the function with; `CodecError` if they are not those that it takes, of its types."""
         plain = values.unseal(data, f"input of {self._what}")
         raw: dict[str, msgspec.Raw] = values.read(plain, _BY_NAME, self._what, "input")
         if self._plain is not None and raw.keys() == self._names:
@@ -83,10 +87,15 @@ class Arguments:
         unknown = raw.keys() - self._names
         if unknown:
             raise CodecError(f"{self._what} does not take {min(unknown)!r}, which this execution was started with")
+        missing = [name for name in self.signature.parameters if name in self._required and name not in raw]
+        if missing:
+            raise CodecError(f"{self._what} requires {missing[0]!r}, which this execution was started without")
         bound = self.signature.bind_partial()
-        for name in self.signature.parameters:
+        for name, parameter in self.signature.parameters.items():
             if name in raw:
                 bound.arguments[name] = values.read(raw[name], self.annotation(name), self._what, name)
+            elif parameter.kind in _PLAIN:  # left out, what stands behind it could not be given by place
+                bound.arguments[name] = parameter.default
         return bound.args, bound.kwargs
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from outlast.runtime.family import suspended_for_children
 from outlast.runtime.hearing import Hearing
 from outlast.runtime.lease import UNRECORDABLE, Lease
 from outlast.runtime.marks import marked, origins_of
-from outlast.runtime.mishaps import errand_failed, put_off
+from outlast.runtime.mishaps import errand_failed, put_off, unfit
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, failed_with, recorded_outcome
 from outlast.runtime.operations.grow import Growing
 from outlast.runtime.operations.timer import Timer, fires
@@ -129,15 +129,15 @@ class LiveAttempt:
             e = self.execution
             journal = await self.lease.journal()
             self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
-            if not journal:
+            args, kwargs = self.workflow.arguments.decode(self.parts.values, self.lease.input)
+            if not journal:  # not before: code that does not take the arguments has not begun
                 await self.patches.begin(self.workflow.patches())
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.hear(await self.lease.record_cancel(before=self.replay.unread()))
-            args, kwargs = self.workflow.arguments.decode(self.parts.values, self.lease.input)
         except CodecHookFailed:
             raise  # nothing is wrong with the work: it is put off, and tried again
         except CodecError as error:
-            ending: Ending = Raised(error)
+            ending: Ending = unfit(self, error)
             await self._commit(ending)
             return ending
         except LeaseLost as lost:

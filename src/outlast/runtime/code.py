@@ -53,6 +53,10 @@ def _nobody(value: Any, error: BaseException | None) -> None:
     """Whoever would have liked to hear of the end has gone."""
 
 
+async def _raises(error: Exception) -> Any:
+    raise error
+
+
 class AsyncCode:
     """An `async def` workflow."""
 
@@ -78,7 +82,11 @@ class AsyncCode:
 
     def _make(self) -> None:
         fn, args, kwargs = self._call
-        self._main = asyncio.Task(fn(*args, **kwargs), loop=self.loop, context=self._context)
+        try:
+            code = fn(*args, **kwargs)
+        except Exception as error:  # of a decorator around it, which is user code too
+            code = _raises(error)
+        self._main = asyncio.Task(code, loop=self.loop, context=self._context)
         self.loop.tasks.add(self._main)
         self._main.add_done_callback(self._done)
 

@@ -2,6 +2,8 @@
 
 The app's codec may fail: its key service is away, or a value was written without it. Nothing is wrong with the work, so
 nothing is counted, but it must not be tried again at once either. It is put off, and says why it waits.
+
+The code may not take the arguments. If a deploy changed it, the execution waits for code that does.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from outlast.errors import CodecHookFailed, LeaseLost
+from outlast.errors import CodecError, CodecHookFailed, LeaseLost, NonDeterminism
+from outlast.runtime.diverging import place_of
+from outlast.runtime.endings import Diverged, Raised
 
 if TYPE_CHECKING:
     from outlast.runtime.attempt import LiveAttempt
@@ -23,6 +27,16 @@ PUT_OFF_MS = 5_000
 async def put_off(attempt: LiveAttempt, error: CodecHookFailed) -> None:
     _log.warning("execution %s is put off for %g s: %s", attempt.execution.id, PUT_OFF_MS / 1_000, error)
     await attempt.hand_back(wait_ms=PUT_OFF_MS)
+
+
+def unfit(attempt: LiveAttempt, error: CodecError) -> Raised | Diverged:
+    """The input is not what the code takes. Code that is as it was when the execution started is given something wrong
+    (by a flow, for example), and fails."""
+    e, workflow = attempt.execution, attempt.workflow
+    if e.signature in ("", workflow.signature()):
+        return Raised(error)
+    actual, line = f"not take them: {error}", place_of(workflow)
+    return Diverged(NonDeterminism(e.id, expected="its arguments", actual=actual, line=line))
 
 
 def errand_failed(attempt: LiveAttempt, error: BaseException, gravity: int) -> None:

@@ -24,6 +24,8 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
     fn: Callable[..., Any]
     is_async: bool
     arguments: Arguments
+    signature: Callable[[], str]
+    """Of its code as it is now."""
     fatal: tuple[type[Exception], ...] = ()
     patches: Callable[[], tuple[str, ...]] = tuple
     """The names in `patched(name)` in its source."""

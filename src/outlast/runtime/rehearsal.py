@@ -130,7 +130,7 @@ def _divergence(
         case Diverged(error):
             return Divergence(expected=error.expected, actual=error.actual, line=error.line)
         case Raised(error) if not attempt.began:
-            return Divergence(expected="its arguments", actual=f"something else: {error}", line=place_of(workflow))
+            return Divergence(expected="its arguments", actual=f"not take them: {error}", line=place_of(workflow))
         case None | Gone() if not attempt.reached_end:
             line = place_of(workflow, lines)
             return Divergence(expected="the next operation", actual="nothing: it waits for ever", line=line)

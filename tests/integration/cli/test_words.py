@@ -116,7 +116,7 @@ def execution(status: Status, **fields: Any) -> Execution:
             "its flow 'nightly' to end: `outlast flows show nightly`",
         ),
         (Status.SUSPENDED, {"reason": "deferred:outlast:interrupt"}, ALIVE, "Waits to be interrupted."),
-        (Status.SUSPENDED, {"reason": "version"}, ALIVE, "no longer does what its journal recorded"),
+        (Status.SUSPENDED, {"reason": "version"}, ALIVE, "what its journal recorded, or no longer takes its arguments"),
         (Status.SUSPENDED, {"reason": "capability:gpu"}, ALIVE, "--capabilities gpu"),
         (Status.SUSPENDED, {"reason": "quota:stripe"}, ALIVE, "Waits for quota 'stripe'"),
         (Status.EXPIRED, {"cause": "crashes", "finished_at": NOW}, ALIVE, "its worker died too often"),

@@ -106,6 +106,25 @@ def test_input_of_an_older_parameter_list_is_told():
         Arguments(after, "f").decode(values, data)
 
 
+def test_input_without_a_parameter_that_is_required_by_now_is_told():
+    def before(x: int) -> None: ...
+    def after(x: int, *rest: int, y: int, z: int = 3, **more: int) -> None: ...
+    def bearable(x: int, *rest: int, z: int = 3, **more: int) -> None: ...
+
+    data, _ = Arguments(before, "f").encode(values, (1,), {})
+    with pytest.raises(CodecError, match="f requires 'y', which this execution was started without"):
+        Arguments(after, "f").decode(values, data)
+    assert Arguments(bearable, "f").decode(values, data) == ((1,), {})
+
+
+def test_a_parameter_may_be_added_in_front_of_others_with_a_default():
+    def before(b: int, /, *rest: int) -> None: ...
+    def after(a: int = 0, b: int = 0, /, *rest: int) -> None: ...
+
+    data, _ = Arguments(before, "f").encode(values, (1, 2, 3), {})
+    assert Arguments(after, "f").decode(values, data) == ((0, 1, 2, 3), {})
+
+
 # ---- annotations --------------------------------------------------------------------------------------------------
 
 

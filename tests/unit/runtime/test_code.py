@@ -1,0 +1,28 @@
+"""The user's code under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from typing import Any
+
+from outlast.runtime.code import AsyncCode
+
+
+async def test_code_that_raises_before_it_is_a_coroutine_ends_with_that():
+    ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+
+    def decorated() -> Any:
+        raise TypeError("of a decorator")
+
+    code = AsyncCode(
+        decorated,
+        (),
+        {},
+        contextvars.copy_context(),
+        idle=lambda: False,
+        ended=lambda value, error: ended.set_result(error),
+    )
+    code.begin()
+    assert str(await asyncio.wait_for(ended, 10)) == "of a decorator"
+    code.close()
