@@ -15,17 +15,18 @@ from outlast.cli.context import Context, ContextArgument, execution_of
 from outlast.cli.loading import Target, load
 from outlast.cli.reading import reading
 from outlast.cli.words import plural
-from outlast.errors import ExecutionNotFound, InvalidInput, UnknownWorkflow
+from outlast.errors import ExecutionNotFound, InvalidInput, StoreError, UnknownWorkflow
 from outlast.model.execution import Execution
 from outlast.model.status import OPEN
 from outlast.runtime.journal import begun_anew
-from outlast.runtime.parts import Parts
-from outlast.runtime.rehearsal import Divergence, rehearse
+from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.rehearsal import Divergence, Rehearsed, rehearse
 from outlast.store.port import Query, Store
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """One execution whose journal the code does not meet; without a divergence, the app does not have its version."""
+    """One execution whose journal the code does not meet; whose version the app does not have; or whose replay failed,
+    with this error."""
 
     id: str
     workflow: str
@@ -33,6 +34,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     entries: int
     missing: bool = False
     divergence: Divergence | None = None
+    error: str | None = None
 
 
 async def replay(
@@ -46,7 +48,7 @@ async def replay(
     """Replay recorded journals against the code as it is now, without running a step or writing anything.
 
     Each execution whose journal the code does not meet is reported with file and line, and so is one whose version the
-    app does not have. Exits 1 if there is one: for CI, before a deploy.
+    app does not have, or whose replay fails. Exits 1 if there is one: for CI, before a deploy.
 
     Examples:
       outlast replay shop:app --all-open
@@ -87,18 +89,29 @@ async def _replayed(app: App, parts: Parts, seen: Execution) -> list[Finding]:
             definition = app.registry.get(e.workflow, e.version).definition
         except UnknownWorkflow:
             return [structs.replace(found, missing=True)]
-        rehearsed = await rehearse(parts, e, definition)
-        if rehearsed.divergence is None and rehearsed.entries:
+        rehearsed, error = await _rehearsed(parts, e, definition)
+        good = rehearsed.divergence is None and error is None
+        if good and rehearsed.entries:
             return []
         try:
             anew = await begun_anew(parts.engine.store, e)
         except ExecutionNotFound:
             return []  # it has ended meanwhile, and was purged
-        if anew is None and rehearsed.divergence is None:
+        if anew is None and good:
             return []
         if anew is None:
-            return [structs.replace(found, entries=rehearsed.entries, divergence=rehearsed.divergence)]
+            return [structs.replace(found, entries=rehearsed.entries, divergence=rehearsed.divergence, error=error)]
         e = anew  # what was replayed was being forgotten
+
+
+async def _rehearsed(parts: Parts, e: Execution, definition: WorkflowDefinition) -> tuple[Rehearsed, str | None]:
+    """What fails for one execution (a codec that cannot read it, for example) does not hide the others."""
+    try:
+        return await rehearse(parts, e, definition), None
+    except StoreError:
+        raise  # for the others as well
+    except Exception as error:
+        return Rehearsed(entries=0), f"{type(error).__name__}: {error}"
 
 
 def _say(context: Context, app: App, replayed: int, findings: list[Finding]) -> None:
@@ -110,6 +123,7 @@ def _say(context: Context, app: App, replayed: int, findings: list[Finding]) -> 
                 "replayed": replayed,
                 "divergences": [_document(one) for one in findings if one.divergence is not None],
                 "missing": [_document(one) for one in findings if one.missing],
+                "errors": [{**_document(one), "error": one.error} for one in findings if one.error is not None],
             }
         )
         return
@@ -120,6 +134,8 @@ def _say(context: Context, app: App, replayed: int, findings: list[Finding]) -> 
 
 
 def _words(one: Finding) -> list[str | tuple[str, str]]:
+    if one.error is not None:
+        return [(f"the replay failed: {one.error}", "failed")]
     if one.divergence is None:
         return [("the app does not have this version", "failed")]
     d = one.divergence

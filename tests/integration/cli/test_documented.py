@@ -53,7 +53,7 @@ def test_a_command_has_help_with_examples(command: Callable[..., Any]):
 def test_help_is_wrapped_by_the_terminal_and_not_by_the_source(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", "200")
     told = outlast("replay", "--help").out
-    assert "reported with file and line, and so is one whose version the app does not have. Exits 1 if" in told
+    assert "and so is one whose version the app does not have, or whose replay fails. Exits 1 if" in told
 
 
 def test_the_page_names_no_command_that_does_not_exist():

@@ -174,3 +174,71 @@ def test_who_tells_an_execution_something_hears_why_it_is_not_claimed_as_show_sa
     assert held["reason"] == "operator"
     assert released["reason"] == shown["execution"]["reason"] == "version"
     assert released["waiting"].partition(", but ")[2] == shown["waiting"].partition(", but ")[2]
+
+
+# ---- arguments, and what cannot be replayed -----------------------------------------------------------------------
+
+TAKES = """
+import outlast
+from outlast import App
+
+
+class Codec:
+    def encode(self, data: bytes) -> bytes:
+        return b"sealed" + data
+
+    def decode(self, data: bytes) -> bytes:
+        if {unreadable!r} in data:
+            raise PermissionError("no key")
+        return data.removeprefix(b"sealed")
+
+
+app = App("sqlite:///outlast.db", codec=Codec())
+
+@app.workflow
+async def checkout(order: str{more}) -> str:
+    await outlast.sleep("1h")
+    return order
+"""
+
+
+def waiting(outlast: Outlast) -> None:
+    """Two executions, which both wait."""
+
+    async def start(app: App) -> None:
+        async with app:
+            for order in ("tea", "cup"):
+                handle = await app.registry.newest("checkout").options(id=f"order-{order}").start(order)
+                await status_is(handle, "suspended")
+
+    asyncio.run(start(deploy(outlast, TAKES.format(more="", unreadable=b"nothing"))))
+
+
+def test_replay_reports_every_execution_whose_arguments_the_code_does_not_take(outlast: Outlast):
+    waiting(outlast)
+    deploy(outlast, TAKES.format(more=", currency: str", unreadable=b"nothing"))
+    answer = outlast("replay", "sick:app", "--all-open")
+    assert answer.code == 1
+    said = " ".join(answer.out.split())
+    for order in ("tea", "cup"):
+        assert (
+            f"order-{order} checkout version 1 recorded its arguments, but the code now does not take them: checkout "
+            "requires 'currency', which this execution was started without at"
+        ) in said
+    assert "2 executions replayed: 0 as recorded, 2 not" in said
+
+
+def test_replay_of_one_that_fails_does_not_hide_the_others(outlast: Outlast):
+    waiting(outlast)
+    deploy(outlast, TAKES.format(more="", unreadable=b"tea"))
+    answer = outlast("replay", "sick:app", "--all-open")
+    assert answer.code == 1
+    said = " ".join(answer.out.split())
+    assert "order-tea checkout version 1 the replay failed: CodecHookFailed: " in said
+    assert "PermissionError: no key" in said
+    assert "2 executions replayed: 1 as recorded, 1 not" in said
+    document = outlast.json("replay", "sick:app", "--all-open", code=1)
+    assert (document["replayed"], document["divergences"], document["missing"]) == (2, [], [])
+    [found] = document["errors"]
+    assert found["id"] == "order-tea"
+    assert "no key" in found["error"]
