@@ -24,6 +24,18 @@ def check_callable(what: str, fn: object) -> Callable[..., Any]:
     return fn
 
 
+def refuse_method(fn: object) -> None:
+    """A workflow has no object that it is called on: what is stored of a start are its arguments."""
+    inner = cast("Any", fn).__func__ if isinstance(fn, classmethod) else fn
+    name = getattr(inner, "__qualname__", "").rpartition("<locals>.")[2]
+    if "." in name and callable(inner) and next(iter(inspect.signature(inner).parameters), None) in ("self", "cls"):
+        raise InvalidInput(
+            f"{name} is a method, which a workflow cannot be: an execution may go on in another process, where its "
+            "object is not. Write a function outside of the class, and give it what it needs as arguments; its steps "
+            "may be methods"
+        )
+
+
 def is_async(fn: Callable[..., Any]) -> bool:
     """Also for partials and objects with an `async def __call__`."""
     return inspect.iscoroutinefunction(underlying(fn))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, Typed
 from msgspec import Struct, structs
 
 from outlast import limits
-from outlast.authoring.callables import check_callable, default_name, is_async
+from outlast.authoring.callables import check_callable, default_name, is_async, refuse_method
 from outlast.authoring.host import Host, check_own
 from outlast.authoring.options import Options, StartOptions, parse_lasting, parse_options, parse_requires
 from outlast.authoring.retry import Retry, check_retry
@@ -387,5 +387,6 @@ def make_workflow(app: Host, fn: object, options: WorkflowOptions) -> Workflow[A
         raise InvalidInput(f"{fn!r} is a {operation} already; its function is .fn")
     if isinstance(fn, type):
         raise InvalidInput(f"a workflow must be a function, not the class {fn.__qualname__}")
+    refuse_method(fn)
     checked = check_callable("workflow", fn)
     return (AsyncWorkflow if is_async(checked) else SyncWorkflow)(app, checked, options)

@@ -92,6 +92,55 @@ def test_what_cannot_be_a_workflow_is_refused_where_it_stands(app: App, make: An
         make(app)
 
 
+def test_a_method_is_refused_and_told_what_to_do(app: App):
+    with pytest.raises(InvalidInput, match=r"^Order\.run is a method, .* Write a function outside of the class"):
+
+        class Order:
+            @app.workflow
+            async def run(self, sku: str) -> str:
+                return sku
+
+    with pytest.raises(InvalidInput, match=r"^Import\.begin is a method"):
+
+        class Import:
+            @classmethod
+            @app.workflow
+            def begin(cls, path: str) -> str:
+                return path
+
+    with pytest.raises(InvalidInput, match=r"^Export\.begin is a method"):
+
+        class Export:
+            @app.workflow(name="export")
+            @classmethod
+            def begin(cls, path: str) -> str:
+                return path
+
+    assert not list(app.registry)
+
+
+def test_a_function_in_a_class_is_no_method_if_it_has_no_self(app: App):
+    class Shop:
+        @staticmethod
+        @app.workflow
+        async def checkout(sku: str) -> str:
+            return sku
+
+        async def refund(self, sku: str) -> str:
+            @app.workflow(name="nested")
+            async def nested(self: str) -> str:
+                return self
+
+            return await nested(sku)
+
+    async def plain(self: str) -> str:
+        return self
+
+    assert Shop.checkout is app.registry.newest("Shop.checkout")
+    assert app.workflow(plain).name == "plain"
+    assert app.workflow(Shop().refund, name="of-an-object").name == "of-an-object"
+
+
 def test_generators_are_refused(app: App):
     async def numbers():
         yield 1
