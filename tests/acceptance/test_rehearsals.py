@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import outlast
 from outlast import App
+from outlast.model.execution import Execution, execution_key
+from outlast.runtime.engine import Engine
+from outlast.runtime.parts import Parts
+from outlast.runtime.rehearsal import rehearse
+from outlast.store.sqlite import SqliteStore
 from outlast.testing import harness
 
 
@@ -237,3 +244,41 @@ async def test_code_that_ends_too_soon_says_how_and_where(code: Any, actual: str
         assert found is not None
         function, line = at
         assert (found.actual, found.line) == (actual, f"{__file__}:{function.__code__.co_firstlineno + line}")
+
+
+@pytest.mark.parametrize("meanwhile", ["it is woken", "it is cancelled"])
+async def test_what_is_woken_while_it_is_looked_at_is_as_recorded(meanwhile: str, tmp_path: Path):
+    """The execution is read first, and its journal afterwards."""
+    file = tmp_path / "outlast.db"
+    app = App(f"sqlite:///{file}")
+
+    @app.step
+    async def note() -> None:
+        return None
+
+    @app.workflow
+    async def nap() -> None:
+        await outlast.compensate(note)
+        try:
+            await outlast.receive("alarm")
+        finally:
+            await note()
+
+    async with app:
+        handle = await nap.options(id="nap").start()
+        while (await handle.info()).status != "suspended":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        store = SqliteStore(str(file))
+        await store.open()
+        try:
+            [seen] = await store.load([execution_key("default", "nap")])
+            assert isinstance(seen, Execution)
+            assert seen.awaits
+            await (handle.send("alarm") if meanwhile == "it is woken" else handle.cancel())
+            with suppress(outlast.ExecutionCancelled):
+                await handle.result("10s")
+            parts = Parts(Engine(store), app.values, threads=1, committed=lambda view, changes: None)
+            assert (await rehearse(parts, seen, nap.definition)).divergence is None
+            await parts.close()
+        finally:
+            await store.close()

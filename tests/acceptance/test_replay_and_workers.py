@@ -52,7 +52,8 @@ def deploy(code: Code) -> App:
         ledger.append("refunded")
         raise ConnectionError("not yet")
 
-    shop = SimpleNamespace(refund=refund, charge=charge, check_fraud=check_fraud, ship=app.registry.newest("ship"))
+    ship = app.registry.newest("ship")
+    shop = SimpleNamespace(flow=app.flow, ship=ship, refund=refund, charge=charge, check_fraud=check_fraud)
 
     @app.workflow(name="checkout", retry=Retry(max_attempts=2, initial="1m", jitter=0.0))
     async def checkout() -> Any:
@@ -254,6 +255,20 @@ async def checks_before_it_ships(shop: Any) -> str:
     return await ships(shop)
 
 
+async def ships_in_a_flow(shop: Any) -> Any:
+    flow = shop.flow("parcels")
+    flow.add("ship", shop.ship)
+    return await (await flow.start()).result()
+
+
+async def checks_when_the_flow_has_begun(shop: Any) -> Any:
+    flow = shop.flow("parcels")
+    flow.add("ship", shop.ship)
+    started = await flow.start()
+    await shop.check_fraud()
+    return await started.result()
+
+
 async def naps(shop: Any) -> str:
     await asyncio.sleep(3600)
     return "done"
@@ -303,9 +318,10 @@ EDITS = [
     (ships, checks_before_it_ships, "start 'ship' -> step 'check_fraud'"),
     (ships, checks_once_it_is_sent, "child "),
     (naps, receives, "timer 'asyncio' -> receive 'approved'"),
-    # It waits for more than one thing: which one comes first is not recorded until the code takes it.
+    # It waits for more than one thing, or for a flow: what comes first is recorded when the code takes it.
     (receives_or_times_out, checks_or_times_out, None),
     (waits_for_both, waits_for_one_of_both, None),
+    (ships_in_a_flow, checks_when_the_flow_has_begun, None),
     (answers_while_it_sleeps, sleeps_by_another_name, None),
 ]
 
