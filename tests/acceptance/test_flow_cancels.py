@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlast import App, FlowCancelled, FlowNotFound, FlowRefused, InvalidInput, Status
+import outlast
+from outlast import App, FlowCancelled, FlowHandle, FlowNotFound, FlowRefused, InvalidInput, Status
 from outlast.errors import InvalidName, StoreUnavailable
 from outlast.machine.changes import Changes, Delete, Insert, Patch
 from outlast.model.execution import execution_key
 from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key, whole_of
+from outlast.model.record import settled
 from outlast.observe.metrics import RECONCILER_DEPTH, RECONCILER_DUE, ReconcilerMetrics
 from outlast.reconcilers.driver import Report
 from outlast.runtime import stopping
@@ -20,6 +22,7 @@ from outlast.runtime.engine import Engine
 from outlast.store.port import DueKind, Filter
 from tests.acceptance.conftest import Place, claims_no_more
 from tests.acceptance.flow_workflows import UNDONE, member_is, statuses, workflows
+from tests.waiting import until
 
 
 def engine_of(app: App) -> Engine:
@@ -336,6 +339,90 @@ async def test_members_outside_of_the_filter_stay_owed(clocked: Place, monkeypat
         assert await backlog(app) == ["f"]
         assert sorted((await statuses(fh)).values()).count("ready") == 6
         await cycle(app, "cancel_backlog")
+        assert await backlog(app) == []
+
+
+async def running_flows(app: App, gate: asyncio.Event, count: int) -> list[FlowHandle]:
+    """Each has a member that runs until the gate opens, and then waits."""
+
+    @app.step
+    async def at_the_gate() -> None:
+        await gate.wait()
+
+    @app.workflow
+    async def gated() -> int:
+        await at_the_gate()
+        return await outlast.receive("go", int)
+
+    handles: list[FlowHandle] = []
+    for n in range(count):
+        flow = app.flow("r", id=f"r{n}")
+        flow.add("runs", gated)
+        handles.append(await flow.start())
+    for fh in handles:
+        await member_is(fh, "runs", Status.ACTIVE)
+    return handles
+
+
+async def test_flows_that_let_go_on_what_runs_do_not_keep_others_waiting(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    """More of them than a cycle takes."""
+    monkeypatch.setenv("OUTLAST_RECONCILER_CANCEL_BACKLOG_BATCH", "2")
+    monkeypatch.setenv("OUTLAST_RECONCILER_CANCEL_BACKLOG_INTERVAL", "1h")
+    app, gate = clocked.app(), asyncio.Event()
+    async with app:
+        assert app._opened is not None
+        assert app._opened.reconcilers is not None
+        metrics = app._opened.reconcilers.metrics["cancel_backlog"]
+        handles = await running_flows(app, gate, 5)
+        for fh in handles:
+            await fh.cancel("cancel_pending")
+        await until_put_off(app, handles)
+        await clocked.pass_time(app, "5s")
+        victim = await cancelled_by_who_died(clocked, app, monkeypatch)
+        await clocked.pass_time(app, "5s")
+        for _ in range(4):
+            assert (await cycle(app, "cancel_backlog")).errors == 0
+            assert metrics.depth >= 5, "what is put off is owed still"
+        assert set((await statuses(victim)).values()) == {"cancelled"}
+        await cycle(app, "cancel_backlog")
+        assert (metrics.depth, metrics.due) == (5, 0)
+        for fh in handles:
+            assert await statuses(fh) == {"runs": "active"}
+        gate.set()
+
+
+async def until_put_off(app: App, handles: list[FlowHandle]) -> None:
+    keys, now = [flow_key("default", fh.id) for fh in handles], await engine_of(app).store.now()
+
+    async def all_are() -> bool:
+        flows = [flow for flow in await engine_of(app).store.load(keys) if isinstance(flow, Flow)]
+        return all(now < (settled(flow.cancel_at) or 0) < now + stopping.GRACE_MS for flow in flows)
+
+    await until(all_are, "a flow is not put off")
+
+
+async def test_what_ran_and_waits_now_is_cancelled_soon_however_long_it_ran(
+    clocked: Place, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OUTLAST_RECONCILER_CANCEL_BACKLOG_INTERVAL", "1h")
+    app, gate = clocked.app(), asyncio.Event()
+    async with app:
+        [fh] = await running_flows(app, gate, 1)
+        await fh.cancel("cancel_pending")
+        await until_put_off(app, [fh])
+        for passes, is_due in (("1s", True), ("1s", True), ("2h", True), ("29s", False)):
+            await clocked.pass_time(app, passes)
+            assert await backlog(app) == (["r0"] if is_due else []), passes
+            await cycle(app, "cancel_backlog")
+        gate.set()
+        await member_is(fh, "runs", Status.SUSPENDED)
+        await clocked.pass_time(app, "1s")
+        await cycle(app, "cancel_backlog")
+        with pytest.raises(FlowCancelled):
+            await fh.result("20s")
+        assert await statuses(fh) == {"runs": "cancelled"}
         assert await backlog(app) == []
 
 

@@ -70,3 +70,21 @@ async def test_what_somebody_else_repaired_leaves_its_place_to_those_that_fail(m
     await driver.cycle("session_expiry")
     await driver.cycle("session_expiry")
     assert tried == [f"w{n:04}" for n in range(8)], "those that fail now do not back off"
+
+
+async def test_what_stands_for_many_and_is_left_as_it_was_does_not_keep_others_waiting():
+    """What is left of it may be another's: members outside of the filter."""
+    store, tried = Owing(), list[str]()
+
+    async def others(engine: Engine, record: Record, filter: Any) -> bool:
+        tried.append(str(record.key.values[1]))
+        return record.key.values[1] == "w0004"
+
+    row = Row(name="cancel_backlog", what="", due=DueKind.CANCEL, interval_ms=1_000, batch=4, repair_within=others)
+    driver = Reconcilers(cast("Engine", SimpleNamespace(store=store)), (row,))
+    store.owe(0, 5)
+    for _ in range(3):
+        report = await driver.cycle("cancel_backlog")
+        assert report.errors == 0
+    assert "w0004" in tried
+    assert tried.count("w0000") == 2, "it is tried again at once, and then less often"

@@ -1,8 +1,9 @@
 """Runs the rows of the table, each in its own rhythm, until stopped.
 
 One item's failure is counted, backs off, and never blocks the rest: items that back off do not take the places of
-others in the batch. A cycle that fails is counted too, and leaves its gauges as they were. Sharing between processes
-saves work and guards nothing: two engines doing the same repair is harmless, because every repair is guarded.
+others in the batch. One that stands for many, none of which could be repaired, backs off too. A cycle that fails is
+counted too, and leaves its gauges as they were. Sharing between processes saves work and guards nothing: two engines
+doing the same repair is harmless, because every repair is guarded.
 """
 
 from __future__ import annotations
@@ -169,16 +170,25 @@ class Reconcilers:
         try:
             done = await self._repaired(row, record)
         except Exception:
-            known = backoffs.get(record.key)
-            failures = known.failures + 1 if known else 1
-            pause_cycles = min(2**failures, BACKOFF_MAX_CYCLES)
-            if known is not None or len(backoffs) < BACKOFF_MAX_ITEMS:
-                backoffs[record.key] = _Backoff(failures, self.metrics[row.name].cycles + pause_cycles)
+            failures = self._back_off(row, record, pause_cycles=2)
             _log.exception("reconciler %s: %s failed (%d times)", row.name, record.key, failures)
             return None
-        if backoffs:
+        if not done and row.repair_within is not None:
+            # What is left of it may not be this process's to repair, and keeps it due.
+            self._back_off(row, record, pause_cycles=1)
+        elif backoffs:
             backoffs.pop(record.key, None)
         return done
+
+    def _back_off(self, row: Row, record: Record, *, pause_cycles: int) -> int:
+        """So many cycles at first, and longer each time. How often it was in vain by now."""
+        backoffs = self._backoffs[row.name]
+        known = backoffs.get(record.key)
+        failures = known.failures + 1 if known else 1
+        pause_cycles = min(pause_cycles * 2 ** (failures - 1), BACKOFF_MAX_CYCLES)
+        if known is not None or len(backoffs) < BACKOFF_MAX_ITEMS:
+            backoffs[record.key] = _Backoff(failures, self.metrics[row.name].cycles + pause_cycles)
+        return failures
 
     async def _repaired(self, row: Row, record: Record) -> bool:
         if row.repair_within is not None:

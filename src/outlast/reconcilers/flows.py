@@ -94,7 +94,7 @@ async def finish_cancels(engine: Engine, record: Record, filter: Filter) -> bool
     if record.reason is None:
         raise CorruptState(f"flow {record.id!r} was cancelled, but why cannot be read: its members wait for the reason")
     done = await cancel_members(engine, record.namespace, record.id, most=CYCLE_MAX, filter=filter)
-    return done.acknowledged > 0 or done.dropped > 0
+    return done.acknowledged > 0 or done.dropped > 0 or done.put_off
 
 
 async def purge(engine: Engine, record: Record) -> bool:

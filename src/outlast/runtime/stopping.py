@@ -4,6 +4,7 @@ the grace.
 The flow's gate is shut already, so nothing hurries. Each member is told and acknowledged in one commit; one that has
 ended counts as done. What fails for now stays owed; what fails for good is acknowledged, so that nothing poisons the
 backlog; an entry that names nothing is dropped. The last acknowledgement takes the flow off the backlog, in one commit.
+What runs and may go on stays owed until it stops: a flow that owes nothing else is looked at less and less often.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from outlast.machine.changes import Changes, Delete, Matches, Patch, Refusal, to
 from outlast.machine.decide import decide
 from outlast.machine.decide_flow import acknowledged
 from outlast.machine.decide_member import MemberView
+from outlast.model.execution import Execution
 from outlast.model.flow import CancelPolicy, Flow, FlowState, dependency_key, whole_of
 from outlast.model.partition import partition_of
+from outlast.model.record import Now, Plain
+from outlast.model.record import settled as time_of
 from outlast.model.status import Status
 from outlast.store.port import EVERYTHING, Filter
 
@@ -37,6 +41,10 @@ LOOKS_MAX = 100
 CYCLE_MAX = 500
 """So many members of a flow are told in one cycle of the reconciler, chosen at random: a part that fails again and
 again does not keep the others waiting."""
+LATER_MIN_MS = 1_000
+LATER_MAX_MS = 30_000
+LATER_PART = 4
+"""What has run for so long may run on: it is looked at again after a quarter of that time, within these bounds."""
 
 
 class Stopped(Struct):
@@ -46,6 +54,8 @@ class Stopped(Struct):
     owed: int = 0
     dropped: int = 0
     errors: int = 0
+    put_off: bool = False
+    """Whether only what runs is left, and the flow is looked at again later."""
 
 
 async def cancel_members(
@@ -57,28 +67,32 @@ async def cancel_members(
     if flow is None or flow.state is not FlowState.STOPPED or flow.cancel_at is None:
         return done
     partition = partition_of(namespace, flow_id, engine.store.partitions)
-    owed, left = await _owed(engine, flow, partition, filter, done)
+    owed, running, left = await _owed(engine, flow, partition, filter, done)
     if most is not None and len(owed) > most:
         owed = sorted(owed, key=lambda _: engine.entropy.random())[:most]
         left += 1
-    last = owed.pop() if owed and not left else None
+    last = owed.pop() if owed and not left and not running else None
     for begin in range(0, len(owed), PARALLEL):
         some = owed[begin : begin + PARALLEL]
         await asyncio.gather(*(_cancel(engine, flow, view, done) for view in some))
     if last is not None:
         # With the last one nothing is owed any more, unless one of the others still is.
         await _cancel(engine, flow, last, done, last=done.owed == 0)
-    elif not left and not owed and done.owed == 0:
+    elif running and not left and done.owed == 0:
+        done.put_off = await _put_off(engine, flow, partition, running)
+    elif not running and not left and not owed and done.owed == 0:
         await _clear(engine, flow, partition)
-    done.owed += left
+    done.owed += left + len(running)
     return done
 
 
 async def _owed(
     engine: Engine, flow: Flow, partition: int, filter: Filter, done: Stopped
-) -> tuple[list[MemberView], int]:
-    """The members that were not reached yet, and how many of them are not this reconciler's to reach."""
+) -> tuple[list[MemberView], list[MemberView], int]:
+    """The members that were not reached yet, those of them that may go on running, and how many are not this
+    reconciler's to reach."""
     owed: list[MemberView] = []
+    running: list[MemberView] = []
     outside = 0
     async for page in engine.flows.roster(flow.namespace, flow.id):
         views = await engine.flows.views(partition, flow.namespace, page)
@@ -89,11 +103,17 @@ async def _owed(
             if view.member.acknowledged:
                 continue
             tags = view.execution.tag_map if filter.tag is not None else {}
-            if filter.tag is not None and tags.get(filter.tag[0]) != filter.tag[1]:
+            if _may_run_on(flow, view.execution):
+                running.append(view)
+            elif filter.tag is not None and tags.get(filter.tag[0]) != filter.tag[1]:
                 outside += 1
             else:
                 owed.append(view)
-    return owed, outside
+    return owed, running, outside
+
+
+def _may_run_on(flow: Flow, execution: Execution) -> bool:
+    return flow.policy is CancelPolicy.CANCEL_PENDING and execution.status is Status.ACTIVE
 
 
 async def _cancel(engine: Engine, flow: Flow, view: MemberView, done: Stopped, *, last: bool = False) -> None:
@@ -130,7 +150,7 @@ async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) 
     """True once it is told, or has ended, or the flow was retried meanwhile. False if it runs and may go on running."""
     execution, member = view.execution, view.member
     for _ in range(LOOKS_MAX):
-        if flow.policy is CancelPolicy.CANCEL_PENDING and execution.status is Status.ACTIVE:
+        if _may_run_on(flow, execution):
             return False
         ack = acknowledged(view.partition, member, flow, engine.entropy.new_id(), last=last)
         fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=flow.reason or "")
@@ -170,3 +190,24 @@ async def _clear(engine: Engine, flow: Flow, partition: int) -> None:
             writes=(Patch(flow.key, {"cancel_at": None}),),
         )
     )
+
+
+async def _put_off(engine: Engine, flow: Flow, partition: int, running: list[MemberView]) -> bool:
+    """It stays owed, and is due again when one of those that run may have stopped. Not if somebody has put it off
+    meanwhile, or the flow has ended: then it owes nothing."""
+    began_at = max(time_of(view.execution.claimed_at) or 0 for view in running)
+    ran_ms = await engine.store.now() - began_at
+    later_ms = min(max(ran_ms // LATER_PART, LATER_MIN_MS), LATER_MAX_MS)
+    seen: dict[str, Plain] = {
+        "state": FlowState.STOPPED,
+        "revision": flow.revision,
+        "cancel_at": time_of(flow.cancel_at),
+    }
+    changes = Changes(
+        id=engine.entropy.new_id(),
+        partition=partition,
+        anchors=(flow.key,),
+        guards=(Matches(flow.key, seen),),
+        writes=(Patch(flow.key, {"cancel_at": Now(later_ms)}),),
+    )
+    return (await engine.commit(changes)).applied
