@@ -19,12 +19,14 @@ from msgspec import Struct
 from outlast import limits
 from outlast.copying.records import (
     GATES,
+    SURVEYED,
     WALKED,
     Digest,
     anchor_of,
     cut,
     namespace_of,
     placed,
+    rival_of,
     same,
     spread,
     weight,
@@ -111,8 +113,8 @@ class Copying:
     async def run(self) -> Copied:
         await self._check_workers()
         await self._check_whole()
-        seen = await self._survey()
-        marker, resumed = await self._begin(seen)
+        seen, conflict = await self._survey()
+        marker, resumed = await self._begin(seen, conflict)
         await self._copy_gates()
         kinds = [kind.KIND for kind in WALKED]
         for kind in WALKED[0 if marker.kind is None else kinds.index(marker.kind) :]:
@@ -160,31 +162,42 @@ class Copying:
                 f"{self._source.url} is the target of a copy that did not come to its end: finish that one first"
             )
 
-    async def _survey(self) -> str:
-        """Read all executions of the source and look for their ids in the target, before anything is written."""
+    async def _survey(self) -> tuple[str, CopyConflict | None]:
+        """Read all executions and flows of the source and look for their ids in the target, before anything is written:
+        what was seen, and what is in the way."""
         digest, others, number = Digest(), list[str](), 0
-        async for page in self._pages(self._source, Execution):
-            for record, there in zip(page, await self._load(self._target, [r.key for r in page]), strict=True):
-                digest.add(record)
-                if there is not None and not same(record, there) and not _is_staged(there):
+        for kind in SURVEYED:
+            before = digest.records
+            async for page in self._pages(self._source, kind):
+                for there in await self._in_the_way(page):
                     number += 1
-                    others += [str(record.key)] if len(others) < SHOWN_MAX else []
-            self._tell(Progress("looked at", Execution.KIND, digest.records))
-        if others:
-            raise CopyConflict(self._target.url, number, others)
-        return str(digest)
+                    others += [str(there.key)] if len(others) < SHOWN_MAX else []
+                for record in page:
+                    digest.add(record)
+                self._tell(Progress("looked at", kind.KIND, digest.records - before))
+        return str(digest), CopyConflict(self._target.url, number, others) if others else None
 
-    async def _begin(self, seen: str) -> tuple[Marker, bool]:
+    async def _in_the_way(self, page: Sequence[Record]) -> list[Record]:
+        """What the target has under these ids, and is not the same."""
+        found = zip(page, await self._load(self._target, [record.key for record in page]), strict=True)
+        rivals = await self._load(self._target, [key for record in page if (key := rival_of(record)) is not None])
+        return [
+            *(there for here, there in found if there is not None and not same(here, there) and not _is_staged(there)),
+            *(there for there in rivals if there is not None),
+        ]
+
+    async def _begin(self, seen: str, conflict: CopyConflict | None) -> tuple[Marker, bool]:
         """Leave a marker in the target, or find the one of a copy that was stopped."""
         [found] = await self._load(self._target, [self._place])
-        if isinstance(found, Payload):
-            marker = msgspec.json.decode(found.value, type=Marker)
-            if marker.seen != seen:
-                raise CopyRefused(
-                    f"{self._source.url} has changed since its copy to {self._target.url} was begun, so some of what "
-                    "was copied is old: begin anew, in an empty store"
-                )
-        else:
+        marker = msgspec.json.decode(found.value, type=Marker) if isinstance(found, Payload) else None
+        if marker is not None and marker.seen != seen:
+            raise CopyRefused(
+                f"{self._source.url} has changed since its copy to {self._target.url} was begun, so some of what was "
+                "copied is old: begin anew, in an empty store"
+            )
+        if conflict is not None:
+            raise conflict
+        if marker is None:
             marker = Marker(id=uuid4().hex, source=self._source.url, seen=seen)
             await self._mark(marker)
         [here] = await self._load(self._source, [self._place])

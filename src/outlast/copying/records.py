@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from outlast.model.execution import Execution, execution_key
-from outlast.model.flow import Flow, Summary
+from outlast.model.flow import Flow, Summary, flow_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS
 from outlast.model.lane import Lane, Quota
@@ -36,6 +36,9 @@ WALKED: tuple[type[Record], ...] = (
 """The kinds in the order of copying. An execution comes after all that belongs to it, so that no worker ever sees half
 of one; what it owes to others comes after those others."""
 
+SURVEYED: tuple[type[Record], ...] = (Execution, Flow, Summary)
+"""What ids are given to, and what changes with all that happens to them."""
+
 
 def placed(record: Record, partitions: int) -> Record:
     """The record as a store with so many partitions has it. What an execution owes lives with that execution."""
@@ -51,6 +54,15 @@ def anchor_of(record: Record) -> Key:
         return record.key
     namespace, execution_id = record.key.values[:2]
     return execution_key(str(namespace), str(execution_id))
+
+
+def rival_of(record: Record) -> Key | None:
+    """What a store cannot have beside it: an execution and a flow of one id would name their children alike."""
+    if isinstance(record, Flow):
+        return execution_key(record.namespace, record.id)
+    if isinstance(record, Execution) and "/" not in record.id:
+        return flow_key(record.namespace, record.id)
+    return None
 
 
 def namespace_of(record: Record) -> str:

@@ -14,8 +14,10 @@ from outlast.copying import Copying, Progress, copying
 from outlast.copying.copying import PAGE_BYTES
 from outlast.copying.records import GATES, NOT_COPIED, WALKED, cut, same, spread, weight
 from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput, StoreFull, StoreUnavailable
-from outlast.machine.changes import Add, Changes, Delete, Insert
+from outlast.machine.changes import Add, Changes, Delete, Insert, Patch
+from outlast.machine.decide_flow import NewFlow, accepted
 from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import Flow, flow_key
 from outlast.model.journal import JournalEntry, journal_key
 from outlast.model.kinds import KINDS
 from outlast.model.lane import Lane, Quota
@@ -67,7 +69,14 @@ async def filled(store: Store) -> None:
         if number % 3 == 0:
             await commit_one(store, decided(store, held, completes(held)))
     await start(store, "waits")
+    await start_flow(store, "flow")
     await gone(store)
+
+
+async def start_flow(store: Store, flow_id: str, digest: str = "") -> None:
+    partition = partition_of(NAMESPACE, flow_id, store.partitions)
+    new = NewFlow(namespace=NAMESPACE, id=flow_id, name="f", digest=digest, members=0, change_id=f"{flow_id} {digest}")
+    assert (await store.commit([accepted(partition, new, [])])).verdicts[0].applied
 
 
 async def gone(store: Store) -> None:
@@ -119,6 +128,20 @@ class Stopping:
             return answer
 
         return stopping
+
+
+class StoppingAfter(Around):
+    """A store that stops the copy once it has a record of this kind."""
+
+    def __init__(self, store: Store, kind: str) -> None:
+        super().__init__(store)
+        self._kind = kind
+
+    async def commit(self, batch: Any) -> Any:
+        answer = await self._store.commit(batch)
+        if any(type(w) is Insert and w.record.KIND == self._kind for changes in batch for w in changes.writes):
+            raise KeyboardInterrupt
+        return answer
 
 
 def test_every_kind_of_record_is_copied_or_left_on_purpose():
@@ -275,6 +298,31 @@ async def test_other_executions_under_the_same_ids_are_refused_before_anything_i
         await Copying(one, other).run()
     assert refused.value.number == 2
     assert await everything(other) == before
+
+
+async def test_flows_under_the_same_ids_are_refused_before_anything_is_written(stores: tuple[Store, Store]):
+    """Another flow, an execution that has the id of a flow, a flow that has the id of an execution."""
+    one, other = stores
+    await filled(one)
+    await start_flow(one, "rival")
+    await start_flow(other, "flow", digest="other members")
+    await start_flow(other, "waits")
+    await start(other, "rival")
+    before = await everything(other)
+    with pytest.raises(CopyConflict, match=r"flow.*waits.*flow.*execution.*rival") as refused:
+        await Copying(one, other).run()
+    assert refused.value.number == 4, "a flow and its summary are two records"
+    assert await everything(other) == before
+
+
+async def test_a_copy_is_not_continued_from_a_source_whose_flow_has_gone_on(stores: tuple[Store, Store]):
+    one, other = stores
+    await filled(one)
+    with pytest.raises(KeyboardInterrupt):
+        await Copying(one, StoppingAfter(other, Flow.KIND)).run()  # type: ignore[arg-type]
+    await commit_one(one, changing(one, "flow", Patch(flow_key(NAMESPACE, "flow"), {"reason": "enough"})))
+    with pytest.raises(CopyRefused, match="has changed since"):
+        await Copying(one, other).run()
 
 
 async def test_a_target_keeps_what_it_has_under_other_ids(stores: tuple[Store, Store]):
