@@ -313,6 +313,7 @@ async def test_what_fails_for_now_stays_owed_and_what_fails_for_good_does_not_po
 
 
 async def test_an_entry_that_names_nothing_is_dropped(clocked: Place, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stopping, "DROPPED_MAX", 1)
     app = clocked.app()
     async with app:
         fh = await cancelled_by_who_died(clocked, app, monkeypatch)
@@ -325,6 +326,32 @@ async def test_an_entry_that_names_nothing_is_dropped(clocked: Place, monkeypatc
         await engine.commit(Changes(id="by hand", partition=partition, anchors=gone, writes=writes))
         assert (await cycle(app, "cancel_backlog")).processed == 1
         assert set((await statuses(fh)).values()) == {"cancelled"}
+        assert await backlog(app) == ["f"], "one at a time"
+        assert (await cycle(app, "cancel_backlog")).processed == 1
+        assert await backlog(app) == []
+        with pytest.raises(FlowCancelled, match="why not"):
+            await fh.result("20s")
+        assert (await fh.status()).members == 11, "it does not wait for what is not there"
+
+
+async def test_a_flow_does_not_wait_for_a_member_that_is_gone(app: App):
+    """Nor does it take the end of one that is gone for the end of another."""
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        for name in ("one", "two", "gone"):
+            flow.add(name, kit.waits)
+        flow.add("gone too", kit.number, 1)
+        fh = await flow.start()
+        await member_is(fh, "gone too", Status.SUCCEEDED)
+        engine = engine_of(app)
+        gone = [key("default", f"f/{name}") for name in ("gone", "gone too") for key in (execution_key, member_key)]
+        partition = engine.view("default", "f", None).partition
+        writes = tuple(Delete(key) for key in gone)
+        await engine.commit(Changes(id="by hand", partition=partition, anchors=tuple(gone), writes=writes))
+        answer = await asyncio.wait_for(fh.cancel(wait=True), 20)
+        assert (answer.cancelled, answer.scheduled) == (2, 0)
+        assert (await fh.status()).members == 2
         assert await backlog(app) == []
 
 

@@ -126,11 +126,11 @@ async def test_a_summary_that_was_edited_by_hand_is_counted_anew(clocked: Place)
             return isinstance(summary, Summary) and summary.succeeded == 1
 
         await until(counted, "the end of a is not counted")
-        await _write(engine, Patch(key, {"succeeded": 0, "failed": 2}))
+        await _write(engine, Patch(key, {"succeeded": 0, "failed": 2, "members": 5}))
         await turn(clocked, app, "flow_summary")
         [summary] = await engine.store.load([key])
         assert isinstance(summary, Summary)
-        assert (summary.succeeded, summary.failed) == (1, 0)
+        assert (summary.succeeded, summary.failed, summary.members) == (1, 0, 3)
         await app.execution("f/waits").send("go", 1)
         assert (await fh.result("20s"))["b"] == 2
 

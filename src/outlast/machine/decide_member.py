@@ -341,15 +341,31 @@ def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], cha
     )
 
 
-def recounted(partition: int, summary: Summary, change_id: str) -> Changes:
-    """Its count begins anew: all of its edges are drained once more."""
-    fields: Fields = {"drained": "", "change_id": change_id, **dict.fromkeys(_COUNTS.values(), 0)}
+def recounted(partition: int, summary: Summary, change_id: str, *, members: int) -> Changes:
+    """Its count begins anew: it has so many members, and all of its edges are drained once more."""
+    zero: Fields = dict.fromkeys(_COUNTS.values(), 0)
+    fields: Fields = {"members": members, "drained": "", "change_id": change_id, **zero}
     return Changes(
         id=change_id,
         partition=partition,
         anchors=(summary.key,),
         guards=(_as_tallied(summary),),
         writes=(Patch(summary.key, fields),),
+    )
+
+
+def dropped(
+    partition: int, flow: Flow, summary: Summary, names: Sequence[str], change_id: str, *, members: int
+) -> Changes:
+    """Entries of a stopped flow that name nothing go, with what is left of their ends: it has so many members without
+    them, and is not to wait for more."""
+    again, whole = recounted(partition, summary, change_id, members=members), whole_of(flow.id)
+    entries = [dependency_key(flow.namespace, whole, name) for name in names]
+    answers = [edge_key(flow.namespace, whole, name) for name in names]
+    return structs.replace(
+        again,
+        guards=(*again.guards, Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision})),
+        writes=(*again.writes, *(Delete(key) for key in (*entries, *answers))),
     )
 
 

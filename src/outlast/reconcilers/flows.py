@@ -73,11 +73,13 @@ async def summarize(engine: Engine, record: Record) -> bool:
     found = bool(missing) or (before is not None and after is not None and before.ended != after.ended)
     if missing:
         _log.info("flow_summary: flow %s was not told of %d ends", record.id, len(missing))
-    if after is not None and after.outcome is None and not more and after.ended != await _edges(engine, after):
-        # Its numbers are not those of its edges: edited by hand, or restored in parts.
-        await engine.commit(recounted(partition, after, engine.entropy.new_id()))
-        await engine.flows.tally(record.namespace, record.id)
-        found = True
+    if after is not None and after.outcome is None and not more:
+        members, ended = await _count(engine, after, Dependency.KIND), await _count(engine, after, Edge.KIND)
+        if (after.members, after.ended) != (members, ended):
+            # Its numbers are not those of its roster and its edges: edited by hand, or restored in parts.
+            await engine.commit(recounted(partition, after, engine.entropy.new_id(), members=members))
+            await engine.flows.tally(record.namespace, record.id)
+            found = True
     await _look_again(engine, record, "check_at", CHECK_MS, at_once=more, found=found)
     return found
 
@@ -122,11 +124,11 @@ async def _summary(engine: Engine, record: Summary) -> Summary | None:
     return (await engine.flows.heads(record.namespace, record.id))[1]
 
 
-async def _edges(engine: Engine, summary: Summary) -> int:
-    """How many ends the flow was told of."""
+async def _count(engine: Engine, summary: Summary, kind: str) -> int:
+    """How many members the flow has by its roster, or of how many ends it was told."""
     owner, count, after = (summary.namespace, whole_of(summary.id)), 0, None
     while True:
-        page = await engine.store.scan(Edge.KIND, owner, after=after, limit=PAGE)
+        page = await engine.store.scan(kind, owner, after=after, limit=PAGE)
         count += len(page)
         if len(page) < PAGE:
             return count

@@ -403,7 +403,7 @@ class Flows:
             edges = await self._edges(namespace, whole_of(flow_id), summary.drained)
             change_id = engine.entropy.new_id()
             changes = tallied(partition, flow, summary, edges, change_id)
-            if changes is None and summary.ended == summary.members and summary.outcome is None:
+            if changes is None and summary.ended >= summary.members and summary.outcome is None:
                 made_up_for = await self._made_up_for(namespace, flow_id)
                 changes = finished(partition, flow, summary, made_up_for=made_up_for, change_id=change_id)
             if changes is None:

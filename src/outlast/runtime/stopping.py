@@ -17,12 +17,12 @@ from msgspec import Struct
 
 from outlast.errors import OutlastError, StoreError
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Delete, Matches, Patch, Refusal, together
+from outlast.machine.changes import Changes, Matches, Patch, Refusal, together
 from outlast.machine.decide import decide
 from outlast.machine.decide_flow import acknowledged
-from outlast.machine.decide_member import MemberView
+from outlast.machine.decide_member import MemberView, dropped
 from outlast.model.execution import Execution
-from outlast.model.flow import CancelPolicy, Flow, FlowState, dependency_key, whole_of
+from outlast.model.flow import CancelPolicy, Flow, FlowState
 from outlast.model.partition import partition_of
 from outlast.model.record import Now, Plain
 from outlast.model.record import settled as time_of
@@ -41,6 +41,9 @@ LOOKS_MAX = 100
 CYCLE_MAX = 500
 """So many members of a flow are told in one cycle of the reconciler, chosen at random: a part that fails again and
 again does not keep the others waiting."""
+DROPPED_MAX = 100
+"""So many entries that name nothing are dropped in one commit."""
+SHOWN_MAX = 10
 LATER_MIN_MS = 1_000
 LATER_MAX_MS = 30_000
 LATER_PART = 4
@@ -89,16 +92,17 @@ async def cancel_members(
 async def _owed(
     engine: Engine, flow: Flow, partition: int, filter: Filter, done: Stopped
 ) -> tuple[list[MemberView], list[MemberView], int]:
-    """The members that were not reached yet, those of them that may go on running, and how many are not this
-    reconciler's to reach."""
+    """The members that were not reached yet, those of them that may go on running, and how many others are left: not
+    this reconciler's to reach, or named by an entry that is not dropped yet."""
     owed: list[MemberView] = []
     running: list[MemberView] = []
-    outside = 0
+    nothing: list[str] = []
+    members, outside = 0, 0
     async for page in engine.flows.roster(flow.namespace, flow.id):
         views = await engine.flows.views(partition, flow.namespace, page)
         known = {view.execution.id for view in views}
-        for missing in [one for one in page if one not in known]:
-            await _drop(engine, flow, partition, missing, done)
+        nothing += [one for one in page if one not in known]
+        members += len(page)
         for view in views:
             if view.member.acknowledged:
                 continue
@@ -109,6 +113,9 @@ async def _owed(
                 outside += 1
             else:
                 owed.append(view)
+    if nothing:
+        await _drop(engine, flow, partition, nothing[:DROPPED_MAX], members, done)
+        outside += len(nothing) - done.dropped
     return owed, running, outside
 
 
@@ -171,12 +178,22 @@ async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) 
     return False
 
 
-async def _drop(engine: Engine, flow: Flow, partition: int, execution_id: str, done: Stopped) -> None:
-    """An entry that names no execution: edited by hand, or purged by one who should not have."""
-    key = dependency_key(flow.namespace, whole_of(flow.id), execution_id)
-    _log.warning("flow %s has no member %s: its entry is dropped", flow.id, execution_id)
-    done.dropped += 1
-    await engine.commit(Changes(id=engine.entropy.new_id(), partition=partition, anchors=(key,), writes=(Delete(key),)))
+async def _drop(engine: Engine, flow: Flow, partition: int, names: list[str], members: int, done: Stopped) -> None:
+    """Entries that name no execution: edited by hand, or purged by one who should not have. The flow does not wait for
+    them any more: of so many members that the roster has, it counts the others."""
+    for _ in range(LOOKS_MAX):
+        _, summary = await engine.flows.heads(flow.namespace, flow.id)
+        if summary is None or summary.outcome is not None:
+            return
+        change_id, left = engine.entropy.new_id(), members - len(names)
+        verdict = await engine.commit(dropped(partition, flow, summary, names, change_id, members=left))
+        if verdict.applied:
+            _log.warning("flow %s has no members %s: their entries are dropped", flow.id, ", ".join(names[:SHOWN_MAX]))
+            done.dropped += len(names)
+            await engine.flows.tally(flow.namespace, flow.id)
+            return
+        if verdict.refused_by is not None and verdict.refused_by.key == flow.key:
+            return  # it was retried meanwhile
 
 
 async def _clear(engine: Engine, flow: Flow, partition: int) -> None:

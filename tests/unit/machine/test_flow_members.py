@@ -371,8 +371,8 @@ def test_a_flow_does_not_end_before_its_time(gate: Flow, count: Summary):
 
 
 def test_a_count_can_begin_anew():
-    fields = patch_of(recounted(PARTITION, summary(succeeded=3, drained="f/a"), "x"), "summary")
-    assert (fields["succeeded"], fields["skipped"], fields["drained"]) == (0, 0, "")
+    fields = patch_of(recounted(PARTITION, summary(succeeded=3, drained="f/a"), "x", members=4), "summary")
+    assert (fields["succeeded"], fields["skipped"], fields["drained"], fields["members"]) == (0, 0, "", 4)
 
 
 # ---- once more ----------------------------------------------------------------------------------------------------
