@@ -1,10 +1,10 @@
-"""What a flow owes to the execution whose code started it: the word that it has ended. Pure."""
+"""A flow and the execution whose code started it: the one is told of the other's end. Pure."""
 
 from __future__ import annotations
 
 from outlast.machine import facts
 from outlast.machine.changes import Insert, Write
-from outlast.model.flow import Flow, whole_of
+from outlast.model.flow import Flow, FlowState, whole_of
 from outlast.model.outbox import Delivery
 from outlast.model.record import Now
 from outlast.model.status import Status
@@ -34,3 +34,15 @@ def told_to_parent(partition: int, flow: Flow, outcome: Status, change_id: str) 
         change_id=change_id,
     )
     return [Insert(debt)]
+
+
+def parent_ended(parent: str, how: str) -> str:
+    """The reason of a cancel, because the parent ended."""
+    return f"its parent {parent!r} ended{how}"
+
+
+def was_closed(flow: Flow) -> bool:
+    """Whether it was cancelled because its parent ended: if that is opened again, so is the flow."""
+    if flow.state is not FlowState.STOPPED or flow.parent is None or flow.reason is None:
+        return False
+    return flow.reason.startswith(parent_ended(flow.parent, ""))

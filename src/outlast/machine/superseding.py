@@ -1,8 +1,8 @@
 """Which journal entries a retry runs again, and in which order they leave the journal.
 
 The failure that escaped, what the code gave up because of it, and what a cancel cut short run again, and so does the
-start of a called child that was cancelled with it; all else replays as it was. An entry that is deleted runs again, so
-the choice is the machine's, and it is pure.
+start of a called child or a flow that was cancelled with it; all else replays as it was. An entry that is deleted runs
+again, so the choice is the machine's, and it is pure.
 
 There may be more of them than one change holds. Then they leave in parts, ahead of the failure or the retry itself, and
 whoever does it may die in between. So the order matters: first what was given up (a start before the note that tells of

@@ -17,6 +17,7 @@ from outlast.errors import ExecutionConflict
 from outlast.machine import facts
 from outlast.machine.changes import Absent, Changes, Code, Delete, Guard, Matches, Refusal, together
 from outlast.machine.decide import decide
+from outlast.machine.flow_parents import parent_ended
 from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution, ParentClose, execution_key
 from outlast.model.flow import Flow, Summary, flow_key, summary_key
@@ -128,7 +129,7 @@ async def close_children(engine: Engine, namespace: str, parent: str, errand: fa
             return  # if it was opened again, its children are its own once more
         stands = _stands(namespace, parent, current)
         found = list(zip(children, seen, strict=True))
-        reason = f"its parent {parent!r} ended: {errand.reason}"
+        reason = parent_ended(parent, f": {errand.reason}")
         begun = [(child, record) for child, record in found if record is not None]
         await asyncio.gather(*(_close(engine, stands, child, record, reason) for child, record in begun))
         later = [child for child, record in found if record is None and _begins_later(parent, child)]

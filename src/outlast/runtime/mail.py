@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, Struct
 
 from outlast.errors import ExecutionNotFound
+from outlast.machine.flow_parents import was_closed
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, deferred_key
 from outlast.model.event import Event, answer_id, ended_name, event_key
@@ -176,6 +177,8 @@ class Mail:
             return None if start is not None else FlowEnd(ours=False)
         if summary.outcome is None or (until is not None and (settled(summary.finished_at) or 0) > until):
             return None
+        if start is not None and was_closed(flow) and not await self._not_owed(start):
+            return None  # started once more, by a retry of this execution: that opens it again
         outputs, failures = await self._flows.results(self.namespace, flow_id, self.values)
         if await self._flows.heads(self.namespace, flow_id) != (flow, summary):
             return await self.flow_end(flow_id, start, until)  # retried or purged meanwhile

@@ -13,7 +13,7 @@ from outlast.model.execution import Execution
 from outlast.model.journal import UNWIND, JournalEntry
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
-from outlast.runtime import lost_children
+from outlast.runtime import lost_children, lost_flows
 from outlast.runtime.journal import journal_of
 from outlast.store.port import Store
 
@@ -25,9 +25,11 @@ async def was_undone(store: Store, execution: Execution) -> bool:
 
 async def runs_again(store: Store, values: Values, execution: Execution) -> list[JournalEntry]:
     """The failure that ended it, what a cancel cut short (it is open again, and nobody cancels it), and the starts of
-    called children that were cancelled with it. `ExecutionNotFound` if it was purged meanwhile."""
+    called children and of flows that were cancelled with it. `ExecutionNotFound` if it was purged meanwhile."""
     again = await _escaped_or_cut_short(store, values, execution)
-    lost = await lost_children.cancelled(store, values, execution, await journal_of(store, execution))
+    journal = await journal_of(store, execution)
+    lost = await lost_children.cancelled(store, values, execution, journal)
+    lost += await lost_flows.closed(store, values, execution, journal)
     return superseding.in_order([*again, *(start for start in lost if start not in again)])
 
 

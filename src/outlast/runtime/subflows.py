@@ -21,8 +21,10 @@ from outlast.machine.decide_flow import (
     decode_acceptance,
     in_the_way,
     known,
+    reopening,
     stopped,
 )
+from outlast.machine.flow_parents import parent_ended, was_closed
 from outlast.model.event import answer_id
 from outlast.model.flow import CancelPolicy, Flow, whole_of
 from outlast.model.outbox import Delivery
@@ -53,6 +55,8 @@ async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) 
     if refusal is not None and refusal.code is not Code.ALREADY:
         await _answer(engine, delivery, fact, whole_of(new.id), refusal)
         return refusal
+    if refusal is not None:
+        await _open_again(engine, delivery, new.id)
 
     async def owed() -> bool:
         over = await is_over(engine, delivery.namespace, delivery.source)
@@ -61,7 +65,7 @@ async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) 
     # A parent that ended before has not found it; one that ends from here on will.
     flow, _ = await engine.flows.heads(delivery.namespace, new.id)
     if fact.closes and await is_over(engine, delivery.namespace, delivery.source):
-        await stop_flow(engine, flow, delivery.source, "its parent ended before it began", owed)
+        await stop_flow(engine, flow, delivery.source, parent_ended(delivery.source, " before it began"), owed)
     return None
 
 
@@ -82,6 +86,24 @@ async def _accepted(engine: Engine, partition: int, new: NewFlow, members: list[
         if refusal is not None:
             return refusal
     raise StoreUnavailable(f"flow {new.id!r} comes and goes: its start is owed until later")
+
+
+async def _open_again(engine: Engine, delivery: Delivery, flow_id: str) -> None:
+    """If it was cancelled because its parent ended, and that was retried and starts it once more: what has succeeded
+    of it stays. Its members may still be about to be cancelled."""
+    namespace, parent = delivery.namespace, delivery.source
+    for _ in range(LOOKS_MAX):
+        flow, summary = await engine.flows.heads(namespace, flow_id)
+        if flow is None or flow.parent != parent or not was_closed(flow) or await is_over(engine, namespace, parent):
+            return
+        partition = partition_of(namespace, flow_id, engine.store.partitions)
+        answer = reopening(FlowView(partition, flow, summary), change_id=engine.entropy.new_id())
+        if not isinstance(answer, Refusal) and (await engine.commit(answer)).applied:
+            return
+        await engine.timing.sleep(LOOK_AGAIN_S)
+        if not await is_owed(engine.store, delivery):
+            return  # somebody else did it
+    raise StoreUnavailable(f"flow {flow_id!r} is being cancelled: it is opened again when that is done")
 
 
 async def is_over(engine: Engine, namespace: str, parent: str) -> bool:
