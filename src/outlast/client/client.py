@@ -77,6 +77,7 @@ R = TypeVar("R")
 FRAMES_POLL_S = (0.02, 0.5)
 """Who tails a stream looks again so soon after a frame, and at least so often when nothing comes."""
 BEGUN_ANEW = "was begun anew since the token was made"
+IN_A_TRANSACTION = 'use another id, or .start(…) with if_exists="restart" after the commit, once it has ended'
 SHOWN_MAX_CHARS = 300
 """So much of arguments is shown in an error."""
 
@@ -156,7 +157,7 @@ class Client:
         refusal = decide(self._engine.view(fact.namespace, fact.id, existing), fact, self._engine.group.now)
         assert isinstance(refusal, Refusal), "options that change what exists are refused before"
         if refusal.code is not Code.ALREADY:
-            raise self._both(fact, existing, fact.input if joined.input is None else joined.input)
+            raise self._both(fact, existing, joined.input or fact.input, instead=IN_A_TRANSACTION)
 
     async def start_many(self, bound: Sequence[Bound[R]]) -> list[Handle[R]]:
         """All checked before any is started; those with an id that exists are the same execution."""
@@ -193,13 +194,10 @@ class Client:
         [stored] = await self._engine.store.load([key])
         return self._both(fact, existing, stored.value if isinstance(stored, Payload) else None)
 
-    def _both(self, fact: facts.Start, existing: Execution, stored: bytes | None) -> ExecutionConflict:
+    def _both(self, fact: facts.Start, existing: Execution, stored: bytes | None, **said: str) -> ExecutionConflict:
         was = fact.input if existing.input_digest == fact.input_digest else stored
-        return ExecutionConflict(
-            fact.id,
-            existing=f"{existing.workflow} {self._begun_with(existing, was)} ({existing.status})",
-            given=f"{fact.workflow} {self._shown(fact.input)}",
-        )
+        there = f"{existing.workflow} {self._begun_with(existing, was)} ({existing.status})"
+        return ExecutionConflict(fact.id, existing=there, given=f"{fact.workflow} {self._shown(fact.input)}", **said)
 
     def _begun_with(self, existing: Execution, stored: bytes | None) -> str:
         """The arguments of its start, if these are they: `continue_as_new` has put others in their place."""

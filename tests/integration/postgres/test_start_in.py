@@ -349,7 +349,9 @@ async def test_the_same_id_is_the_same_execution_and_other_arguments_are_a_confl
             await insert("still usable")
         async with with_asyncpg(url) as (connection, _):
             await checkout.options(id="a").start_in(connection, "x")
-            with pytest.raises(ExecutionConflict):
+            with pytest.raises(
+                ExecutionConflict, match=r'use another id, or \.start\(…\) with if_exists="restart" after'
+            ):
                 await checkout.options(id="a", if_exists="error").start_in(connection, "x")
         assert (await checkout.options(id="a").start("x")).id == "a"
     assert await ids(url) == (["still usable"], ["a"])
