@@ -41,7 +41,7 @@ class FlowInfo(Struct, frozen=True, kw_only=True):
 
     `status` is None while it runs, then `succeeded`, `failed` or `cancelled`. `counts` says how many members are in
     each status. `critical_path` is the longest way through it, by the time that its members took so far. `blocked` says
-    which members wait, and for whom.
+    which members wait, and for whom; `held` which of them an operator holds: `release()` lets them go on.
     """
 
     id: str
@@ -53,6 +53,7 @@ class FlowInfo(Struct, frozen=True, kw_only=True):
     counts: dict[Status, int]
     critical_path: tuple[str, ...]
     blocked: dict[str, tuple[str, ...]]
+    held: tuple[str, ...] = ()
     created_at: datetime
     finished_at: datetime | None
 

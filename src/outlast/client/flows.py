@@ -283,15 +283,12 @@ class FlowClient:
         for view in views:
             counts[view.execution.status] = counts.get(view.execution.status, 0) + 1
             status_of[view.execution.id] = view.execution.status
-        blocked = {
-            view.member.name: tuple(
-                _name(upstream)
-                for upstream in decode_ids(view.member.after)
-                if not (ended := status_of.get(upstream)) or not ended.terminal
-            )
-            for view in views
-            if view.execution.status is Status.BLOCKED
-        }
+        blocked: dict[str, tuple[str, ...]] = {}
+        for view in [view for view in views if view.execution.status is Status.BLOCKED]:
+            above = ((one, status_of.get(one)) for one in decode_ids(view.member.after))
+            waits = tuple(_name(upstream) for upstream, status in above if status is None or not status.terminal)
+            if waits or not view.execution.held:
+                blocked[view.member.name] = waits
         return FlowInfo(
             id=flow.id,
             name=flow.name,
@@ -302,6 +299,7 @@ class FlowClient:
             counts=counts,
             critical_path=critical_path(views, await self._engine.store.now()),
             blocked=blocked,
+            held=tuple(view.member.name for view in views if view.execution.held),
             created_at=moment(settled(flow.created_at) or 0),
             finished_at=moment_or_none(settled(summary.finished_at)),
         )
