@@ -18,14 +18,14 @@ def to_plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, Placeholder):
         raise TypeError(f"{value!r} is not known yet")
-    if _is_model(value):
-        return msgspec.Raw(value.model_dump_json(by_alias=False, round_trip=True).encode())
+    if is_model(value):
+        return msgspec.Raw(_written(value))
     raise TypeError("no kind of value that Outlast stores")
 
 
 def to_builtins(value: Any) -> Any:
     """The same in builtin types, whose sets and dicts can still be put in order."""
-    if _is_model(value) and not isinstance(value, Placeholder):
+    if is_model(value) and not isinstance(value, Placeholder):
         return value.model_dump(by_alias=False, round_trip=True)
     return to_plain(value)
 
@@ -38,10 +38,19 @@ def from_plain(annotation: Any, value: Any) -> Any:
         if not isinstance(value, str):
             raise TypeError(f"Expected `str`, got `{type(value).__qualname__}`")
         return annotation(value)
-    if isinstance(annotation, type) and _is_model(cast("object", annotation)):
+    if isinstance(annotation, type) and is_model(cast("object", annotation)):
         # As JSON: a strict model takes a string for a date from there only.
         return cast("Any", annotation).model_validate_json(msgspec.json.encode(value), by_name=True, by_alias=True)
     raise NotImplementedError(f"{name_of(annotation)} is no kind of value that Outlast reads")
+
+
+def through_json(model: Any) -> Any:
+    """A model as its own class reads what it writes."""
+    return from_plain(type(model), msgspec.json.decode(_written(model)))
+
+
+def _written(model: Any) -> bytes:
+    return model.model_dump_json(by_alias=False, round_trip=True).encode()
 
 
 def anything_for_object(annotation: Any) -> Any:
@@ -54,6 +63,6 @@ def anything_for_object(annotation: Any) -> Any:
     return annotation
 
 
-def _is_model(kind: object) -> bool:
+def is_model(kind: object) -> bool:
     """A model, or its class."""
     return hasattr(kind, "model_validate_json") and hasattr(kind, "model_dump_json")

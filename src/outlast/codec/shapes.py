@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from outlast.codec.custom import is_model, through_json
+
 DEPTH_MAX = 200
 SHOWN_CHARS = 60
 
@@ -23,11 +25,16 @@ _SCALARS = (str, int, float, bytes, bytearray, date, datetime, time, timedelta, 
 
 
 class Change(NamedTuple):
-    """At `path`, `before` was given and `after` would come back."""
+    """At `path`, `before` was given and `after` would come back. `advice` is for the few that ask for one."""
 
     path: str
     before: str
     after: str
+    advice: str = ""
+
+    def told(self) -> str:
+        text = f"{self.path} would not come back as it is: {self.before} as {self.after}"
+        return f"{text}; {self.advice}" if self.advice else text
 
 
 def parts_of(value: object) -> list[tuple[str, object]]:
@@ -66,7 +73,7 @@ def culprit_in(value: object, path: str, can_encode: Callable[[object], bool]) -
 
 
 def unstorable_in(value: object, path: str, *, depth: int = 0) -> str | None:
-    """What JSON would write as something else without complaint: NaN, infinity, two keys that it makes one."""
+    """What JSON would write as something else without complaint: NaN, infinity, keys that it makes one, a secret."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"{path} is {value}, which JSON does not have: use None, a string, or Decimal({str(value)!r})"
     if depth > DEPTH_MAX:
@@ -80,7 +87,16 @@ def unstorable_in(value: object, path: str, *, depth: int = 0) -> str | None:
         found = unstorable_in(part, path + step, depth=depth + 1)
         if found is not None:
             return found
-    return None
+    return _left_out(value, path) if is_model(value) else None
+
+
+def _left_out(model: object, path: str) -> str | None:
+    """A secret of a model, or a private attribute: no reader could know them. Else the reader has its own say."""
+    try:
+        change = change_in(model, through_json(model), path)
+    except Exception:  # nothing that its own class reads, but another may
+        return None
+    return change.told() if change is not None and change.advice else None
 
 
 def change_in(before: object, after: object, path: str, *, depth: int = 0) -> Change | None:
@@ -102,6 +118,8 @@ def change_in(before: object, after: object, path: str, *, depth: int = 0) -> Ch
             return None  # plain JSON for a set
         case str(), _ if type(before) is str and not isinstance(after, _PLAIN):
             return None  # plain JSON for a date, an id, a path
+        case AbstractSet(), AbstractSet():
+            return _change_in_set(cast("Any", before), cast("Any", after), path, depth)
         case _ if type(before) is type(after):
             return _change_in_fields(before, after, path, depth)
         case _:
@@ -143,17 +161,49 @@ def _change_in_sequence(before: Sequence[Any], after: Sequence[Any], path: str, 
     return None
 
 
+def _change_in_set(before: AbstractSet[Any], after: AbstractSet[Any], path: str, depth: int) -> Change | None:
+    """A part that is equal to none may still be the same as one."""
+    new = after - before
+    for part in before - after:
+        if _has_equality(part) and all(change_in(part, other, path, depth=depth + 1) for other in new):
+            return Change(path, _shown(part), "nothing that is equal")
+    return None
+
+
 def _change_in_fields(before: object, after: object, path: str, depth: int) -> Change | None:
-    """Two objects of one type without an equality of their own are the same if their fields are."""
-    for name in _field_names(before):
+    """Two objects of one type that are not equal are the same if their fields are, as far as they have any."""
+    names = _field_names(before)
+    private: Mapping[str, object] = getattr(before, "__pydantic_private__", None) or {}
+    if not names and not private:
+        return _change_in_whole(before, after, path)
+    for name in (*names, *private):
         if not hasattr(before, name):
             continue
         if not hasattr(after, name):
             return Change(f"{path}.{name}", _shown(getattr(before, name)), "nothing")
         change = change_in(getattr(before, name), getattr(after, name), f"{path}.{name}", depth=depth + 1)
         if change is not None:
-            return change
+            return change._replace(advice=_PRIVATE) if name in private else change
     return None
+
+
+def _change_in_whole(before: object, after: object, path: str) -> Change | None:
+    """Without fields to look at, only its own equality tells, if it has one."""
+    if not _has_equality(before) or not _surely_differ(before, after):
+        return None
+    if hasattr(before, "get_secret_value"):
+        return Change(path, f"a {type(before).__qualname__}", "asterisks", _SECRET)
+    shown, back = _shown(before), _shown(after)
+    return Change(path, shown, back if back != shown else "another that is not equal to it")
+
+
+_SECRET = "a secret is not stored: pass a name to find it by, or let the model write it (field_serializer)"
+_PRIVATE = "a private attribute is not stored: make it a field"
+
+
+def _has_equality(value: object) -> bool:
+    """Whether more than one object can be equal to it."""
+    return type(value).__eq__ is not object.__eq__
 
 
 def _change(before: object, after: object, path: str) -> Change:
@@ -171,6 +221,13 @@ def equal(before: object, after: object) -> bool:
         return False
 
 
+def _surely_differ(before: object, after: object) -> bool:
+    try:
+        return not before == after  # noqa: SIM201 (its inequality may be another thing)
+    except Exception:  # an array, say: nobody can tell
+        return False
+
+
 def _field_names(value: object) -> Sequence[str]:
     kind = cast("Any", type(value))
     if hasattr(kind, "__struct_fields__"):
@@ -180,7 +237,7 @@ def _field_names(value: object) -> Sequence[str]:
     if hasattr(kind, "__dataclass_fields__"):
         return list(kind.__dataclass_fields__)
     if hasattr(kind, "__pydantic_fields__"):
-        return list(kind.__pydantic_fields__)
+        return [*kind.__pydantic_fields__, *(getattr(value, "__pydantic_extra__", None) or ())]
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return kind._fields
     return ()

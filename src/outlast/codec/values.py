@@ -253,7 +253,9 @@ def _located(message: str, path: str) -> str:
 
 
 def _explained(change: Change, annotation: Any) -> str:
-    why = f"{change.path} would not come back as it is: {change.before} as {change.after}"
+    why = change.told()
+    if change.advice:
+        return why
     if isinstance(annotation, Unresolved):
         return (
             f"{why}; its annotation {annotation.text!r} cannot be resolved here ({annotation.why}): "

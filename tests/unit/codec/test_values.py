@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -131,6 +132,7 @@ bad_line = Line(Sku("tea"), 1j)  # type: ignore[arg-type]
         (2**60 + 1, float, "value", "1.15"),
         (10**5_000, int, "value", "int"),
         (odd_offset, datetime, "value", "datetime"),
+        ({odd_offset}, set[datetime], "value", "nothing that is equal"),
         ({1, 2}, Any, "value", "annotate it"),
         (LINE, Any, "value", "Line"),
         ([LINE], list, "value[0]", "dict"),
@@ -189,6 +191,16 @@ def test_what_was_pickled_is_read_as_any_class():
     Values(allow_pickle=True).refuse_unreadable(Plain, "it")
     with pytest.raises(InvalidInput):
         Values(allow_pickle=True).refuse_unreadable(5, "it")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Token:
+    number: int
+
+
+def test_a_set_of_what_is_never_equal_comes_back():
+    assert {one.number for one in values.settle({Token(1), Token(2)}, set[Token], "it")[1]} == {1, 2}
+    assert len(values.settle({Decimal("NaN")}, set[Decimal], "it")[1]) == 1
 
 
 def test_forgotten_await_is_told():
