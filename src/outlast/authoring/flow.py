@@ -237,7 +237,7 @@ class FlowMember(Generic[R]):
         self.raw: dict[str, msgspec.Raw] = {}
         self.bound: dict[str, Bound] = {}
         for name, value in self.given.items():
-            bound = encode_bound(values, value, f"{what}: {name}") if _may_refer(value) else None
+            bound = encode_bound(values, value, what, name) if _may_refer(value) else None
             if bound is None:
                 self.raw[name] = msgspec.Raw(arguments.encode_one(values, name, value))
                 continue

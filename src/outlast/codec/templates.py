@@ -68,7 +68,7 @@ class Given(Struct, frozen=True):
 # ---- to bytes -----------------------------------------------------------------------------------------------------
 
 
-def encode_bound(values: Values, value: object, what: str) -> Bound | None:
+def encode_bound(values: Values, value: object, what: str, name: str) -> Bound | None:
     """An argument that may have placeholders in it, at any depth; None if it has none."""
     mark = MARK
     while True:
@@ -76,9 +76,10 @@ def encode_bound(values: Values, value: object, what: str) -> Bound | None:
         try:
             data = msgspec.json.Encoder(enc_hook=_hook(mark, to_plain, found)).encode(value)
         except Exception as error:
-            raise CodecError(f"{what} cannot be stored: {error}") from error
+            raise CodecError(f"{what}: {name} cannot be stored: {error}") from error
         if not found:
             return None
+        values.refuse_unstorable(value, what, name)
         if data.count(f'"{mark}"'.encode()) == len(found):
             return Bound(data, values.in_order(value, data, _hook(mark, to_builtins, [])), found, mark)
         mark += "+"  # its author has written just that

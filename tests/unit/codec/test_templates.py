@@ -1,13 +1,18 @@
-"""Inputs with references in them, as they were stored by versions before this one."""
+"""Inputs with references in them: what they refuse, and how versions before this one stored them."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import msgspec
 import pytest
 
-from outlast.codec.templates import Given, compose, decode_template, needed_by
+from outlast.codec.references import Placeholder, Reference
+from outlast.codec.templates import Given, compose, decode_template, encode_bound, needed_by
 from outlast.codec.values import Values
-from outlast.errors import CodecHookFailed
+from outlast.errors import CodecError, CodecHookFailed
+from tests.unit.codec.test_models import LOGIN
 
 
 def test_a_template_without_marks_of_its_own_is_read():
@@ -23,3 +28,12 @@ def test_a_template_without_marks_of_its_own_is_read():
 def test_a_template_that_another_codec_sealed_is_left_to_those_that_have_it(sealed: bytes):
     with pytest.raises(CodecHookFailed, match="input of f/b was sealed by another codec"):
         decode_template(Values(), sealed, "input of f/b")
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True], ids=["strict", "lax"])
+@pytest.mark.parametrize("beside, path", [(math.nan, "items[1] is nan"), (LOGIN, "items[1].password")], ids=["nan", ""])
+def test_what_json_would_change_is_refused_beside_a_reference_too(beside: Any, path: str, allow_pickle: bool):
+    upstream = Placeholder(Reference("output", ("a",)))
+    with pytest.raises(CodecError) as raised:
+        encode_bound(Values(allow_pickle=allow_pickle), [upstream, beside], "total", "items")
+    assert str(raised.value).startswith(f"total: {path}")
