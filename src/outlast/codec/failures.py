@@ -3,7 +3,7 @@
 An exception comes back as its own type where that can be imported, with its arguments, attributes, notes, the cause
 that it was raised from and, of a group, its members; else as `ExecutionFailed`. The remote traceback is at the end of
 its chain of causes, readable in the output. It is made without running its constructor, whose parameters nobody knows:
-only a subclass of `Exception` is ever made, and nothing of it is called.
+only a subclass of `Exception` is ever made, and nothing of it is called (but Pydantic's: see `validation.py`).
 
 Arguments and attributes are kept where plain JSON keeps them; an argument of bytes is kept beside them, and any other
 that JSON does not keep is kept as its text. What builtin errors know beside their arguments is kept as attributes.
@@ -22,6 +22,8 @@ from msgspec import Struct
 from outlast import limits
 from outlast.codec.shapes import change_in, unstorable_in
 from outlast.codec.types import find_type, type_name
+from outlast.codec.validation import KIND as VALIDATION_ERROR
+from outlast.codec.validation import Validation, made_again, validation_of
 from outlast.errors import CodecError, ExecutionFailed
 
 MESSAGE_MAX_CHARS = 2_000
@@ -39,6 +41,8 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `binary` are those of the arguments that are bytes, by their place; in `args` is their text.
 
+    `validation` is what Pydantic's ValidationError is made of again.
+
     `again` are the places of the journaled operations that a retry must run again, as it can't know them otherwise: a
     bit for each, so that it is never too long to be kept.
     """
@@ -52,6 +56,7 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     members: list[Failure] = []
     traceback: str = ""
     again: bytes = b""
+    validation: Validation | None = None
 
 
 def settle_failure(error: BaseException, *, execution_id: str, what: str) -> tuple[bytes, Exception]:
@@ -83,8 +88,9 @@ def _failure_of(error: BaseException, *, depth: int, lines: str = "") -> Failure
         members = [_failure_of(member, depth=depth + 1) for member in group.exceptions[:MEMBERS_MAX]]
     error = cast("BaseException", error)
     cause = error.__cause__
+    kind = type_name(type(error))
     return Failure(
-        type=type_name(type(error)),
+        type=kind,
         message=_message_of(error),
         args=None if members else _args_of(error),
         binary={} if members else _binary_of(error),
@@ -92,7 +98,15 @@ def _failure_of(error: BaseException, *, depth: int, lines: str = "") -> Failure
         cause=None if cause is None or depth >= CAUSES_MAX else _failure_of(cause, depth=depth + 1),
         members=members,
         traceback=lines,
+        validation=_validation_of(error) if kind == VALIDATION_ERROR else None,
     )
+
+
+def _validation_of(error: BaseException) -> Validation | None:
+    try:
+        return validation_of(error, _is_kept, lambda value, max_chars: _text(_printed(value), max_chars))
+    except Exception:  # another version of Pydantic may say it otherwise
+        return None
 
 
 def _message_of(error: BaseException) -> str:
@@ -194,6 +208,7 @@ def _without_details(failure: Failure) -> Failure:
         members=[_without_details(member) for member in failure.members],
         traceback=failure.traceback[-4_000:],
         again=failure.again,
+        validation=failure.validation,
     )
 
 
@@ -243,7 +258,11 @@ def _original(failure: Failure, execution_id: str, what: str) -> Exception | Non
         args = [failure.message] if failure.args is None else failure.args
         args = [failure.binary.get(place, arg) for place, arg in enumerate(args)]
     try:
-        original = _made(kind, args, failure.attributes)
+        if failure.type == VALIDATION_ERROR and failure.validation is not None:
+            original = made_again(kind, failure.validation)
+        else:
+            original = _made(kind, args)
+        _set_attributes(original, failure.attributes)
         str(original)  # one that cannot be printed without what JSON did not keep is worse than none
     except Exception:
         return None
@@ -257,17 +276,20 @@ def _member(failure: Failure, execution_id: str, what: str) -> Exception:
     return original or ExecutionFailed(execution_id, what, failure.type, failure.message, failure.traceback)
 
 
-def _made(kind: type[Exception], args: list[Any], attributes: dict[str, Any]) -> Exception:
+def _made(kind: type[Exception], args: list[Any]) -> Exception:
     """An exception as if it had been constructed: by the builtin type that it derives from, none of its own code."""
     builtin = next(base for base in kind.__mro__ if not base.__flags__ & _HEAP_TYPE)
     made: Exception = builtin.__new__(kind, *args)
     if not issubclass(kind, BaseExceptionGroup):
         builtin.__init__(made, *args)
-    slots = _slots_of(kind)
+    return made
+
+
+def _set_attributes(made: Exception, attributes: dict[str, Any]) -> None:
+    slots = _slots_of(type(made))
     for name in attributes.keys() & slots.keys():
         slots[name].__set__(made, attributes[name])
     made.__dict__.update({name: value for name, value in attributes.items() if name not in slots})
-    return made
 
 
 def _set_cause(error: BaseException, cause: BaseException) -> None:

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import textwrap
 import traceback
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import msgspec
+import pydantic
+import pydantic_core
 import pytest
 
 from outlast import limits
@@ -73,6 +76,79 @@ def test_original_type_message_and_arguments_come_back(error: Exception):
     assert type(found) is type(error)
     assert str(found) == str(error)
     assert found.args == error.args
+
+
+class Account(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=3)
+    since: date = pydantic.Field(default=date(2026, 1, 2), ge=date(2026, 1, 1))
+    colour: Literal["red {0}", "blue"] = "blue"
+    key: bytes = b""
+    owners: list[int] = []
+
+    @pydantic.field_validator("key")
+    @classmethod
+    def check(cls, key: bytes) -> bytes:
+        if key == b"custom":
+            raise pydantic_core.PydanticCustomError("key_old", "{key} is of {year}", {"key": "{year}", "year": 1999})
+        if key:
+            raise ValueError("a {key} that nobody knows")
+        return key
+
+
+class Hidden(pydantic.BaseModel, hide_input_in_errors=True):
+    pin: int
+
+
+def refused(model: type[pydantic.BaseModel], **given: Any) -> pydantic.ValidationError:
+    with pytest.raises(pydantic.ValidationError) as raised:
+        model.model_validate(given)
+    return raised.value
+
+
+def test_what_pydantic_refused_comes_back_as_its_own_error():
+    error = refused(Account, name="Adam", since="2025-01-01", colour="green", key="k", owners=[1, "x"], more=1)
+    found = again(error)
+    assert isinstance(found, pydantic.ValidationError)
+    assert isinstance(found, ValueError)
+    assert str(found) == str(error).replace("b'k', input_type=bytes", "'b\\'k\\'', input_type=str")
+    assert found.title == "Account"
+    assert [one["loc"] for one in found.errors()] == [one["loc"] for one in error.errors()]
+    assert found.errors()[0] == error.errors()[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"name": "a", "key": "custom"},
+        {"name": "\ud800bcd"},
+        {"name": ["x" * 100_000]},
+        {"name": "a", "owners": ["x"] * 1_000},
+        {"name": "a", "owners": [cast("Any", object())]},
+    ],
+    ids=["missing", "custom", "surrogate", "long", "many", "odd"],
+)
+def test_what_pydantic_says_of_any_input_comes_back(given: dict[str, Any]):
+    error = refused(Account, **given)
+    error.add_note("of the form")
+    found = again(thrown(error))
+    assert isinstance(found, pydantic.ValidationError)
+    assert found.errors()[0]["type"] == error.errors()[0]["type"]
+    assert found.errors()[0]["msg"] == error.errors()[0]["msg"]
+    assert found.__notes__ == ["of the form"]
+    assert isinstance(found.__cause__, ExecutionFailed)
+
+
+def test_an_input_that_pydantic_hides_is_not_stored():
+    error = refused(Hidden, pin="open sesame")
+    assert b"sesame" not in encode_failure(failure_of(error))
+    assert str(again(error)) == str(error)
+
+
+def test_what_pydantic_refused_is_read_as_it_was_before_it_was_kept():
+    stored = Failure(type="pydantic_core._pydantic_core:ValidationError", message="1 validation error", args=[])
+    found = raised_again(stored, execution_id="order-42", what="step 'charge'")
+    assert type(found) is ExecutionFailed
 
 
 def test_attributes_come_back():
