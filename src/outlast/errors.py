@@ -46,6 +46,7 @@
         ├── StoreReadOnly
         ├── StoreFull             no room left on the device
         ├── StoreCorrupt          the file is not what it should be
+        ├── StoreMoved            … is not where it was opened any more
         ├── StoreClosed
         ├── SchemaMissing         no schema yet: migrate
         ├── SchemaOutdated        an older schema than this code: migrate
@@ -355,6 +356,10 @@ class StoreFull(StoreError):
 
 class StoreCorrupt(StoreError):
     """The data is not what the store wrote."""
+
+
+class StoreMoved(StoreError):
+    """The store's file was moved, deleted or replaced while this process had it open."""
 
 
 class StoreClosed(StoreError):

@@ -31,6 +31,7 @@ PAGES = [
     "docs/workers.md",
     "docs/values.md",
     "docs/configuration.md",
+    "docs/sqlite.md",
     "docs/testing.md",
     "docs/compensation.md",
     "docs/transactions.md",

@@ -24,10 +24,11 @@ from typing import Any, TypeVar, cast
 
 import apsw
 
-from outlast.errors import ReplyLost, StoreClosed
+from outlast.errors import ReplyLost, StoreClosed, StoreError
 from outlast.store.port import Clock, Points
 from outlast.store.sqlite.errors import translated
 from outlast.store.sqlite.fences import Fences
+from outlast.store.sqlite.moved import Whereabouts
 from outlast.store.sqlite.statements import statement
 
 T = TypeVar("T")
@@ -158,6 +159,7 @@ class Connection:
         self._dead: BaseException | None = None
         self._guard = threading.Lock()
         self._fences = Fences()
+        self._whereabouts = Whereabouts(path)
         self._thread = threading.Thread(target=self._serve, name=f"outlast-sqlite {begin}", daemon=True)
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
 
@@ -307,6 +309,7 @@ class Connection:
         rings: set[str] = set()
         with translated(self._path), self._turn:
             self._pass(names, "begin")
+            self._whereabouts.check_now_and_then(cursor.connection)
             self._sync(cursor, _NORMAL if LEASES.issuperset(names) else _FULL)
             cursor.execute(self._begin)
             try:
@@ -330,7 +333,17 @@ class Connection:
                 raise
         self._clock_seen = has_clock
         self._reply(names, calls)
+        if self._writes:
+            self._refuse_moved(cursor, calls)
         return rings
+
+    def _refuse_moved(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
+        """What was written to a file that is gone is not answered; nor is it done again."""
+        try:
+            self._whereabouts.check(cursor.connection)
+        except StoreError as error:
+            for call in calls:
+                call.error = error
 
     def _sync(self, cursor: apsw.Cursor, level: int) -> None:
         """Whether the next commit waits for the disk; only if commits do that at all on this connection."""
