@@ -144,7 +144,7 @@ def flag(value: object) -> bool:
         return True
     if word in ("0", "false", "no", "off"):
         return False
-    raise InvalidConfig(f"expected yes or no, not {value!r}")
+    raise InvalidInput(f"must be yes or no, not {value!r}")
 
 
 def _seconds(value: object) -> object:

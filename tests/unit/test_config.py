@@ -48,6 +48,18 @@ def test_what_cannot_be_honoured_is_refused_by_option_and_by_variable(option, va
         Config.load({f"OUTLAST_{option.upper()}": value})
 
 
+@pytest.mark.parametrize("option", ["reconcile_shared", "fast_path", "doorbell", "allow_pickle"])
+def test_what_is_neither_yes_nor_no_is_named(option):
+    variable = f"OUTLAST_{option.upper()}"
+    complaint = rf"^{option} \({variable}\): must be yes or no, not 'maybe'$"
+    with pytest.raises(InvalidConfig, match=complaint):
+        Config.load({}, **{option: "maybe"})
+    with pytest.raises(InvalidConfig, match=complaint):
+        Config.load({variable: "maybe"})
+    with pytest.raises(InvalidConfig, match=r"^OUTLAST_RECONCILER_TIMER_ENABLED: must be yes or no, not 'maybe'$"):
+        Config.load({"OUTLAST_RECONCILER_TIMER_ENABLED": "maybe"})
+
+
 def test_an_unknown_option_is_refused_with_the_known_ones():
     with pytest.raises(InvalidConfig, match=r"lease_tll.*lease_ttl"):
         Config.load({}, lease_tll="1s")
