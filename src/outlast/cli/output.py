@@ -41,12 +41,16 @@ THEME = Theme(
 )
 
 
-_CONTROLS = {code: f"\\u{code:04x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_CONTROLS = {*range(32), *range(127, 160)} - {ord("\n"), ord("\t")}
+_DIRECTIONS = {0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)}
+"""What turns the order of the characters that follow: a terminal may show `gpj.exe` for what is `exe.jpg`."""
+_LINE_ENDS = {0x2028, 0x2029}
+_ESCAPED = {code: f"\\u{code:04x}" for code in _CONTROLS | _DIRECTIONS | _LINE_ENDS}
 
 
 def harmless(text: str) -> str:
     """What executions say, as a terminal may see it: control characters do nothing there. JSON stays the same JSON."""
-    return text.translate(_CONTROLS)
+    return text.translate(_ESCAPED)
 
 
 class Harmless:
