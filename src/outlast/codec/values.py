@@ -124,9 +124,12 @@ class Values:
         try:
             decoder = self._decoders[annotation]
         except (KeyError, TypeError):
-            decoder = None
+            try:
+                decoder = self._decoder(annotation)
+            except Exception as error:
+                raise CodecError(f"{what}: {path} {_unreadable(annotation, error)}") from error
         try:
-            return (decoder or self._decoder(annotation)).decode(data)
+            return decoder.decode(data)
         except Exception as error:  # also whatever a user's own validation raises
             raise CodecError(f"{what}: {_located(str(error), path)}; it should be {name_of(annotation)}") from error
 
@@ -250,6 +253,13 @@ def _located(message: str, path: str) -> str:
     """msgspec's "Expected `int`, got `str` - at `$.price`" as "order.price: Expected `int`, got `str`"."""
     match = _WHERE.match(message)
     return f"{path}{match['where']}: {match['trouble']}" if match else f"{path}: {message}"
+
+
+def _unreadable(annotation: Any, error: Exception) -> str:
+    why = f"cannot be read as {name_of(annotation)}: {error}"
+    if not str(error).startswith("Type unions"):
+        return why
+    return f"{why}: JSON does not say which of them it was. Declare one class, or msgspec Structs with a tag"
 
 
 def _explained(change: Change, annotation: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import subprocess
 import sys
@@ -103,6 +104,11 @@ class Opaque:
     pass
 
 
+class Uneven(enum.Enum):
+    ONE = 1
+    TWO = "two"
+
+
 cyclic: list[Any] = [1]
 cyclic.append({"again": cyclic})
 deep: list[Any] = []
@@ -148,7 +154,9 @@ bad_line = Line(Sku("tea"), 1j)  # type: ignore[arg-type]
         ({"sku": "x", "price": []}, Line, "value.price", "Expected `decimal`, got `array`"),
         ({"number": "x"}, Model, "value", "valid integer"),
         (3, None, "value", "Expected `null`, got `int`"),
-        (LINE, Line | Tree, "value", "union"),
+        (LINE, Line | Tree, "value cannot be read as", "JSON does not say which of them it was. Declare one class"),
+        (Model(number=1), Model | Line, "value cannot be read as", "or msgspec Structs with a tag"),
+        (Uneven.ONE, Uneven, "value cannot be read as Uneven", "all str or all int"),
         (Size, Any, "value", "cannot be stored"),
         (OrderedDict({"a": Opaque()}), dict[str, Any], "value['a']", "Opaque"),
     ],
