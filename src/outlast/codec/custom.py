@@ -49,8 +49,17 @@ def through_json(model: Any) -> Any:
     return from_plain(type(model), msgspec.json.decode(_written(model)))
 
 
-def _written(model: Any) -> bytes:
-    return model.model_dump_json(by_alias=False, round_trip=True).encode()
+def can_write(model: Any, field: str | None = None) -> bool:
+    """Whether a model can be written, or that field of it."""
+    try:
+        _written(model, None if field is None else {field})
+    except Exception:
+        return False
+    return True
+
+
+def _written(model: Any, fields: set[str] | None = None) -> bytes:
+    return model.model_dump_json(by_alias=False, round_trip=True, include=fields).encode()
 
 
 def anything_for_object(annotation: Any) -> Any:

@@ -6,6 +6,7 @@ Only on the way to an error, or for values that Python does not call equal: the 
 from __future__ import annotations
 
 import math
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from outlast.codec.custom import is_model, through_json
+from outlast.codec.custom import can_write, is_model, through_json
 
 DEPTH_MAX = 200
 SHOWN_CHARS = 60
@@ -56,20 +57,25 @@ def _keys_of(value: object) -> list[object]:
 def culprit_in(value: object, path: str, can_encode: Callable[[object], bool]) -> tuple[str, object]:
     """The innermost part that cannot be encoded, and where it is; of a cyclic value, the first that closes a circle."""
     above: list[int] = []
-    while len(above) < DEPTH_MAX:
+    while len(above) < DEPTH_MAX and id(value) not in above:
         above.append(id(value))
         for key in _keys_of(value):
             if not can_encode({key: None}):
                 return f"key {_shown(key)} of {path}", key
+        if is_model(value):
+            can_encode = _as_far_as_models_tell
         for step, part in parts_of(value):
-            if not can_encode(part):
+            if not (can_write(value, step[1:]) if is_model(value) else can_encode(part)):
                 path, value = path + step, part
                 break
         else:
             return path, value
-        if id(value) in above:
-            return path, value
     return path, value
+
+
+def _as_far_as_models_tell(part: object) -> bool:
+    """Inside of a Pydantic model: only it knows how its parts are written, but for the models among them."""
+    return not is_model(part) or can_write(part)
 
 
 def unstorable_in(value: object, path: str, *, depth: int = 0) -> str | None:
@@ -87,16 +93,31 @@ def unstorable_in(value: object, path: str, *, depth: int = 0) -> str | None:
         found = unstorable_in(part, path + step, depth=depth + 1)
         if found is not None:
             return found
-    return _left_out(value, path) if is_model(value) else None
+    change = _left_out_of_model(value, path) if is_model(value) else _left_out_of_attrs(value, path)
+    return change.told() if change is not None and change.advice else None
 
 
-def _left_out(model: object, path: str) -> str | None:
-    """A secret of a model, or a private attribute: no reader could know them. Else the reader has its own say."""
+def _left_out_of_model(model: object, path: str) -> Change | None:
+    """A secret, or a private attribute: no reader could know them. Else the reader has its own say."""
     try:
-        change = change_in(model, through_json(model), path)
+        return change_in(model, through_json(model), path)
     except Exception:  # nothing that its own class reads, but another may
         return None
-    return change.told() if change is not None and change.advice else None
+
+
+def _left_out_of_attrs(value: object, path: str) -> Change | None:
+    """A private field: msgspec does not write those of attrs classes. One that has its default comes back by itself."""
+    for field in getattr(type(value), "__attrs_attrs__", ()):
+        name, default = field.name, field.default
+        if not name.startswith("_") or not hasattr(value, name):
+            continue
+        if hasattr(default, "factory"):
+            default = default.factory(value) if default.takes_self else default.factory()
+        before = getattr(value, name)
+        if not equal(before, default):
+            after = "nothing" if default is sys.modules["attr"].NOTHING else _shown(default)
+            return Change(f"{path}.{name}", _shown(before), after, _PRIVATE_FIELD)
+    return None
 
 
 def change_in(before: object, after: object, path: str, *, depth: int = 0) -> Change | None:
@@ -198,6 +219,7 @@ def _change_in_whole(before: object, after: object, path: str) -> Change | None:
 
 
 _SECRET = "a secret is not stored: pass a name to find it by, or let the model write it (field_serializer)"
+_PRIVATE_FIELD = "a private field of an attrs class is not stored: give it a name without _"
 _PRIVATE = "a private attribute is not stored: make it a field"
 
 

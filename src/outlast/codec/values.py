@@ -235,6 +235,8 @@ class Values:
             return f"{path} contains itself, or is nested too deeply, and cannot be stored"
         if isinstance(error, UnicodeEncodeError):
             return f"{path} has half of a surrogate pair, which is no text, and cannot be stored"
+        if isinstance(culprit, bytes):  # as text, unless its model says otherwise
+            return f"{path} cannot be stored: {error}; set ser_json_bytes and val_json_bytes to 'base64' in its model"
         advice = "" if self._allow_pickle else "; only App(allow_pickle=True) would store it"
         return f"{path} cannot be stored: {kind} ({error}){advice}"
 

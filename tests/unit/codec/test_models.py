@@ -136,6 +136,61 @@ def test_what_a_model_writes_comes_back(value: Any):
     assert STRICT.decode(data, type(value), "it") == value
 
 
+class Seal(pydantic.BaseModel):
+    mark: bytes
+
+
+class Letter(pydantic.BaseModel):
+    to: pydantic.HttpUrl
+    mark: bytes = b""
+    seal: Seal | None = None
+    seals: list[Seal] = []
+    more: Any = None
+
+
+class Sealed(pydantic.BaseModel, ser_json_bytes="base64", val_json_bytes="base64"):
+    mark: bytes
+
+
+TO = pydantic.HttpUrl("https://example.org")
+BAD = Seal(mark=b"\xff")
+
+
+@pytest.mark.parametrize(
+    "value, path",
+    [
+        (Letter(to=TO, mark=b"\xff"), "value.mark"),
+        ({"a": [Letter(to=TO, seal=BAD)]}, "value['a'][0].seal.mark"),
+        (Letter(to=TO, seals=[Seal(mark=b""), BAD]), "value.seals[1].mark"),
+    ],
+    ids=["mark", "in another", "in a list"],
+)
+def test_bytes_that_a_model_cannot_write_are_named_and_not_their_neighbours(value: Any, path: str):
+    with pytest.raises(CodecError) as raised:
+        STRICT.encode(value, "it")
+    assert str(raised.value).startswith(f"it: {path} cannot be stored: ")
+    assert "set ser_json_bytes and val_json_bytes to 'base64' in its model" in str(raised.value)
+    assert STRICT.settle(Sealed(mark=b"\xff"), Sealed, "it")[1] == Sealed(mark=b"\xff")
+
+
+class Chain(pydantic.BaseModel):
+    next: Chain | None = None
+
+
+def test_what_a_model_cannot_write_is_named():
+    chain = Chain(next=Chain())
+    chain.next.next = chain  # type: ignore[union-attr]
+    with pytest.raises(CodecError, match=r"^it: value\[0\].next.next cannot be stored: Chain .*Circular"):
+        STRICT.encode([chain], "it")
+    with pytest.raises(CodecError, match=r"^it: value.more cannot be stored: list .*<class 'object'>"):
+        STRICT.encode(Letter(to=TO, more=[object()]), "it")
+
+
+def test_which_fields_were_given_is_not_kept():
+    """As docs/values.md says."""
+    assert STRICT.settle(Key(), Key, "it")[1].model_fields_set == {"key"}
+
+
 def test_what_nobody_can_compare_does_not_count():
     _, settled = STRICT.settle(Counter(number=1), Counter, "it")
     assert settled.number == 1

@@ -11,7 +11,9 @@ from collections import OrderedDict
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -104,6 +106,18 @@ class Opaque:
     pass
 
 
+@attrs.define
+class Hiding:
+    _needed: int | None
+    _known: dict[int, int] = attrs.field(factory=dict)
+
+
+@attrs.define
+class Cached:
+    number: int
+    _known: dict[int, int] = attrs.field(factory=dict)
+
+
 class Uneven(enum.Enum):
     ONE = 1
     TWO = "two"
@@ -148,7 +162,9 @@ bad_line = Line(Sku("tea"), 1j)  # type: ignore[arg-type]
         (BigOrder(Sku("x"), Decimal(1), discount=3), Line, "value", "BigOrder"),
         ({"street": "x", "strete": "y"}, Address, "value", "key 'strete' as nothing"),
         ({"sku": "x", "price": "1", "colur": "red"}, Line, "value['colur']", "no such field"),
-        (Secretive(1, 7), Secretive, "value._hidden", "7 as 3"),
+        (Secretive(1, 7), Secretive, "value._hidden", "7 as 3; a private field of an attrs class is not stored"),
+        ([Hiding(1)], list[Hiding], "value[0]._needed", "1 as nothing; a private field of an attrs class"),
+        (Hiding(None, {1: 2}), Any, "value._needed", "None as nothing"),
         ("red", int, "value", "Expected `int`, got `str`"),
         (True, int, "value", "Expected `int`, got `bool`"),
         ({"sku": "x", "price": []}, Line, "value.price", "Expected `decimal`, got `array`"),
@@ -172,7 +188,10 @@ def test_what_would_change_is_refused_with_its_path(value: Any, annotation: Any,
     assert len(message) < 1_000
 
 
-@pytest.mark.parametrize("value", [math.nan, {"a": [math.inf]}, {1: "a", "1": "b"}, Opaque()], ids=range(4))
+UNKEPT = [math.nan, {"a": [math.inf]}, {1: "a", "1": "b"}, Opaque(), Hiding(1), Cached(1, {1: 2})]
+
+
+@pytest.mark.parametrize("value", UNKEPT, ids=range(6))
 def test_value_without_a_known_reader_is_refused_too(value: Any):
     with pytest.raises(CodecError):
         values.encode(value, "event")
@@ -209,6 +228,22 @@ class Token:
 def test_a_set_of_what_is_never_equal_comes_back():
     assert {one.number for one in values.settle({Token(1), Token(2)}, set[Token], "it")[1]} == {1, 2}
     assert len(values.settle({Decimal("NaN")}, set[Decimal], "it")[1]) == 1
+
+
+def test_a_private_field_that_has_its_default_comes_back():
+    assert values.settle(Cached(1), Cached, "it")[1] == Cached(1)
+    assert values.decode(values.encode(Cached(1), "it"), Cached, "it") == Cached(1)
+
+
+def test_a_time_keeps_its_offset_and_loses_its_zone():
+    """As docs/values.md says."""
+    paris = ZoneInfo("Europe/Paris")
+    noon = datetime(2026, 3, 28, 12, tzinfo=paris)  # the day before the clocks change
+    back = values.settle(noon, datetime, "it")[1]
+    assert back == noon
+    assert back.utcoffset() == timedelta(hours=1)
+    assert back + timedelta(days=1) != noon + timedelta(days=1)
+    assert back.astimezone(paris) + timedelta(days=1) == noon + timedelta(days=1)
 
 
 def test_forgotten_await_is_told():
