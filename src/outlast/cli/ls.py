@@ -153,7 +153,7 @@ def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) ->
             e.id,
             e.workflow if e.version == "1" else f"{e.workflow} v{e.version}",
             Text(e.status, style=str(e.status)),
-            _reason(e, now, served=served, offers=offers),
+            reason_of(e, now, served=served, offers=offers),
             str(info.attempts),
             age(now - (settled(e.created_at) or now)),
         )
@@ -171,12 +171,12 @@ def _stacked(found: list[Execution], now: int, *, served: bool, offers: Offers) 
             (e.status, str(e.status)), f"  {workflow}  {plural(info_of(e).attempts, 'attempt')}  {since}"
         )
         lines.append(Padding(told, (0, 0, 0, 2)))
-        if why := _reason(e, now, served=served, offers=offers):
+        if why := reason_of(e, now, served=served, offers=offers):
             lines.append(Padding(Text(why), (0, 0, 0, 2)))
     return Group(*lines)
 
 
-def _reason(e: Execution, now: int, *, served: bool, offers: Offers) -> str:
+def reason_of(e: Execution, now: int, *, served: bool, offers: Offers) -> str:
     """The reason, and until when; of what has ended, the cause."""
     if e.status.terminal:
         return "" if e.cause in (None, e.status) else str(e.cause)
@@ -187,6 +187,8 @@ def _reason(e: Execution, now: int, *, served: bool, offers: Offers) -> str:
         marks = [f"{reason} {relative(wake_at, now=now)}"]
     if e.status is Status.READY and not served:
         marks.append("no worker is alive")
+    elif e.status is Status.READY and (unserved := offers.unserved(e)):
+        marks.append(f"no live worker serves {unserved}")
     elif e.status is Status.READY and not reason and (requires := parse_route(e.route).requires):
         marks.append(f"needs {', '.join(sorted(requires))}")
     if e.cancel_requested:

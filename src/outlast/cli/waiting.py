@@ -171,6 +171,8 @@ def _ready(e: Execution, s: Situation) -> str:
         )
     if not s.alive:
         return f"{since}, but no worker that serves it is alive. Start one: {wanted}."
+    if unserved := s.offers.unserved(e):
+        return f"{since}, but no live worker serves {unserved}. Start one: {wanted}."
     return (
         f"{since}: waits for a worker with room. {plural(len(s.alive), 'worker')} {_are(s.alive)} alive; "
         f"if this lasts, none of them serves it: {wanted}."
@@ -200,7 +202,8 @@ def _shut(e: Execution, s: Situation) -> str:
 def _wanted(e: Execution) -> str:
     """What a worker must be to take it."""
     requires = sorted(parse_route(e.route).requires)
-    options = "" if e.lane == "default" else f" --lanes {e.lane}"
+    options = "" if e.namespace == "default" else f" --namespace {e.namespace}"
+    options += "" if e.lane == "default" else f" --lanes {e.lane}"
     options += f" --capabilities {','.join(requires)}" if requires else ""
     return f"`outlast worker MODULE:APP{options}`, with workflow {e.workflow} version {e.version}"
 

@@ -45,6 +45,17 @@ class Offers(Struct, frozen=True):
         least = min(missing, key=len)
         return Reason.capability(min(least)) if least else None
 
+    def unserved(self, e: Execution) -> str | None:
+        """Which lane, or which namespace, no worker that is alive serves: nobody asks for what is ready there.
+
+        None if one serves it, if none is alive, or if one has not said what it offers.
+        """
+        offers = [offer for offer in self.by_worker.values() if offer is None or _reaches(offer, e)]
+        if offers or not self.by_worker:
+            return None
+        here = any(offer is not None and offer.namespace == e.namespace for offer in self.by_worker.values())
+        return f"lane {e.lane}" if here else f"namespace {e.namespace}"
+
 
 def _reaches(offer: Offer, e: Execution) -> bool:
     return offer.namespace == e.namespace and e.lane in offer.lanes

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from outlast.cli.doctor import clock_check, due_check, ready_check, workers_check
-from outlast.cli.ls import statuses
+from outlast.cli.ls import reason_of, statuses
 from outlast.cli.waiting import Situation, Upstreams, why
 from outlast.cli.words import age, duration, failure_line, moment, plain, shown
 from outlast.client.info import info_of
+from outlast.client.offers import Offers
 from outlast.errors import InvalidInput
 from outlast.model.execution import Execution, route_of
 from outlast.model.flow import CancelPolicy, Flow, FlowState
+from outlast.model.session import Offer
 from outlast.model.status import TERMINAL, Status
 from outlast.store.port import DueKind, Grade
 
@@ -45,6 +47,16 @@ def execution(status: Status, **fields: Any) -> Execution:
     )
 
 
+def offered(*offers: Offer | None) -> Situation:
+    """With so many workers alive, which offer this."""
+    by_worker = {f"w-{number}": offer for number, offer in enumerate(offers)}
+    return Situation(NOW, dict.fromkeys(by_worker, NOW + 5_000), offers=Offers(by_worker))
+
+
+ELSEWHERE = Offer(namespace="default", lanes=("nope",), serves=(("checkout", "2"),), capabilities=("gpu",))
+OTHERS = Offer(namespace="others", lanes=("mail",), serves=(("checkout", "2"),), capabilities=("gpu",))
+
+
 @pytest.mark.parametrize(
     "status, fields, around, says",
     [
@@ -56,6 +68,14 @@ def execution(status: Status, **fields: Any) -> Execution:
             "--lanes mail --capabilities gpu`, with workflow checkout ver",
         ),
         (Status.READY, {"ready_at": NOW - 9_000}, ALIVE, "1 worker is alive; if this lasts, none of them serves it"),
+        (
+            Status.READY,
+            {"ready_at": NOW - 9_000},
+            offered(ELSEWHERE, OTHERS),
+            "Ready for 9s, but no live worker serves lane mail. Start one: `outlast worker MODULE:APP --lanes mail",
+        ),
+        (Status.READY, {"ready_at": NOW}, offered(OTHERS), "no live worker serves namespace default"),
+        (Status.READY, {"ready_at": NOW}, offered(ELSEWHERE, None), "2 workers are alive; if this lasts"),
         (Status.READY, {"ready_at": NOW}, Situation(NOW, {"w-1": NOW + 1}, lane_paused=True), "lane mail is paused"),
         (Status.ACTIVE, {"worker": "w-1", "claimed_at": NOW - 3_000}, ALIVE, "Running on w-1 for 3s"),
         (
@@ -138,6 +158,15 @@ def execution(status: Status, **fields: Any) -> Execution:
 )
 def test_why_it_waits_is_said_in_plain_words(status: Status, fields: dict[str, Any], around: Situation, says: str):
     assert says in why(execution(status, **fields), around)
+
+
+def test_a_list_says_that_no_live_worker_serves_the_lane():
+    ready = execution(Status.READY, ready_at=NOW)
+    assert reason_of(ready, NOW, served=True, offers=offered(ELSEWHERE).offers) == "no live worker serves lane mail"
+    assert (
+        reason_of(ready, NOW, served=True, offers=offered(OTHERS).offers) == "no live worker serves namespace default"
+    )
+    assert reason_of(ready, NOW, served=True, offers=offered(ELSEWHERE, None).offers) == "needs gpu"
 
 
 def test_the_doctor_says_what_is_wrong_and_what_to_do():
