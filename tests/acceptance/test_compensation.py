@@ -158,6 +158,29 @@ async def test_an_undo_that_fails_for_good_is_recorded_and_the_others_run(app: A
         assert b"cannot give back car" in (failed.value or b"")
 
 
+@pytest.mark.parametrize("below", [True, False])
+async def test_an_undo_that_exits_has_failed(app: App, below: bool) -> None:
+    @app.step
+    async def give_back() -> None:
+        if below:
+            await asyncio.create_task(leaves())
+        await leaves()
+
+    async def leaves() -> None:
+        raise GeneratorExit
+
+    @app.workflow
+    async def order() -> None:
+        await outlast.compensate(give_back)
+        raise KeyError("no")
+
+    async with app:
+        handle = await order.start()
+        with pytest.raises(KeyError, match="no"):
+            await handle.result(timeout=20)
+        assert [e.outcome for e in await handle.journal() if e.scope == "undo."] == ["failed"]
+
+
 async def test_a_long_backoff_of_an_undo_suspends(clocked: Place) -> None:
     app = clocked.app()
     tries: list[int] = []

@@ -253,12 +253,23 @@ def exit_def() -> None:
     sys.exit(3)
 
 
+async def exit_a_generator() -> None:
+    raise GeneratorExit
+
+
+async def await_one_who_exits_a_generator() -> None:
+    await asyncio.create_task(exit_a_generator())
+
+
 def stop_iteration() -> Any:
     return next(iter([]))
 
 
 @pytest.mark.parametrize("timeout", [None, "10s"])
-@pytest.mark.parametrize("hostile", [cancel_yourself, exit_async, exit_def, stop_iteration])
+@pytest.mark.parametrize(
+    "hostile",
+    [cancel_yourself, exit_async, exit_def, exit_a_generator, await_one_who_exits_a_generator, stop_iteration],
+)
 async def test_a_step_that_ends_in_an_unusual_way_fails_and_nothing_else(app: App, hostile: Any, timeout: Any):
     step = app.step(hostile, name="hostile", timeout=timeout)
 

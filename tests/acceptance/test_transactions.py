@@ -129,6 +129,24 @@ async def test_it_is_retried_as_it_says_from_a_clean_state(app: App, bank: Any) 
     assert balances(bank)["bob"] == 1
 
 
+@pytest.mark.parametrize("exits", [SystemExit, GeneratorExit])
+async def test_one_that_exits_is_rolled_back_and_has_failed(app: App, bank: Any, exits: type[BaseException]) -> None:
+    @app.transaction
+    def exiting() -> None:
+        outlast.connection().execute("UPDATE account SET cents = cents + 1 WHERE name = 'bob'")
+        raise exits
+
+    @app.workflow
+    async def pay() -> None:
+        await exiting.aio()
+
+    async with app:
+        handle = await pay.start()
+        with pytest.raises(RuntimeError, match=f"ended with {exits.__name__}"):
+            await handle.result(timeout=20)
+    assert balances(bank)["bob"] == 0
+
+
 async def test_replay_does_not_call_it_again(clocked: Place, bank: Any) -> None:
     calls: list[str] = []
     gate: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]

@@ -273,6 +273,40 @@ async def test_result_that_cannot_be_stored_fails_at_once(
     assert ran == ["give"]
 
 
+@dataclasses.dataclass
+class Exiting:
+    how: str
+
+    def __post_init__(self) -> None:
+        raise SystemExit if self.how == "system" else GeneratorExit
+
+
+@pytest.mark.parametrize("how", ["system", "generator"])
+@pytest.mark.parametrize("given", ["a step's result", "a child's result", "an event"])
+async def test_a_type_that_exits_when_it_is_made_is_one_that_cannot_be_read(app: App, how: str, given: str):
+    @app.step
+    async def step() -> Exiting:
+        return {"how": how}  # type: ignore[return-value]
+
+    @app.workflow
+    async def child() -> Exiting:
+        return {"how": how}  # type: ignore[return-value]
+
+    @app.workflow
+    async def reads() -> None:
+        if given == "an event":
+            await outlast.receive("it", Exiting)
+        elif given == "a child's result":
+            await child()
+        await step()
+
+    async with app:
+        handle = await reads.start()
+        await handle.send("it", {"how": how})
+        with pytest.raises(CodecError, match="Exit; it should be"):
+            await handle.result(timeout=20)
+
+
 def content(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir() if path.is_file())
 

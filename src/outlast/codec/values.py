@@ -41,6 +41,8 @@ class CodecHook(Protocol):
     def decode(self, data: bytes, /) -> bytes: ...
 
 
+_RAISED = (Exception, SystemExit, GeneratorExit)
+"""Whatever a user's own type or hook raises: an exit, too, is the trouble of that value and not of its reader."""
 _LARGE = 2**63
 """Smaller numbers come back as they are, whoever reads them."""
 
@@ -112,7 +114,7 @@ class Values:
         """JSON, before the hook."""
         try:
             data = self._encoder.encode(value)
-        except Exception as error:
+        except _RAISED as error:
             raise CodecError(f"{what}: {self._why_not(value, path, error)}") from error
         refuse_lookalike(data, f"{what}: {path}")
         return data
@@ -130,8 +132,10 @@ class Values:
                 raise CodecError(f"{what}: {path} {_unreadable(annotation, error)}") from error
         try:
             return decoder.decode(data)
-        except Exception as error:  # also whatever a user's own validation raises
-            raise CodecError(f"{what}: {_located(str(error), path)}; it should be {name_of(annotation)}") from error
+        except _RAISED as error:  # also whatever a user's own validation raises
+            raise CodecError(
+                f"{what}: {_located(str(error) or type(error).__name__, path)}; it should be {name_of(annotation)}"
+            ) from error
 
     def refuse_unreadable(self, annotation: Any, what: object) -> None:
         """Asked before anything is taken to be read: an annotation by which no value ever could be."""
@@ -140,14 +144,14 @@ class Values:
                 return
         try:
             decoder = self._decoder(annotation)
-        except Exception as error:
+        except _RAISED as error:
             raise InvalidInput(f"{what}: {annotation!r} is no type that a value can be read as ({error})") from error
         try:
             decoder.decode(b"null")
         except NotImplementedError as error:
             if not self._allow_pickle:  # what was pickled is read without it
                 raise InvalidInput(f"{what}: {error}") from error
-        except Exception:
+        except _RAISED:
             pass  # it reads other values
         with suppress(TypeError):
             self._readable.add(annotation)
@@ -158,7 +162,7 @@ class Values:
             raise error
         try:
             return pickled(value)
-        except Exception as trouble:
+        except _RAISED as trouble:
             raise CodecError(f"{error}; nor can it be pickled: {trouble}") from trouble
 
     def _misfits(self, value: object, annotation: Any) -> bool:
@@ -167,7 +171,7 @@ class Values:
             return False
         try:
             self._decoder(annotation).decode(self._encoder.encode(value))
-        except Exception:
+        except _RAISED:
             return True
         return False
 
@@ -176,7 +180,7 @@ class Values:
             raise CodecError(f"{what}: {path} was pickled, and is read only with App(allow_pickle=True)")
         try:
             return unpickled(data)
-        except Exception as error:  # whatever it runs
+        except _RAISED as error:  # whatever it runs
             raise CodecError(f"{what}: {path} could not be unpickled: {type(error).__qualname__}: {error}") from error
 
     def digest(self, value: object, data: bytes) -> str:
@@ -188,11 +192,11 @@ class Values:
         ordered = self._canonical if hook is to_builtins else msgspec.json.Encoder(enc_hook=hook, order="deterministic")
         try:
             return ordered.encode(value)
-        except Exception:
+        except _RAISED:
             try:  # keys other than strings
                 plain = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=hook)
                 return ordered.encode(plain)
-            except Exception:
+            except _RAISED:
                 return data
 
     def seal(self, data: bytes, what: object = "value") -> bytes:
@@ -208,7 +212,7 @@ class Values:
     def _hooked(self, turn: Any, data: bytes, trouble: str) -> bytes:
         try:
             turned = turn(data)
-        except Exception as error:
+        except _RAISED as error:
             hook = type(self._hook).__qualname__
             raise CodecHookFailed(f"{trouble} by {hook}: {type(error).__qualname__}: {error}") from error
         if not isinstance(turned, bytes):
@@ -223,7 +227,7 @@ class Values:
             self._decoders[annotation] = decoder
         return decoder
 
-    def _why_not(self, value: object, path: str, error: Exception) -> str:
+    def _why_not(self, value: object, path: str, error: BaseException) -> str:
         path, culprit = culprit_in(value, path, self._can_encode)
         kind = type(culprit).__qualname__
         if inspect.iscoroutine(culprit):
@@ -243,7 +247,7 @@ class Values:
     def _can_encode(self, value: object) -> bool:
         try:
             self._encoder.encode(value)
-        except Exception:
+        except _RAISED:
             return False
         return True
 

@@ -19,6 +19,7 @@ from outlast.runtime.current import operation_var, step_var
 from outlast.runtime.mishaps import put_off
 from outlast.runtime.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
+from outlast.runtime.operations.step import exited
 from outlast.runtime.timers import Alarm
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ class Performing:
             attempt.parts.on_perform(attempt.execution, operation.key)
         settled = False
         try:
-            outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)
+            try:
+                outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)
+            except GeneratorExit as raised:
+                outcome = exited(attempt.parts.values, operation, raised)
             if isinstance(outcome, BackOff):
                 full = await self._record_try(operation, outcome)
                 if full is None:

@@ -25,6 +25,7 @@ from outlast.runtime.endings import CodeEnding, Completed, Continued, Ending, Ra
 from outlast.runtime.mishaps import put_off
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
+from outlast.runtime.operations.step import exited
 
 if TYPE_CHECKING:
     from outlast.runtime.attempt import LiveAttempt
@@ -209,7 +210,7 @@ class Unwinding:
             context.run(variable.set, value)  # pyright: ignore[reportArgumentType]
         _log.debug("performing %s of execution %s", key, attempt.execution.id)
         doing = self._real.create_task(
-            kind.perform(attempt.parts, attempt.execution, operation, tries),
+            self._outcome(operation, kind, tries),
             name=f"outlast undo {kind.name}",
             context=context,
         )
@@ -225,6 +226,13 @@ class Unwinding:
         if attempt.stream.owes:
             await attempt.stream.flushed()
         return outcome
+
+    async def _outcome(self, operation: Operation, kind: Performed, tries: int) -> Outcome | BackOff:
+        parts, execution = self._attempt.parts, self._attempt.execution
+        try:
+            return await kind.perform(parts, execution, operation, tries)
+        except GeneratorExit as raised:
+            return exited(parts.values, operation, raised)
 
     async def _back_off(self, wake_at: int, *, stays: bool = False) -> None:
         """A long one holds nobody: the execution is suspended until then. But it `stays` if only this attempt knows how

@@ -165,6 +165,32 @@ async def test_one_that_cancels_itself_is_rolled_back_and_has_failed(app: App, b
     assert (await balances(bank))["bob"] == 0
 
 
+@pytest.mark.parametrize("exits", [SystemExit, GeneratorExit])
+@pytest.mark.parametrize("below", [True, False])
+async def test_one_that_exits_is_rolled_back_and_has_failed(
+    app: App, bank: Any, exits: type[BaseException], below: bool
+):
+    async def leaves() -> None:
+        raise exits
+
+    @app.transaction
+    async def exiting() -> None:
+        await outlast.connection().execute("UPDATE account SET cents = cents + 1 WHERE name = 'bob'")
+        if below and exits is GeneratorExit:  # a task that ends with SystemExit ends its loop
+            await asyncio.create_task(leaves())
+        await leaves()
+
+    @app.workflow
+    async def pay() -> None:
+        await exiting()
+
+    async with app:
+        handle = await pay.start()
+        with pytest.raises(RuntimeError, match=f"ended with {exits.__name__}"):
+            await handle.result(timeout=20)
+    assert (await balances(bank))["bob"] == 0
+
+
 async def test_replay_does_not_call_it_again(clocked: Place, bank: Any):
     calls: list[str] = []
     gate: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]

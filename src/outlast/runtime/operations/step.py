@@ -18,7 +18,7 @@ from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
 from outlast.runtime.current import attempt_var, operation_var, step_var
-from outlast.runtime.operation import Operation, Outcome, ResultOf
+from outlast.runtime.operation import Operation, Outcome, ResultOf, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.parts import Parts
 
@@ -133,10 +133,12 @@ class StepCall(Performed):
     async def _awaited(self) -> Any:
         try:
             return await self.step.fn(*self.args, **self.kwargs)
-        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as raised:  # a task that ends with SystemExit takes the loop along
-            raise _ended_with(self.step.name, raised) from raised
+            if is_closing(raised):
+                raise
+            raise ended_with(self.step.name, raised) from raised
 
     def _called(self, loop: asyncio.AbstractEventLoop, begun: Callable[[], None]) -> Any:
         """In a thread. A future cannot carry StopIteration, and a loop ends with SystemExit."""
@@ -149,7 +151,7 @@ class StepCall(Performed):
         except BaseException as raised:
             if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
                 raise
-            raise _ended_with(step.name, raised) from raised
+            raise ended_with(step.name, raised) from raised
 
 
 def stood_in(parts: Parts, step: StepDefinition) -> StepDefinition:
@@ -160,7 +162,7 @@ def stood_in(parts: Parts, step: StepDefinition) -> StepDefinition:
 
 def own_error(operation: Operation, raised: BaseException) -> Exception:
     """What the step failed with; what tells this task to stop is raised again."""
-    if isinstance(raised, KeyboardInterrupt | GeneratorExit):
+    if isinstance(raised, KeyboardInterrupt) or is_closing(raised):
         raise raised
     if operation.dropped:
         raise asyncio.CancelledError from raised  # whatever its code made of that
@@ -168,7 +170,26 @@ def own_error(operation: Operation, raised: BaseException) -> Exception:
         return raised
     if isinstance(raised, asyncio.CancelledError) and _all_stops():
         raise raised
-    return _ended_with(operation.kind.name, raised)
+    return ended_with(operation.kind.name, raised)
+
+
+def is_closing(raised: BaseException) -> bool:
+    """Whether the coroutine that caught this is being closed, and may not await any more. A GeneratorExit that the
+    step's own code raises comes from a frame below."""
+    trace = raised.__traceback__
+    return isinstance(raised, GeneratorExit) and (trace is None or trace.tb_next is None)
+
+
+def exited(values: Values, operation: Operation, raised: GeneratorExit) -> Outcome:
+    """What a step comes to whose task was made to exit, by something that it awaited; it is not tried again. Raised
+    again if the task itself is thrown away, with its loop for example."""
+    try:
+        runs = asyncio.current_task() is not None and operation_var.get() is operation
+    except RuntimeError:  # no loop runs
+        runs = False
+    if not runs:
+        raise raised
+    return failed_with(values, ended_with(operation.kind.name, raised))
 
 
 def _all_stops() -> bool:
@@ -186,7 +207,7 @@ async def _hear_out(operation: Operation) -> None:
             raise
 
 
-def _ended_with(name: str, raised: BaseException) -> RuntimeError:
+def ended_with(name: str, raised: BaseException) -> RuntimeError:
     error = RuntimeError(f"step {name!r} ended with {type(raised).__name__}: {raised}")
     error.__cause__ = raised
     return error

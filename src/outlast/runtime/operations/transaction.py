@@ -13,7 +13,7 @@ from outlast.model.execution import Execution
 from outlast.runtime.current import attempt_var, connection_var
 from outlast.runtime.operation import Operation, Outcome, ResultOf
 from outlast.runtime.operations.performed import BackOff
-from outlast.runtime.operations.step import StepCall, own_error, stood_in
+from outlast.runtime.operations.step import StepCall, ended_with, is_closing, own_error, stood_in
 from outlast.runtime.parts import Parts
 from outlast.store.port import Store, Transacting
 
@@ -68,12 +68,17 @@ class TransactionCall(StepCall):
         return parts.values.settle(result, self.step.result, ResultOf(operation))[0]
 
     async def _awaited_bytes(self, parts: Parts, operation: Operation, connection: Any) -> bytes:
-        token = connection_var.set(connection)
+        token, task = connection_var.set(connection), asyncio.current_task()
         try:
             result = await self.step.fn(*self.args, **self.kwargs)
-            task = asyncio.current_task()
             if task is not None and task.cancelling():
                 await asyncio.sleep(0)  # a cancel that is not raised yet is raised before the commit, not in it
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as raised:  # the store gives back errors only
+            if is_closing(raised):
+                raise
+            raise ended_with(self.step.name, raised) from raised
         finally:
             connection_var.reset(token)
         return parts.values.settle(result, self.step.result, ResultOf(operation))[0]

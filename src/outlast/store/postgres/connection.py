@@ -202,7 +202,7 @@ class Pool:
             except Exception:
                 raise
             except BaseException as stopped:
-                if not isinstance(stopped, asyncio.CancelledError):
+                if not isinstance(stopped, asyncio.CancelledError | GeneratorExit):
                     self._on_crash(stopped)
                 raise
             finally:
