@@ -12,7 +12,9 @@ import pytest
 import outlast
 from outlast import App, DeferredRejected, ExecutionNotFound, ExecutionRefused, InvalidInput, Retry, limits
 from outlast.app import store_for
+from outlast.cli.waiting import situation_of, why
 from outlast.machine import facts
+from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry
 from outlast.model.status import Reason
 from outlast.runtime.lease import Lease
@@ -1237,3 +1239,41 @@ async def test_awaiting_what_nothing_durable_can_end_is_warned_of_with_its_line(
         await handle.cancel()
         with pytest.raises(outlast.ExecutionCancelled):
             await handle.result(timeout=20)
+
+
+async def test_what_stands_still_says_so_where_it_is_shown_until_it_goes_on(place: Place, gate: Gate):
+    app, lines, looks = place.app(), [], store_for(place.url)
+
+    @app.workflow
+    async def stuck() -> None:
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for _ in range(2):
+            try:
+                lines.append(inspect.currentframe().f_lineno + 1)  # type: ignore[union-attr]
+                await never
+            except asyncio.CancelledError:
+                never = asyncio.get_running_loop().create_future()
+                await hold()
+
+    @app.step
+    async def hold() -> None:
+        await gate()
+
+    async def shown() -> str:
+        [e] = await looks.load([execution_key("default", "stuck")])
+        assert isinstance(e, Execution)
+        return why(e, await situation_of(looks, e))
+
+    async def stands() -> bool:
+        return bool(lines) and f"no durable operation can end, at {__file__}:{lines[0]}: only" in await shown()
+
+    async with app.worker(drain=0):
+        await looks.open()
+        handle = await stuck.options(id="stuck").start()
+        await until(stands, "it is not shown")
+        await handle.cancel()
+        await gate.reached()
+        assert "no durable operation" not in await shown()
+        gate.open()
+        await until(stands, "it is not shown that it stands again")
+        await looks.close()

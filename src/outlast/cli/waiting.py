@@ -14,9 +14,11 @@ from outlast.errors import StoreUnavailable
 from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, execution_key, parse_route
 from outlast.model.flow import CancelPolicy, Flow, FlowState, Member, decode_ids, flow_key, member_key
+from outlast.model.journal import JournalEntry
 from outlast.model.lane import Lane, lane_key
 from outlast.model.names import INTERRUPT
 from outlast.model.partition import partition_of
+from outlast.model.payload import Payload, Role, Standstill, payload_key
 from outlast.model.record import settled
 from outlast.model.session import Session
 from outlast.model.status import Reason, Status
@@ -52,7 +54,7 @@ class Upstreams:
 @dataclass(frozen=True)
 class Situation:
     """What is around it: the store's time, the workers' sessions (worker → expires at), its lane, its flow. And
-    whether what it did was undone."""
+    whether what it did was undone, and where its code stands if nothing durable can make it go on."""
 
     now: int
     sessions: dict[str, int]
@@ -61,6 +63,7 @@ class Situation:
     flow: Flow | None = None
     upstreams: Upstreams | None = None
     undone: bool = False
+    standstill: Standstill | None = None
 
     @property
     def alive(self) -> list[str]:
@@ -112,7 +115,21 @@ async def situation_of(store: Store, e: Execution) -> Situation:
         offers,
         *await _around_member(store, e),
         undone=e.status.terminal and await was_undone(store, e),
+        standstill=await _standstill(store, e) if e.status is Status.ACTIVE else None,
     )
+
+
+async def _standstill(store: Store, e: Execution) -> Standstill | None:
+    """Of an earlier lease, or with more in its journal since then, it has gone on."""
+    [told] = await store.load([payload_key(e.namespace, e.id, e.generation, Role.STANDSTILL)])
+    stands = Standstill.decode(told.value) if isinstance(told, Payload) else None
+    if stands is None or stands.epoch != e.epoch:
+        return None
+    after, entries = None, 0
+    while page := await store.scan(JournalEntry.KIND, (e.namespace, e.id, e.journal_generation), after=after):
+        after = page[-1].key
+        entries = max([entries, *(one.position + 1 for one in page if isinstance(one, JournalEntry))])
+    return stands if entries == stands.entries else None
 
 
 async def _around_member(store: Store, e: Execution) -> tuple[Flow | None, Upstreams | None]:
@@ -228,6 +245,11 @@ def _active(e: Execution, s: Situation) -> str:
         text = f"Held by {e.worker}, whose session lapsed{gone}; {taker}."
     else:
         text = f"Running on {e.worker} for {duration(max(0, s.now - since))}, attempt {e.attempt}."
+    if s.standstill is not None:
+        text += (
+            f" Its code awaits something that no durable operation can end, at {', '.join(s.standstill.lines)}: only a "
+            "cancel or a time limit ends that."
+        )
     if e.attempt_deadline_at is not None:
         text += f" This attempt times out {relative(settled(e.attempt_deadline_at) or 0, now=s.now)}."
     if e.cancel_requested:

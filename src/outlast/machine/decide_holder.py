@@ -266,7 +266,7 @@ def progressed(view: View, execution: Execution, fact: facts.Progressed) -> Chan
         namespace=execution.namespace,
         execution=execution.id,
         generation=execution.generation,
-        role=Role.PROGRESS,
+        role=fact.role,
         value=fact.value,
         change_id=fact.change_id,
     )

@@ -18,6 +18,7 @@ from outlast.model.event import UPDATE
 from outlast.model.execution import Execution, ParentClose
 from outlast.model.journal import Awaited, JournalEntry
 from outlast.model.names import check_id, check_name, check_recurring_name, check_text, check_user_name, check_word
+from outlast.model.payload import Role
 from outlast.model.retry import NO_RETRY, RetryPolicy
 from outlast.model.status import TIMED_REASONS, Status, is_reason
 
@@ -313,9 +314,10 @@ class Answered(HolderFact, frozen=True, kw_only=True):
 
 
 class Progressed(HolderFact, frozen=True, kw_only=True):
-    """How far the code is. Only the newest is kept."""
+    """How far the code is, or (`role`) where it stands still. Only the newest of each is kept."""
 
     value: bytes
+    role: Role = Role.PROGRESS
 
     def __post_init__(self) -> None:
         check_payload("progress", self.value)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from outlast.errors import LeaseLost, LimitExceeded
 from outlast.machine import facts
+from outlast.model.payload import Role, Standstill
 from outlast.model.status import Reason
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+LINES_MAX = 10
+"""So many places are told of code that stands still."""
+
 
 class Suspending:
     def __init__(self, attempt: LiveAttempt) -> None:
@@ -26,6 +30,8 @@ class Suspending:
         self._warned = False
         self._too_much: tuple[str, ...] | None = None
         """Waits that no suspension can name."""
+        self._stands: Standstill | None = None
+        """Where nothing can make the code go on but a cancel, as it was told."""
         self._resident_ms = attempt.parts.resident_ms
         self.under_way = False
 
@@ -53,13 +59,25 @@ class Suspending:
             reason = named[0] if named else self._reason(pending.wake_at, next_try_at) or also[0]
             only = attempt.waits.only if next_try_at is None and not also else None
             attempt.errand(self.suspend(reason, (*named, *also), min(times, default=None), only=only))
-        elif not outstanding and not self._warned:
-            self._warned = True
-            _log.warning(
-                "execution %s awaits something that no durable operation can end, at %s",
-                attempt.execution.id,
-                ", ".join(lines()) or "an unknown line",
+        elif not outstanding:
+            stands = Standstill(attempt.execution.epoch, attempt.lease.entries, tuple(lines()[:LINES_MAX]))
+            if stands != self._stands:
+                self._stands = stands
+                attempt.errand(self._tell(stands))
+
+    async def _tell(self, stands: Standstill) -> None:
+        """In the log, and where whoever looks at the execution finds it."""
+        attempt = self._attempt
+        _log.warning(
+            "execution %s awaits something that no durable operation can end, at %s",
+            attempt.execution.id,
+            ", ".join(stands.lines) or "an unknown line",
+        )
+        await attempt.lease.tell(
+            facts.Progressed(
+                change_id=attempt.lease.new_id(), epoch=stands.epoch, value=stands.encode(), role=Role.STANDSTILL
             )
+        )
 
     def _reason(self, wake_at: int | None, next_try_at: int | None) -> str | None:
         if wake_at is not None:

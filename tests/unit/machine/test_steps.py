@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from outlast import limits
 from outlast.machine import facts
 from outlast.machine.changes import Code, Insert, Matches, Patch, Put
@@ -127,5 +129,8 @@ def test_progress_is_a_gauge_beside_the_row_under_the_fence():
     )
     assert changes.guards == (fence(execution),)
     assert changes.writes == (Put(gauge),)
+    assert changes_of(execution, facts.Progressed, value=b"half", role=Role.STANDSTILL).writes == (
+        Put(structs.replace(gauge, role=Role.STANDSTILL)),
+    )
     assert refusal_of(active(), facts.Progressed, epoch=0).code is Code.NOT_HOLDER
     assert refusal_of(succeeded(), facts.Progressed).code is Code.TERMINAL
