@@ -13,9 +13,13 @@ from outlast.errors import InvalidInput
 
 def check_callable(what: str, fn: object) -> Callable[..., Any]:
     """`fn` itself if it can be called, once for each execution or call, with a result that can be recorded."""
-    if isinstance(fn, classmethod | staticmethod):
-        kind = type(cast("object", fn)).__name__
-        raise InvalidInput(f"a {what} goes below @{kind}: write @{kind} above the line that makes it a {what}")
+    if isinstance(fn, staticmethod):
+        raise InvalidInput(f"a {what} goes below @staticmethod: write that above the line that makes it a {what}")
+    if isinstance(fn, classmethod):
+        raise InvalidInput(
+            f"a {what} is not made of a classmethod: write @staticmethod above the line that makes it a {what}, and "
+            "give it the class as an argument (@classmethod there works too, but type checkers then ask for its cls)"
+        )
     if not callable(fn):
         raise InvalidInput(f"a {what} must be a function, not {fn!r}")
     inner = underlying(fn)

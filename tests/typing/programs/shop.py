@@ -81,6 +81,16 @@ class Warehouse:
     async def distance(to: str) -> int:
         return 3
 
+    @staticmethod
+    @app.step
+    async def opened(warehouse: type[Warehouse], day: str) -> int:
+        return 3
+
+    @classmethod
+    @app.step
+    async def closed(cls, day: str) -> int:
+        return 3
+
     get = app.step(Getter())
 
 
@@ -111,6 +121,8 @@ async def steps() -> None:
     reveal_type(await Warehouse.reserve(warehouse, order, 3))  # reveals: list[str]
     reveal_type(await Warehouse.distance("x"))  # reveals: int
     reveal_type(await warehouse.distance("x"))  # reveals: int
+    reveal_type(await Warehouse.opened(Warehouse, "Monday"))  # reveals: int
+    await Warehouse.closed("Monday")  # error: reportCallIssue
     reveal_type(await warehouse.get("x"))  # reveals: bytes
     reveal_type(await app.step(fetch, name="fetch")("x"))  # reveals: bytes
     reveal_type(app.step(get_rate, name="fx")("EUR"))  # reveals: float

@@ -93,8 +93,8 @@ def test_given_name_wins():
     [
         (lambda: app.step(lambda: 1), "lambda"),
         (lambda: app.step("charge"), "must be a function"),  # type: ignore[arg-type]
-        (lambda: app.step(classmethod(charge)), "@classmethod above"),  # type: ignore[arg-type]
-        (lambda: app.step(staticmethod(charge)), "@staticmethod above"),
+        (lambda: app.step(classmethod(charge)), "write @staticmethod above"),  # type: ignore[arg-type]
+        (lambda: app.step(staticmethod(charge)), "below @staticmethod"),
         (lambda: app.step(app.step(charge)), "step already"),
         (lambda: app.step(App("x.db").workflow(charge)), "workflow already"),
         (lambda: app.step(name="outlast:mine"), "reserved"),

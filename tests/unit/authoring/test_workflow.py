@@ -70,7 +70,7 @@ class Shop:
         (lambda app: app.workflow(lambda: 1), "lambda"),
         (lambda app: app.workflow(app.step(checkout)), "step already"),
         (lambda app: app.workflow(app.workflow(checkout)), "workflow already"),
-        (lambda app: app.workflow(classmethod(cast("Any", checkout))), "@classmethod above"),
+        (lambda app: app.workflow(classmethod(cast("Any", checkout))), "write @staticmethod above"),
         (lambda app: app.workflow(name="a b"), "must not contain"),
         (lambda app: app.workflow(name="a|b"), "must not contain"),
         (lambda app: app.workflow(name=3), "string"),
