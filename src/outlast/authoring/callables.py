@@ -25,6 +25,14 @@ def check_callable(what: str, fn: object) -> Callable[..., Any]:
     inner = underlying(fn)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise InvalidInput(f"{fn!r} is a generator, which a {what} cannot be: its parts would not be recorded")
+    if inspect.isfunction(inner) and not is_async(inner) and is_async(inspect.unwrap(inner)):
+        code = inner.__code__
+        wrapper = f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+        raise InvalidInput(
+            f"a {what} would be made of the def {wrapper}, which wraps the async def {inner.__qualname__}: write the "
+            f"wrapper as an async def that awaits it (if the wrapper runs it to its end by itself, make the {what} of "
+            "a def of your own that calls it)"
+        )
     return fn
 
 

@@ -88,6 +88,35 @@ def test_given_name_wins():
     assert app.step(charge).options(name="again").name == "again"
 
 
+def counted(fn: Any) -> Any:
+    @functools.wraps(fn)
+    def counts(*args: Any) -> Any:
+        return fn(*args)
+
+    return counts
+
+
+def awaited(fn: Any) -> Any:
+    @functools.wraps(fn)
+    async def awaits(*args: Any) -> Any:
+        return await fn(*args)
+
+    return awaits
+
+
+@pytest.mark.parametrize("what", ["step", "transaction", "workflow"])
+def test_a_def_that_wraps_an_async_def_is_refused_by_its_name(what: str):
+    make = getattr(App("x.db"), what)
+    with pytest.raises(
+        InvalidInput, match=rf"a {what} .* def counted.<locals>.counts \(.*test_step.py:\d+\).* charge:"
+    ):
+        make(counted(charge))
+    with pytest.raises(InvalidInput, match="def counted"):
+        make(functools.partial(counted(charge), 3), name="partial")
+    make(awaited(charge))
+    make(counted(parse))
+
+
 @pytest.mark.parametrize(
     "make, why",
     [
