@@ -6,9 +6,10 @@ acting     an app on a store that is there: cancel, hold, retry, …
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 from urllib.parse import quote
@@ -25,6 +26,8 @@ from outlast.model.flow import flow_key
 from outlast.store.port import Store
 
 FAILED, USAGE = 1, 2
+SILENT_S = 2.0
+"""Whoever waits longer for a store to answer is told so."""
 
 
 class Failed(Exception):
@@ -60,6 +63,16 @@ class Context:
         self.shown_store = store_url
         self.out.note(f"store {store_url} · namespace {namespace}")
 
+    @contextmanager
+    def opening(self, store_url: str) -> Generator[None]:
+        """A server that is away is waited for, with patience: say so, before that looks like a command that hangs."""
+        told = f"waiting for {store_url}, which does not answer yet"
+        timer = asyncio.get_running_loop().call_later(SILENT_S, self.out.note, told)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     @asynccontextmanager
     async def looking(self) -> AsyncGenerator[Store]:
         """The store, open for reading."""
@@ -68,7 +81,8 @@ class Context:
         if self.shown_store is None:
             self.uses(store.url, config.namespace)
         try:
-            await store.open()
+            with self.opening(store.url):
+                await store.open()
         except SchemaMissing as missing:
             raise nothing_there(store, missing) from missing
         try:
@@ -83,7 +97,8 @@ class Context:
         store = store_for(config.url)
         self.uses(store.url, config.namespace)
         try:
-            await store.open()  # opening an app would make what is not there
+            with self.opening(store.url):
+                await store.open()  # opening an app would make what is not there
         except SchemaMissing as missing:
             raise nothing_there(store, missing) from missing
         finally:

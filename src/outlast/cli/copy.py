@@ -43,11 +43,13 @@ async def copy(
     context.shown_store = target.url
     context.out.note(f"from {source.url} to {target.url} · {_whose(context)}")
     try:
-        await source.open()
+        with context.opening(source.url):
+            await source.open()
     except SchemaMissing as missing:
         raise Failed(f"there is no store at {source.url}: check --from", kind=type(missing).__name__) from missing
     try:
-        await target.migrate()
+        with context.opening(target.url):
+            await target.migrate()
         await target.open()
         try:
             copied = await _copied(context, source, target, ignore_workers=ignore_workers)

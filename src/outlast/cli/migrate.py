@@ -21,7 +21,8 @@ async def migrate(*, context: ContextArgument) -> None:
     context.uses(store.url, config.namespace)
     changed = False
     try:
-        await store.open()
+        with context.opening(store.url):
+            await store.open()
     except (SchemaMissing, SchemaOutdated):
         changed = True
     finally:

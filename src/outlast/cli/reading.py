@@ -20,7 +20,8 @@ async def reading(context: Context, app: App) -> AsyncGenerator[Parts]:
     store = store_to_read(app)
     context.uses(store.url, config.namespace)
     try:
-        await store.open()
+        with context.opening(store.url):
+            await store.open()
     except SchemaMissing as missing:
         raise nothing_there(store, missing) from missing
     parts = Parts(

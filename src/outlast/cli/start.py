@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
@@ -83,7 +84,9 @@ async def start(
     given = cast("Options", {name: value for name, value in options.items() if value is not None})
     chosen = app.registry.newest(workflow).options(**given)
     chosen.fact(tuple(args), kwargs, namespace=app.config.namespace)  # complain before a store is made
-    async with app.client():
+    async with AsyncExitStack() as opened:
+        with context.opening(context.shown_store or ""):
+            await opened.enter_async_context(app.client())
         try:
             handle: Handle[Any] = await chosen.start(*args, **kwargs)
         except ExecutionConflict as error:

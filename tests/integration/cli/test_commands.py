@@ -15,6 +15,7 @@ import pytest
 
 from outlast import App, FlowFailed
 from outlast.app import store_for
+from outlast.cli import context
 from tests.integration.cli.conftest import Outlast
 
 
@@ -252,6 +253,24 @@ def test_a_locale_without_our_characters_is_no_error(outlast: Outlast, monkeypat
     assert "t-1  twice version 1  ready" in shown.out
     [listed] = json.loads(outlast.real("ls", "--json").out)["executions"]
     assert listed["tags"] == {"city": "Çorlu"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ls",), ("start", "shop:app", "twice", "--arg", "1")],
+    ids=["ls", "start"],
+)
+def test_who_waits_for_a_server_that_is_away_is_told(
+    outlast: Outlast, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(context, "SILENT_S", 0.01)
+    away = "postgresql://postgres@127.0.0.1:1/x?patience=1"
+    said = outlast(*words, "--url", away)
+    assert said.code == 1
+    assert "waiting for postgresql://postgres@127.0.0.1:1/x, which does not answer yet" in said.err, said
+    to_programs = outlast(*words, "--url", away, "--json")
+    assert json.loads(to_programs.out)["error"]["type"] == "StoreUnavailable"
+    assert to_programs.err == ""
 
 
 @pytest.mark.slow
