@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
 from typing import Any, cast
 
 from outlast.codec.annotations import underlying
@@ -65,5 +67,15 @@ def default_name(what: str, fn: Callable[..., Any]) -> str:
 
 def place_of(fn: Callable[..., Any]) -> str:
     """Where it is written, for messages."""
-    code = getattr(inspect.unwrap(underlying(fn)), "__code__", None)
+    code = _code_of(fn)
     return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def is_typed_in(fn: Callable[..., Any]) -> bool:
+    """Whether it is of an interpreter's prompt or a notebook's cell, which are in no file."""
+    code = _code_of(fn)
+    return code is not None and getattr(fn, "__module__", None) == "__main__" and not Path(code.co_filename).exists()
+
+
+def _code_of(fn: Callable[..., Any]) -> CodeType | None:
+    return getattr(inspect.unwrap(underlying(fn)), "__code__", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from outlast.authoring.callables import place_of
+from outlast.authoring.callables import is_typed_in, place_of
 from outlast.errors import DuplicateRegistration, UnknownWorkflow
 
 if TYPE_CHECKING:
@@ -23,11 +23,15 @@ class Registry:
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
         key = (workflow.name, workflow.version)
-        if key in self._workflows:
+        before = self._workflows.get(key)
+        if before is not None:
+            if is_typed_in(before.fn) and is_typed_in(workflow.fn):
+                advice = "to define it anew, make the app anew in the same cell, above it (app = App(…)), or restart"
+            else:
+                advice = "give one of them another name=, or version= if it is a newer one"
             raise DuplicateRegistration(
                 f"workflow {workflow.name!r}, version {workflow.version!r}, is registered twice in this app, at "
-                f"{place_of(self._workflows[key].fn)} and at {place_of(workflow.fn)}: "
-                "give one of them another name=, or version= if it is a newer one"
+                f"{place_of(before.fn)} and at {place_of(workflow.fn)}: {advice}"
             )
         self._workflows[key] = workflow
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+from types import FunctionType
 from typing import Any, cast
 
 import pytest
@@ -164,6 +165,20 @@ def test_name_and_version_are_registered_once(app: App):
     app.workflow(checkout, name="again")
     assert app.registry.newest("checkout").version == "2"
     assert App("other.db").workflow(checkout).name == "checkout"
+
+
+@pytest.mark.parametrize("cell", ["<stdin>", "<ipython-input-3-0f1>", "/tmp/ipykernel_31/2718.py"])
+def test_who_runs_a_cell_again_is_told_what_to_do_there(app: App, cell: str):
+    def typed_in() -> Any:
+        fn = FunctionType(checkout.__code__.replace(co_filename=cell), {}, "checkout")
+        fn.__module__ = "__main__"
+        return fn
+
+    app.workflow(typed_in())
+    with pytest.raises(DuplicateRegistration, match="make the app anew in the same cell"):
+        app.workflow(typed_in())
+    with pytest.raises(DuplicateRegistration, match="another name="):
+        app.workflow(checkout)
 
 
 def test_unknown_workflow_is_named_with_the_known_ones(app: App):
