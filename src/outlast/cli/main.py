@@ -10,7 +10,8 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from contextlib import suppress
+from typing import Annotated, Any, TextIO
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
@@ -24,7 +25,7 @@ from outlast.cli.fork import fork
 from outlast.cli.hold import hold
 from outlast.cli.ls import ls
 from outlast.cli.migrate import migrate
-from outlast.cli.output import Output
+from outlast.cli.output import Output, Unwritable
 from outlast.cli.purge import purge
 from outlast.cli.query import query
 from outlast.cli.release import release
@@ -79,9 +80,19 @@ def main(tokens: Sequence[str] | None = None) -> None:
         code = INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has seen enough (`outlast ls | head`): not worth a traceback at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up(sys.stdout)
+        code = FAILED
+    except Unwritable as unwritable:
+        _give_up(unwritable.stream)
+        with suppress(Unwritable):
+            out.complain(str(unwritable))
         code = FAILED
     raise SystemExit(code)
+
+
+def _give_up(stream: TextIO) -> None:
+    """What is left of it goes nowhere, instead of failing once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def build(out: Output) -> App:

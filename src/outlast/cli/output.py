@@ -6,13 +6,16 @@ import io
 import json
 import os
 import sys
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import IO, Any, TextIO, TypeVar, cast
 
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
+
+T = TypeVar("T")
 
 WIDTH = 100
 """Where there is no terminal to ask."""
@@ -64,6 +67,41 @@ class Harmless:
             yield Segment(harmless(segment.text), segment.style, segment.control)
 
 
+class Unwritable(Exception):
+    """The output cannot be written: its disk is full, for example."""
+
+    def __init__(self, stream: TextIO, error: OSError) -> None:
+        self.stream = stream
+        super().__init__(f"the output cannot be written: {error.strerror or error}")
+
+
+class Stream:
+    """stdout or stderr, whose trouble is told apart from that of stores and files."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return self._told(lambda: self._stream.write(text))
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        self._told(lambda: self._stream.writelines(lines))
+
+    def flush(self) -> None:
+        self._told(self._stream.flush)
+
+    def _told(self, write: Callable[[], T]) -> T:
+        try:
+            return write()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise Unwritable(self._stream, error) from error
+
+
 class Output:
     """`out.show(table)` for people, `out.document({...})` for programs; a command does the one that is wanted."""
 
@@ -92,6 +130,7 @@ class Output:
             for renderable in renderables:
                 self.stdout.print(Harmless(renderable))
         self.stdout.file.writelines(f"{line.rstrip(' ')}\n" for line in captured.get().splitlines())
+        self.stdout.file.flush()
 
     def line(self, text: str) -> None:
         """Plain text on stdout, as it is: for pipes."""
@@ -122,7 +161,9 @@ class Output:
 def _console(*, stderr: bool) -> Console:
     unset = {"COLUMNS"} if os.environ.get("COLUMNS") == "0" else set[str]()  # as a terminal of unknown width says
     env = {name: value for name, value in os.environ.items() if name not in unset}
-    console = Console(stderr=stderr, theme=THEME, highlight=False, emoji=False, markup=False, _environ=env)
+    stream: TextIO | None = sys.stderr if stderr else sys.stdout  # None if it is closed
+    file = None if stream is None else cast("IO[str]", Stream(stream))
+    console = Console(stderr=stderr, file=file, theme=THEME, highlight=False, emoji=False, markup=False, _environ=env)
     if not console.is_terminal and "COLUMNS" not in env:
         console.width = WIDTH
     return console

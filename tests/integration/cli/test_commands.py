@@ -7,8 +7,10 @@ import json
 import re
 import signal
 import sqlite3
+import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from outlast import App, FlowFailed
 from outlast.app import store_for
 from outlast.cli import context
-from tests.integration.cli.conftest import Outlast
+from tests.integration.cli.conftest import COMMAND, Outlast
 
 
 @pytest.mark.parametrize(
@@ -271,6 +273,19 @@ def test_who_waits_for_a_server_that_is_away_is_told(
     to_programs = outlast(*words, "--url", away, "--json")
     assert json.loads(to_programs.out)["error"]["type"] == "StoreUnavailable"
     assert to_programs.err == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no disk that is always full")
+@pytest.mark.parametrize(
+    "words", [("ls",), ("ls", "--json"), ("show", "nobody", "--json"), ("--version",)], ids=" ".join
+)
+def test_an_output_that_cannot_be_written_is_a_sentence(outlast: Outlast, words: tuple[str, ...]):
+    assert outlast("start", "shop:app", "twice", "--arg", "1").code == 0
+    with Path("/dev/full").open("w") as full:
+        said = subprocess.run([*COMMAND, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert said.returncode == 1
+    assert said.stderr.splitlines()[-1] == "outlast: the output cannot be written: No space left on device"
+    assert "Traceback" not in said.stderr
 
 
 @pytest.mark.slow
