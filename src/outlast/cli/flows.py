@@ -15,10 +15,12 @@ from outlast.cli.context import Context, ContextArgument, Failed
 from outlast.cli.words import failure_line, plural
 from outlast.client.flow_handle import FlowHandle, Policy
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
-from outlast.errors import ExecutionNotFound, FlowNotFound, InvalidInput
+from outlast.client.flow_looks import FlowLooks
+from outlast.errors import FlowNotFound, InvalidInput
 from outlast.model.execution import Execution, execution_key
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
+from outlast.runtime.engine import Engine
 from outlast.store.port import Store
 
 MARKS = {
@@ -75,47 +77,46 @@ async def flows(
         raise InvalidInput("--follow goes with `outlast flows show`")
     if what != "cancel" and (policy is not None or reason is not None or wait):
         raise InvalidInput("--policy, --reason and --wait go with `outlast flows cancel`")
-    async with context.acting() as app:
-        handle = app.flow_handle(id)
-        try:
-            if what == "show":
-                await _show(context, handle, follow=follow)
-            elif what == "cancel":
-                await _cancel(context, handle, policy or "cancel_all", reason or "", wait=wait)
+    try:
+        if what == "show":
+            async with context.looking() as store:
+                await _show(context, store, id, follow=follow)
+            return
+        async with context.acting() as app:
+            if what == "cancel":
+                await _cancel(context, app.flow_handle(id), policy or "cancel_all", reason or "", wait=wait)
             else:
-                await _retry(context, handle)
-        except FlowNotFound as missing:
-            try:
-                await app.execution(id).info()
-            except ExecutionNotFound:
-                raise missing from None
-            told = f"{id} is an execution, not a flow: `outlast {what} {id}`"
-            raise Failed(told, kind=FlowNotFound.__name__) from missing
+                await _retry(context, app.flow_handle(id))
+    except FlowNotFound as missing:
+        async with context.looking() as store:
+            [execution] = await store.load([execution_key(context.namespace, id)])
+        if execution is None:
+            raise
+        told = f"{id} is an execution, not a flow: `outlast {what} {id}`"
+        raise Failed(told, kind=FlowNotFound.__name__) from missing
 
 
-async def _show(context: Context, handle: FlowHandle, *, follow: bool) -> None:
+async def _show(context: Context, store: Store, id: str, *, follow: bool) -> None:
+    looks = FlowLooks(Engine(store), context.namespace)
     while True:
-        status, graph = await handle.status(), await handle.graph()
+        status, graph = await looks.status(id), await looks.graph(id)
         last = not follow or status.status is not None
         if not context.out.json:
-            context.out.show(_headline(status), drawing(graph, await _errors(context, drawn(graph))))
+            context.out.show(_headline(status), drawing(graph, await _errors(context, store, drawn(graph))))
         elif last:  # programs get one document
-            errors = await _errors(context, graph.members)
+            errors = await _errors(context, store, graph.members)
             context.out.document({**_brief(context, status), **_document(status, graph, errors)})
         if last:
             return
         await sleep(FOLLOW_S)
 
 
-async def _errors(context: Context, members: Sequence[MemberInfo]) -> dict[str, str]:
+async def _errors(context: Context, store: Store, members: Sequence[MemberInfo]) -> dict[str, str]:
     """What those raised that did not succeed, by name."""
     ended = [one for one in members if one.status.terminal and one.status is not Status.SUCCEEDED]
-    if not ended:
-        return {}
     found: dict[str, str] = {}
-    async with context.looking() as store:
-        for begin in range(0, len(ended), limits.LOAD_MAX_KEYS):
-            found |= await _errors_of(store, context.namespace, ended[begin : begin + limits.LOAD_MAX_KEYS])
+    for begin in range(0, len(ended), limits.LOAD_MAX_KEYS):
+        found |= await _errors_of(store, context.namespace, ended[begin : begin + limits.LOAD_MAX_KEYS])
     return found
 
 

@@ -50,6 +50,30 @@ def test_a_flow_is_drawn_with_the_state_of_every_member(outlast: Outlast):
     assert "failed  4 members" in drawn
 
 
+@pytest.mark.parametrize(
+    "words, code",
+    [
+        (("flows", "show", "nightly-1"), 0),
+        (("show", "nightly-1/extract"), 0),
+        (("ls",), 0),
+        (("doctor", "--deep"), 0),
+        (("replay", "shop:app", "--all-open"), 0),
+        (("tokens", "nightly-1/extract", "approval"), 0),
+        (("flows", "retry", "nightly-1"), 1),
+        (("cancel", "nightly-1/extract"), 1),
+    ],
+    ids=lambda words: words[0] if isinstance(words, tuple) else "",
+)
+def test_a_store_that_is_opened_to_be_read_is_enough_to_look(
+    outlast: Outlast, words: tuple[str, ...], code: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OUTLAST_TOKEN_KEYS", "k1:bm90LWEtc2VjcmV0LW9ubHktYS1zYW1wbGU")
+    run_one("sqlite:///outlast.db")
+    answer = outlast(*words, "--url", "sqlite:///outlast.db?mode=ro")
+    assert answer.code == code, answer
+    assert ("was opened with ?mode=ro: it can be read, not written" in answer.err) == bool(code)
+
+
 def test_a_flow_as_a_document(outlast: Outlast):
     run_one("sqlite:///outlast.db")
     document = outlast.json("flows", "show", "nightly-1", "--follow")
