@@ -313,21 +313,32 @@ async def test_what_is_no_step_cannot_be_stubbed(use):
                 use(h, other)
 
 
-async def test_a_stub_of_a_transaction_needs_no_sql():
-    own = App("sqlite:///of-the-user.db")
+@pytest.mark.parametrize("url", ["sqlite:///of-the-user.db", "postgresql://nobody@/nowhere"])
+async def test_a_stub_of_a_transaction_needs_no_sql(url: str):
+    own = App(url)
 
-    @own.transaction
     def book(cents: int) -> int:
         raise AssertionError("never")
 
+    async def book_on_postgresql(cents: int) -> int:
+        raise AssertionError("never")
+
+    booked = own.transaction(name="book")(cast("Any", book if url.startswith("sqlite") else book_on_postgresql))
+
     @own.workflow
-    async def pay() -> int:
-        return await book.aio(5)
+    async def pay(cents: int) -> int:
+        await outlast.compensate(booked, -cents)
+        if await booked.aio(cents) > cents:
+            raise ValueError("too dear")
+        return cents
 
     async with harness(own) as h:
-        stub = h.stub(book, lambda cents: cents + 1)
-        assert await pay() == 6
-        assert stub.calls == [((5,), {})]
+        stub = h.stub(booked, lambda cents: cents)
+        assert await pay(5) == 5
+        h.stub(booked, lambda cents: stub.calls.append(((cents,), {})) or cents + 1)
+        with pytest.raises(ValueError, match="too dear"):
+            await pay(7)
+        assert stub.calls == [((5,), {}), ((7,), {}), ((-7,), {})]
 
 
 # ---- crashes ------------------------------------------------------------------------------------------------------

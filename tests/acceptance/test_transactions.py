@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec import structs
 
 import outlast
 from outlast import (
@@ -21,7 +22,7 @@ from outlast import (
 )
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints
-from tests.acceptance.conftest import STORES, Place, claims_no_more, until
+from tests.acceptance.conftest import STORES, Place, claims_no_more, status_is, until
 
 
 @pytest.fixture
@@ -336,17 +337,17 @@ async def test_an_async_def_is_refused_on_sqlite_with_what_to_write(app: App) ->
         handle = await pay.start()
         with pytest.raises(TransactionUnsupported, match="runs transactions written as def"):
             await handle.result(timeout=20)
-        assert await handle.journal() == []
+        [refused] = await handle.journal()
+        assert (refused.name, refused.op, refused.outcome) == ("move", "transaction", "failed")
 
 
-async def test_a_store_without_transactions_refuses_and_nothing_is_written(place: Place) -> None:
-    class Without(SqliteStore):
-        @property
-        def capabilities(self) -> Any:
-            from msgspec import structs
+class Without(SqliteStore):
+    @property
+    def capabilities(self) -> Any:
+        return structs.replace(super().capabilities, transactions=None)
 
-            return structs.replace(super().capabilities, transactions=None)
 
+async def test_a_store_without_transactions_refuses_and_nothing_is_called(place: Place) -> None:
     app = App(place.url, store=lambda: Without(file_of(place)))
     called: list[int] = []
 
@@ -367,8 +368,45 @@ async def test_a_store_without_transactions_refuses_and_nothing_is_written(place
             handle = await workflow.start()
             with pytest.raises(TransactionUnsupported, match="no tables of yours"):
                 await handle.result(timeout=20)
-            assert await handle.journal() == []
+            assert {entry.outcome for entry in await handle.journal()} == {"failed"}
     assert called == []
+
+
+async def test_what_was_committed_before_is_replayed_on_a_store_without_transactions(place: Place) -> None:
+    """As after `outlast copy` to Valkey."""
+    called: list[str] = []
+
+    def made(*, can: bool) -> tuple[App, Any]:
+        app = App(place.url, store=lambda: (SqliteStore if can else Without)(file_of(place)))
+
+        @app.transaction
+        def move(what: str) -> str:
+            called.append(what)
+            return what
+
+        @app.workflow
+        async def pay() -> str:
+            await outlast.compensate(move, "back")
+            moved = await move.aio("there")
+            await outlast.receive("go")
+            raise ValueError(moved)
+
+        return app, pay
+
+    app, pay = made(can=True)
+    async with app:
+        handle = await pay.options(id="x").start()
+        await status_is(handle, "suspended")
+    app, pay = made(can=False)
+    async with app:
+        handle = pay.execution("x")
+        await handle.send("go")
+        with pytest.raises(ValueError, match="there"):
+            await handle.result(timeout=20)
+        undo = (await handle.journal())[-1]
+        assert (undo.name, undo.outcome) == ("move", "failed")
+        assert "TransactionUnsupported" in str(undo)
+    assert called == ["there"]
 
 
 async def test_it_is_refused_outside_of_workflows_and_in_steps(app: App) -> None:

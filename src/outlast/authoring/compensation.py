@@ -38,11 +38,11 @@ def compensate(step: AsyncStep[P, Any] | SyncStep[P, Any], *args: P.args, **kwar
         raise LimitExceeded("undos", actual=len(attempt.unwinding) + 1, limit=limits.UNDOS_MAX, unit="undos")
     undo = given.kind(args, kwargs)
     if attempt.workflow.is_async:
-        future = attempt.call(Compensate(given.name))
+        future = attempt.call(Compensate(undo))
         attempt.unwinding.register(undo)
         return future
     attempt.unwinding.register(undo)
-    attempt.call_from_thread(Compensate(given.name))
+    attempt.call_from_thread(Compensate(undo))
     return _Done()
 
 

@@ -17,7 +17,7 @@ from outlast.authoring.step import AsyncStep, Step, StepOptions, SyncStep
 from outlast.errors import InvalidInput, WrongPlace
 from outlast.runtime.current import attempt_var, connection_var, step_var
 from outlast.runtime.operations.performed import Performed
-from outlast.runtime.operations.transaction import TransactionCall, transacting
+from outlast.runtime.operations.transaction import TransactionCall
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,9 +27,6 @@ class _Transaction(Step[P, R]):
     OPERATION: ClassVar = "transaction"
 
     def kind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Performed:
-        attempt = attempt_var.get()
-        if attempt is not None:
-            transacting(attempt.parts.engine.store, self.name, is_async=is_async(self.fn))
         return TransactionCall(self._definition, args, kwargs)
 
     def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import Performed
 
 if TYPE_CHECKING:
@@ -16,19 +16,20 @@ if TYPE_CHECKING:
 
 
 class Compensate(Performed):
-    __slots__ = ("step",)
+    __slots__ = ("undo",)
 
     OP: ClassVar = "compensate"
 
-    def __init__(self, step: str) -> None:
-        self.step = step
+    def __init__(self, undo: Performed) -> None:
+        self.undo = undo
 
     @property
     def name(self) -> str:
-        return self.step
+        return self.undo.name
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome:
-        return Outcome(b"null", unwinds=True)
+        refused = self.undo.refusal(parts)
+        return Outcome(b"null", unwinds=True) if refused is None else failed_with(parts.values, refused)

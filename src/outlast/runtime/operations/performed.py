@@ -26,3 +26,7 @@ class Performed(Kind):
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
         """In a task of its own, in the context of the call. `tries` have failed before."""
         raise NotImplementedError
+
+    def refusal(self, parts: Parts) -> Exception | None:
+        """Why it cannot be performed here, however often it is tried."""
+        return None

@@ -11,11 +11,11 @@ from outlast import limits
 from outlast.errors import CodecHookFailed, TransactionUnsupported
 from outlast.model.execution import Execution
 from outlast.runtime.current import attempt_var, connection_var
-from outlast.runtime.operation import Operation, Outcome, ResultOf
+from outlast.runtime.operation import Operation, Outcome, ResultOf, failed_with
 from outlast.runtime.operations.performed import BackOff
 from outlast.runtime.operations.step import StepCall, ended_with, is_closing, own_error, stood_in
 from outlast.runtime.parts import Parts
-from outlast.store.port import Store, Transacting
+from outlast.store.port import Transacting
 
 
 class TransactionCall(StepCall):
@@ -28,8 +28,12 @@ class TransactionCall(StepCall):
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
         if stood_in(parts, self.step) is not self.step:
             return await super().perform(parts, execution, operation, tries)  # a test's stub has no SQL
-        attempt, store = attempt_var.get(), transacting(parts.engine.store, self.step.name, is_async=self.step.is_async)
+        refused = self.refusal(parts)
+        if refused is not None:
+            return failed_with(parts.values, refused)
+        attempt, store = attempt_var.get(), parts.engine.store
         assert attempt is not None
+        assert isinstance(store, Transacting)
         context, limit_ms = contextvars.copy_context(), limits.TRANSACTION_MAX_MS
         if self.step.timeout_s is not None:
             limit_ms = min(limit_ms, round(self.step.timeout_s * 1_000))
@@ -52,6 +56,21 @@ class TransactionCall(StepCall):
             ended = await self.failed(parts, execution, operation, own_error(operation, done), tries)
             if ended is not None:
                 return ended
+
+    def refusal(self, parts: Parts) -> TransactionUnsupported | None:
+        """A store runs functions of one colour, or none, in its commits. A test's stub needs none."""
+        store, name = parts.engine.store, self.step.name
+        colour, can = "async def" if self.step.is_async else "def", store.capabilities.transactions
+        if can == colour or stood_in(parts, self.step) is not self.step:
+            return None
+        if can is None:
+            return TransactionUnsupported(
+                f"transaction {name!r}: the store {store.url} has no tables of yours to commit with its own; "
+                "make it a step (@app.step) that is safe to repeat"
+            )
+        return TransactionUnsupported(
+            f"transaction {name!r} is written as {colour}: the store {store.url} runs transactions written as {can}"
+        )
 
     def _call(
         self, parts: Parts, operation: Operation, context: contextvars.Context, connection: Any
@@ -82,18 +101,3 @@ class TransactionCall(StepCall):
         finally:
             connection_var.reset(token)
         return parts.values.settle(result, self.step.result, ResultOf(operation))[0]
-
-
-def transacting(store: Store, name: str, *, is_async: bool) -> Transacting:
-    """The store, if it can run functions of this colour in its commits."""
-    colour, can = "async def" if is_async else "def", store.capabilities.transactions
-    if can is None or not isinstance(store, Transacting):
-        raise TransactionUnsupported(
-            f"transaction {name!r}: the store {store.url} has no tables of yours to commit with its own; "
-            "make it a step (@app.step) that is safe to repeat"
-        )
-    if can != colour:
-        raise TransactionUnsupported(
-            f"transaction {name!r} is written as {colour}: the store {store.url} runs transactions written as {can}"
-        )
-    return store
