@@ -70,6 +70,31 @@ def test_the_fixture_opens_the_configured_app(project: Path):
     assert not (project / "real.db").exists()
 
 
+MARKED = """
+import pytest
+from shop import checkout
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.outlast_app(lanes=["default", "mail"], auto_advance=False)]
+
+@pytest.mark.outlast_app(capabilities=["gpu"], auto_advance=True)
+async def test_it_takes_what_the_harness_takes(outlast_app):
+    assert outlast_app.auto_advance
+    assert await checkout.options(lane="mail", requires={"gpu"})(5) == "paid 5"
+
+@pytest.mark.outlast_app(colour="red")
+async def test_and_nothing_else(outlast_app):
+    ...
+"""
+
+
+def test_a_marker_has_the_settings_of_the_harness(project: Path):
+    (project / "pytest.ini").write_text("[pytest]\npythonpath = .\noutlast_app = shop:app\n")
+    (project / "test_shop.py").write_text(MARKED)
+    done = run_pytest(project, "--strict-markers")
+    assert "1 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "unknown setting 'colour' of a worker" in done.stdout
+
+
 def test_the_command_line_names_it_too(project: Path):
     (project / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     assert "2 passed" in run_pytest(project, "--outlast-app", "shop:app").stdout

@@ -141,6 +141,10 @@ class Workflow(Generic[P, R]):
     def definition_lane(self) -> str:
         return self._options.lane
 
+    @property
+    def definition_requires(self) -> tuple[str, ...]:
+        return self._options.requires
+
     def options(self, **options: Unpack[Options]) -> Self:
         """The same workflow, with options for its next starts."""
         changed = copy.copy(self)

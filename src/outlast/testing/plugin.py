@@ -8,6 +8,8 @@
         assert await checkout(order) == "paid"
         await outlast_app.clock.advance("90d")
 
+    @pytest.mark.outlast_app(lanes=["default", "mail"])    # what `harness` takes, for a test, a class or a module
+
 An async test needs pytest-asyncio or anyio, as ever.
 """
 
@@ -31,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     described = "the app that the fixture outlast_app opens, as module:name, such as shop:app"
     parser.addini(OPTION, help=described, default="")
     parser.getgroup("outlast").addoption("--outlast-app", dest=OPTION, default=None, help=described)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    described = "what the harness of the fixture outlast_app takes: lanes, capabilities, start, auto_advance, …"
+    config.addinivalue_line("markers", f"{OPTION}(**settings): {described}")
 
 
 def app_named(target: str) -> App:
@@ -58,11 +65,21 @@ def _target(config: pytest.Config) -> str:
     return str(config.getoption(OPTION, default=None) or config.getini(OPTION) or "")
 
 
+def _settings(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Those of the test itself count more than those of its class, and these more than those of the module."""
+    settings: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers(OPTION))):
+        if marker.args:
+            raise pytest.UsageError(f"the marker {OPTION} takes settings by name, such as lanes=[…], not {marker.args}")
+        settings.update(marker.kwargs)
+    return settings
+
+
 async def _outlast_app(request: pytest.FixtureRequest) -> AsyncGenerator[Harness]:
     """The configured app in a harness: a private store, a virtual clock, a worker. Closed with the test."""
     from outlast.testing.harness import harness
 
-    async with harness(app_named(_target(request.config))) as opened:
+    async with harness(app_named(_target(request.config)), **_settings(request)) as opened:
         yield opened
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.app import App
+from outlast.client.offers import Offers, offers_in
 from outlast.client.waiters import Waiters
 from outlast.errors import ExecutionNotFound, OutlastError
 from outlast.machine.replay import BESIDE
@@ -49,10 +50,16 @@ STEP_PATIENCE_S = 0.5
 """For so long (of real time) `advance` waits for steps that run, before it lets time pass under them."""
 STUCK_S = 2.0
 """When somebody awaits a result, nothing is due and nothing happens for so long, they are told so."""
+STUCK_SHOWN = 20
 
 
 class Stuck(OutlastError, AssertionError):
     """A result is awaited that cannot come: nothing is due, and nothing runs."""
+
+
+def required_by(app: App) -> frozenset[str]:
+    """The capabilities that its workflows ask for."""
+    return frozenset(word for workflow in app.registry for word in workflow.definition_requires)
 
 
 class Times(Struct, frozen=True, kw_only=True):
@@ -131,9 +138,9 @@ class World:
         await store.open()
         process.settings = settings
         # What has not ended when it is told to stop waits for time, which nobody moves meanwhile: it is handed back.
-        at_once: WorkerKeywords = {"drain": 0}
-        at_once.update(settings)
-        process.opened = Opened(app, store, WorkerSettings(**at_once))
+        chosen: WorkerKeywords = {"drain": 0, "capabilities": required_by(app)}
+        chosen.update(settings)
+        process.opened = Opened(app, store, WorkerSettings(**chosen))
         assert process.opened.parts is not None
         process.opened.parts.stand_ins = self.stand_ins
         process.opened.parts.on_perform = self._performs
@@ -238,11 +245,30 @@ class World:
         awaited = [execution_id for _, execution_id in self._awaited()]
         if not awaited:
             return
-        waiting = [e for e in await self._open_executions() if e.id in awaited or e.flow in awaited]
-        reasons = [f"{e.id} is {e.status} ({e.reason})" for e in waiting]
-        error = Stuck(f"nothing is due and nothing runs, but a result is awaited: {', '.join(reasons) or awaited}")
+        found = await self._open_executions()
+        waiting = [e for e in found if e.id in awaited or e.flow in awaited]
+        waiting += [e for e in found if e.status is Status.READY and e not in waiting]
+        offers = await offers_in(self._store)
+        reasons = ", ".join([self._why(e, offers) for e in waiting[:STUCK_SHOWN]])
+        more = f", and {len(waiting) - STUCK_SHOWN} more" if len(waiting) > STUCK_SHOWN else ""
+        error = Stuck(f"nothing is due and nothing runs, but a result is awaited: {reasons or awaited}{more}")
         for waiters in self._all_waiters():
             waiters.give_up(error)
+
+    def _why(self, e: Execution, offers: Offers) -> str:
+        """Why it does not go on, as `handle.info()` has it; and what to write if no worker of this harness takes it."""
+        reason = offers.reason(e)
+        why = f"{e.id} is {e.status}{f' ({reason})' if reason else ''}"
+        if e.status is not Status.READY:
+            return why
+        if not self.workers:
+            return f"{why}, and no worker runs: await h.restart()"
+        lanes = {lane for offer in offers.by_worker.values() if offer is not None for lane in offer.lanes}
+        if e.lane not in lanes:
+            return f"{why} in lane {e.lane!r}, which no worker here serves: harness(app, lanes=[…])"
+        if reason is not None and reason.startswith("capability:"):
+            return f"{why}, which no worker here offers: harness(app, capabilities=[…])"
+        return why
 
     def _all_waiters(self) -> list[Waiters]:
         return [client.app.opened().waiters for client in self._clients]
