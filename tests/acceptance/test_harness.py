@@ -224,12 +224,55 @@ async def test_without_auto_advance_only_the_test_moves_the_clock():
         assert await waiting == "paid 5, sent tea"
 
 
+own_lanes = App("sqlite:///of-the-user.db")
+
+
 async def test_a_result_that_can_never_come_is_told(monkeypatch):
     monkeypatch.setattr("outlast.testing.world.STUCK_S", 0.05)
     async with harness(app):
         handle = await checkout.options(delay="1d").start("tea", 5)
         await handle.hold()
         with pytest.raises(Stuck, match="operator"):
+            await handle.result()
+
+
+@own_lanes.workflow
+async def render() -> str:
+    return "rendered"
+
+
+@own_lanes.workflow(requires={"gpu"})
+async def train() -> str:
+    return "trained"
+
+
+@own_lanes.workflow
+async def render_as_a_child() -> str:
+    return await render.options(lane="film", id="film")()
+
+
+async def test_a_worker_of_the_kit_offers_what_the_workflows_require(monkeypatch):
+    monkeypatch.setattr("outlast.testing.world.STUCK_S", 0.05)
+    async with harness(own_lanes):
+        assert await train() == "trained"
+    async with harness(own_lanes, lanes=["default", "film"]):
+        assert await render_as_a_child() == "rendered"
+    async with harness(own_lanes, capabilities=[]):
+        handle = await train.start()
+        with pytest.raises(Stuck, match=r"ready \(capability:gpu\), which no worker here offers: .*capabilities=\["):
+            await handle.result()
+
+
+@pytest.mark.parametrize("started", [render_as_a_child, render.options(lane="film")], ids=["child", "start"])
+async def test_what_no_worker_of_the_kit_serves_is_told_with_what_to_write(monkeypatch, started: Any):
+    monkeypatch.setattr("outlast.testing.world.STUCK_S", 0.05)
+    async with harness(own_lanes) as h:
+        handle = await started.start()
+        says = r"is ready in lane 'film', which no worker here serves: harness\(app, lanes=\["
+        with pytest.raises(Stuck, match=says):
+            await handle.result()
+        await h.crash()
+        with pytest.raises(Stuck, match=r"no worker runs: await h\.restart\(\)"):
             await handle.result()
 
 
@@ -578,3 +621,30 @@ async def test_a_workflow_that_takes_another_way_when_replayed_is_found_out(monk
     monkeypatch.setattr("outlast.testing.world.STUCK_S", 0.05)
     with pytest.raises(AssertionError, match=r"after a crash (before|after) write \d+ of its worker"):
         await replay_every_await(depends_on_what_is_not_recorded)
+
+
+@app.workflow
+async def approved() -> str:
+    who = await outlast.receive("approved", str)
+    return f"{await charge(1)} by {who}"
+
+
+async def test_a_workflow_that_never_ends_proves_nothing(monkeypatch):
+    monkeypatch.setattr("outlast.testing.world.STUCK_S", 0.05)
+    with pytest.raises(Stuck, match="event:approved"):
+        await replay_every_await(approved)
+    with pytest.raises(Stuck, match="capability:gpu"):
+        await replay_every_await(train, settings={"capabilities": []})
+
+
+async def test_every_await_can_be_prepared_and_told_things():
+    async def prepare(h: Harness) -> None:
+        h.stub(charge, "free")
+
+    async def meanwhile(h: Harness, handle: Any) -> None:
+        await handle.send("approved", "anna")
+
+    found = await replay_every_await(approved, prepare=prepare, meanwhile=meanwhile)
+    assert found.outcome == "free by anna"
+    assert found.crashes > 8
+    assert ledger == []
