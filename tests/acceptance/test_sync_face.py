@@ -230,6 +230,47 @@ def test_a_fork_has_a_portal_of_its_own_and_never_its_parents_loop(place: Place,
     assert ran.returncode == 0
 
 
+ENDING = """
+import atexit, os, sys, threading, time
+from outlast import App
+
+app, mode = App(sys.argv[1]), sys.argv[2]
+
+@app.workflow
+async def page(name: str) -> str:
+    return f"<{name}>"
+
+handle = page.sync.start("x")
+if mode == "waiting":
+    threading.Thread(target=handle.result, daemon=True).start()
+    time.sleep(0.1)
+elif mode == "forking":
+    if os.fork() == 0:
+        sys.exit()
+    os.wait()
+elif mode == "exiting":
+    atexit.register(lambda: print(handle.info().status))
+"""
+
+
+@pytest.mark.parametrize(
+    "mode, said",
+    [
+        ("ending", ""),
+        pytest.param("waiting", "", marks=pytest.mark.slow),
+        pytest.param("forking", "", marks=pytest.mark.slow),
+        pytest.param("exiting", "ready", marks=pytest.mark.slow),
+    ],
+)
+def test_a_program_that_used_the_blocking_face_ends_without_a_word(place: Place, tmp_path: Path, mode: str, said: str):
+    """Whether it just ends, has a daemon thread that waits, has forked, or uses the face when it exits."""
+    script = tmp_path / "ending.py"
+    script.write_text(ENDING)
+    command = [sys.executable, str(script), place.url, mode]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (ran.returncode, ran.stderr, ran.stdout.strip()) == (0, "", said)
+
+
 def test_a_worker_that_takes_signals_is_refused_beside_the_main_thread_and_says_what_to_use():
     with ThreadPoolExecutor(1) as pool, pytest.raises(WrongPlace, match=r"main thread .*`async with app.worker\(…\)`"):
         pool.submit(App("sqlite:///never.db").run_worker).result()
