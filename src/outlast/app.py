@@ -408,7 +408,7 @@ class App:
         after: str | None = None,
         limit: int = 100,
     ) -> list[Info]:
-        """Executions, newest first. `reason` is the stored one: `timer`, `event:plan`, `version`, …
+        """Executions, newest first. `reason` is as `info.reason` shows it: `timer`, `event:plan`, `version`, …
 
         `after=found[-1].cursor` goes on behind the last one of a call, whatever was started or purged meanwhile.
         """

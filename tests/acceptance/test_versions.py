@@ -114,6 +114,29 @@ async def test_a_missing_capability_is_a_reason_too():
         assert await reason(h, handle) == ("ready", "capability:gpu")
 
 
+async def test_what_is_shown_as_a_reason_is_found_and_counted_by_it():
+    app, checkout = versioned("1")
+    new_app, _ = versioned("2")
+    async with harness(app, auto_advance=False, capabilities=["eu"]) as h:
+        for n in range(5):
+            await checkout.options(id=f"gpu-{n}", requires={"gpu", "eu"}).start()
+            await h.clock.advance("1s")
+        await checkout.options(id="later", delay="1h").start()
+        await h.settle()
+        gpu = "capability:gpu"
+        found = await app.find(reason=gpu, limit=2)
+        assert [info.id for info in found] == ["gpu-4", "gpu-3"]
+        assert {info.reason for info in found} == {gpu}
+        assert [info.id for info in await app.find(reason=gpu, after=found[-1].cursor)] == ["gpu-2", "gpu-1", "gpu-0"]
+        assert await app.count(reason=gpu, workflow="checkout") == await app.count(reason=gpu, status="ready") == 5
+        assert await app.count(reason="capability:eu") == await app.count(reason=gpu, status="suspended") == 0
+        assert await app.count(reason="version") == 0
+        await h.deploy(new_app)
+        await h.stop(app)
+        assert await app.count(reason="version") == 5
+        assert [info.id for info in await app.find(reason="version", limit=1)] == ["gpu-4"]
+
+
 async def test_with_no_worker_at_all_there_is_no_reason_but_that():
     app, checkout = versioned("1")
     async with harness(app, auto_advance=False) as h:

@@ -13,7 +13,7 @@ from msgspec import structs
 from outlast import limits
 from outlast.client.answers import Answers
 from outlast.client.cutting import cut
-from outlast.client.finding import found_by
+from outlast.client.finding import Finding
 from outlast.client.flows import FlowClient
 from outlast.client.handle import Handle
 from outlast.client.info import (
@@ -24,11 +24,9 @@ from outlast.client.info import (
     JournalInfo,
     ProgressInfo,
     completion_of,
-    info_of,
     moment,
     moment_or_none,
 )
-from outlast.client.offers import offers_in
 from outlast.client.saying import cancelled, event_sent, interrupted, rejected, resolved, updated
 from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, raised_again
@@ -101,6 +99,7 @@ class Client:
         self._engine = engine
         self._values = values
         self.waiters = waiters
+        self._finding = Finding(engine.store, waiters)
         self._owner = owner
         self._started = started
         self._inquiries = inquiries
@@ -248,7 +247,7 @@ class Client:
     async def info(self, execution_id: str) -> Info:
         execution = await self._look(execution_id)
         data = await self._payload(execution, Role.PROGRESS)
-        [info] = await self._infos([execution])
+        [info] = await self._finding.infos([execution])
         if data is None:
             return info
         return structs.replace(info, progress=self._values.decode(data, ProgressInfo, "progress"))
@@ -325,18 +324,10 @@ class Client:
         ]
 
     async def find(self, query: Query) -> list[Info]:
-        find, patiently = self._engine.store.find, self.waiters.patiently
-        return await self._infos(await found_by(lambda some: patiently(partial(find, some)), query))
-
-    async def _infos(self, executions: Sequence[Execution]) -> list[Info]:
-        """With the reasons that are not stored: why no live worker can take what is ready."""
-        if not any(execution.status is Status.READY for execution in executions):
-            return [info_of(execution) for execution in executions]
-        offers = await self.waiters.patiently(lambda: offers_in(self._engine.store))
-        return [structs.replace(info_of(execution), reason=offers.reason(execution)) for execution in executions]
+        return await self._finding.find(query)
 
     async def count(self, query: Query) -> int:
-        return await self.waiters.patiently(lambda: self._engine.store.count(query))
+        return await self._finding.count(query)
 
     async def completions(
         self, *, after: str | None, filter: Filter, tags: Mapping[str, str]
