@@ -63,6 +63,7 @@ DURATION_MAX_MS: Final = 100 * 366 * 24 * 3_600 * 1_000  # a hundred years
 MOMENT_MAX_MS: Final = 253_402_128_000_000  # 9999-12-30, which every time zone can show
 FIRST_EPOCHS: Final = 2**32
 LEAP_MAX: Final = 2**20  # of an epoch, by one claim
+POLL_MIN_MS: Final = 10
 LEASE_TTL_MIN_MS: Final = 100
 LEASE_TTL_MAX_MS: Final = 24 * 3_600 * 1_000
 RESIDENT_MAX_MS: Final = 60 * 1_000
