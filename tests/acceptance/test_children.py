@@ -264,18 +264,21 @@ async def test_a_cancelled_and_an_expired_child_have_errors_of_their_own(clocked
             try:
                 await handle.result()
             except (ExecutionCancelled, ExecutionExpired) as error:
-                outcomes.append(type(error).__name__)
+                outcomes.append(f"{type(error).__name__}: {error}")
         return outcomes
 
     async with app:
         handle = await parent.options(id="it").start()
         await status_is(handle, "suspended")
         assert (await handle.info()).reason == "child:it/waits"
-        await app.execution("it/waits").cancel()
+        await app.execution("it/waits").cancel(reason="out of stock")
         await until(lambda: _reason_is(handle, "child:it/expires"), "it does not wait for the second")
         await child_is(app, "it/expires", "suspended")
         await clocked.pass_time(app, "2h")
-        assert await handle.result(timeout=20) == ["ExecutionCancelled", "ExecutionExpired"]
+        assert await handle.result(timeout=20) == [
+            "ExecutionCancelled: execution 'it/waits' was cancelled: out of stock",
+            "ExecutionExpired: execution 'it/expires' expired: deadline",
+        ]
 
 
 async def _reason_is(handle: Any, reason: str) -> bool:

@@ -32,7 +32,6 @@ from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
 from outlast.errors import (
-    ExecutionCancelled,
     ExecutionConflict,
     ExecutionExpired,
     ExecutionNotFound,
@@ -48,7 +47,6 @@ from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
-from outlast.model.event import CANCEL, Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import NOTHING, ORIGIN, PATCH, RETRY, WAIT, JournalEntry
 from outlast.model.names import check_name
@@ -59,6 +57,7 @@ from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.inquiry import Inquiries
 from outlast.runtime.journal import begun_anew, whole_journal
+from outlast.runtime.mail import cancelled_because, was_cancelled
 from outlast.runtime.purging import purge_ended_flows
 from outlast.runtime.retrying import runs_again, was_undone
 from outlast.runtime.stream import envelope_of
@@ -226,8 +225,8 @@ class Client:
                 assert end.value is not None
                 return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
-                why = await self._cancelled_because(execution_id)
-                raise ExecutionCancelled(f"execution {execution_id!r} was cancelled" + (f": {why}" if why else ""))
+                why = await cancelled_because(self._engine.store, self.namespace, execution_id)
+                raise was_cancelled(execution_id, why)
             case Status.EXPIRED:
                 raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
             case Status.SKIPPED:
@@ -236,11 +235,6 @@ class Client:
                 assert end.value is not None
                 failure = decode_failure(self._values.unseal(end.value))
                 raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
-
-    async def _cancelled_because(self, execution_id: str) -> str:
-        """The reason that was given with the cancel that ended it, the newest one."""
-        asked = await self._engine.store.scan(Event.KIND, (self.namespace, execution_id, CANCEL))
-        return (asked[-1].value or b"").decode(errors="replace") if asked and isinstance(asked[-1], Event) else ""
 
     # ---- looking --------------------------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 
-from outlast.errors import ExecutionNotFound
+from outlast.errors import ExecutionCancelled, ExecutionNotFound
 from outlast.machine.flow_parents import was_closed
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, deferred_key
-from outlast.model.event import Event, answer_id, ended_name, event_key
+from outlast.model.event import CANCEL, Event, answer_id, ended_name, event_key
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import whole_of
 from outlast.model.outbox import delivery_key
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from outlast.codec.values import Values
     from outlast.runtime.lease import Lease
     from outlast.runtime.parts import Parts
+    from outlast.store.port import Store
 
 PAGE = 100
 
@@ -133,8 +134,10 @@ class Mail:
             role = Role.OUTPUT if execution.status is Status.SUCCEEDED else Role.FAILURE
             [payload] = await self._store.load([payload_key(self.namespace, child, execution.generation, role)])
             value = payload.value if isinstance(payload, Payload) else None
+            cancelled = execution.status is Status.CANCELLED
+            reason = await cancelled_because(self._store, self.namespace, child) if cancelled else ""
             if value is not None or await self.other(child) == execution:
-                return ChildEnd(status=execution.status, cause=execution.cause, value=value)
+                return ChildEnd(status=execution.status, cause=execution.cause, value=value, reason=reason)
             return await self.end(child, start, until)  # purged or begun anew between the two looks
         told = await self._store.scan(Event.KIND, (self.namespace, self.execution_id, name))
         last = told[-1] if told else None
@@ -183,6 +186,16 @@ class Mail:
         if await self._flows.heads(self.namespace, flow_id) != (flow, summary):
             return await self.flow_end(flow_id, start, until)  # retried or purged meanwhile
         return FlowEnd(status=summary.outcome, cause=flow.reason or "", outputs=outputs, failures=failures)
+
+
+async def cancelled_because(store: Store, namespace: str, execution_id: str) -> str:
+    """The reason that was given with the cancel that ended it, the newest one."""
+    asked = await store.scan(Event.KIND, (namespace, execution_id, CANCEL))
+    return (asked[-1].value or b"").decode(errors="replace") if asked and isinstance(asked[-1], Event) else ""
+
+
+def was_cancelled(execution_id: str, reason: str) -> ExecutionCancelled:
+    return ExecutionCancelled(f"execution {execution_id!r} was cancelled" + (f": {reason}" if reason else ""))
 
 
 def _refused(answer: Event) -> FlowEnd:

@@ -14,7 +14,6 @@ from msgspec import Struct, structs
 from outlast import limits
 from outlast.codec.failures import decode_failure, raised_again, settle_failure
 from outlast.errors import (
-    ExecutionCancelled,
     ExecutionConflict,
     ExecutionExpired,
     ExecutionNotFound,
@@ -28,6 +27,7 @@ from outlast.model.names import check_name
 from outlast.model.status import Reason, Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
 from outlast.runtime.family import conflict_with
+from outlast.runtime.mail import was_cancelled
 from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.tell import debt_id, owing
@@ -200,7 +200,7 @@ class AwaitChild(Wait):
             failure = decode_failure(mail.values.unseal(data))
             return Outcome(data, error=raised_again(failure, execution_id=mail.execution_id, what=str(operation)))
         if end.status is Status.CANCELLED:
-            failed: Exception = ExecutionCancelled(f"execution {self.child!r} was cancelled")
+            failed: Exception = was_cancelled(self.child, end.reason)
         elif end.status is Status.FAILED:
             failed = ExecutionConflict(self.child, existing=f"one that {end.cause}", given="a child")
         else:
