@@ -220,8 +220,7 @@ class LiveAttempt:
         """An operation of `def` code: blocks its thread until the outcome is durable."""
         code = self._code
         if not isinstance(code, ThreadCode):
-            what = f"{kind.OP} {kind.name!r}{' is a def and' if kind.OP == 'step' else ''}"
-            raise WrongPlace(f"{what} would block the workflow: write {faces.awaited(kind)}")
+            raise WrongPlace(f"{faces.subject(kind)} would block the workflow: write {faces.awaited(kind)}")
         if threading.current_thread() is not code.thread:
             raise WrongPlace(
                 f"{kind.OP} {kind.name!r} was called in a thread of the workflow's own, whose order nobody can replay: "

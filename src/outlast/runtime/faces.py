@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from outlast.model.journal import CHILD, DEFERRED, RECEIVE, SLEEP, START, STEP
+from outlast.model.names import INTERRUPT
 from outlast.runtime.operation import Kind
+from outlast.runtime.operations.step import StepCall
 from outlast.runtime.operations.subflow import StartFlow
 
 _FUNCTION = ("`await {name}.aio(...)`", "`{name}.sync(...)`")
@@ -32,6 +34,12 @@ _FACES: dict[str, tuple[str, str]] = {
 """By the word of the operation: in an `async def` workflow, and in a `def` workflow."""
 
 
+def subject(kind: Kind) -> str:
+    """What would block."""
+    is_def = isinstance(kind, StepCall) and not kind.step.is_async
+    return f"{kind.OP} {kind.name!r}{' is a def and' if is_def else ''}"
+
+
 def awaited(kind: Kind) -> str:
     return _faces(kind)[0].format(name=kind.name)
 
@@ -41,4 +49,6 @@ def blocking(kind: Kind) -> str:
 
 
 def _faces(kind: Kind) -> tuple[str, str]:
+    if kind.OP == DEFERRED and kind.name == INTERRUPT:
+        return "`await outlast.interrupted()`", "`outlast.sync.interrupted()`"
     return _ANY if isinstance(kind, StartFlow) else _FACES.get(kind.OP, _ANY)
