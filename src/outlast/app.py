@@ -442,7 +442,7 @@ class App:
             raise InvalidInput(f"after must be the cursor of a completion, not {after!r}")
         checked = parse_tags(tags or {})
         tag = next(iter(checked.items()), None)  # the store looks at one, the client at the others
-        of = check_name("namespace", namespace or self.config.namespace)
+        of = check_name("namespace", self.config.namespace if namespace is None else namespace)
         return self.opened().completions(after=after, filter=Filter(namespace=of, tag=tag), tags=checked)
 
     async def resolve_token(self, token: str, value: Any = None) -> None:

@@ -257,8 +257,9 @@ async def test_bad_questions(opened: Shop):
             await anything.count(tags=tags)
         with pytest.raises(InvalidInput, match="tags must be a mapping"):
             anything.completions(tags=tags)
-    with pytest.raises(InvalidName, match="namespace"):
-        anything.completions(namespace=5)
+    for namespace in (5, ""):
+        with pytest.raises(InvalidName, match="namespace"):
+            anything.completions(namespace=namespace)
     for after in (3, b"1:a", ("a",)):
         with pytest.raises(InvalidInput, match="cursor of a completion"):
             anything.completions(after=after)
