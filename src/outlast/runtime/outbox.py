@@ -302,8 +302,8 @@ class Outbox:
     async def _refused(self, delivery: Delivery, fact: facts.Fact, refusal: Refusal) -> None:
         """Struck off, and recorded with its sender, if that is still there. Not if somebody else carried it meanwhile:
         then the target has heard it, and may have ended since."""
-        what = type(fact).__name__
-        _log.warning("%s: %s for %s is refused: it %s", delivery.source, what, delivery.target, refusal.message)
+        what, why = type(fact).__name__, refusal.message if refusal.code is Code.UNKNOWN else f"it {refusal.message}"
+        _log.warning("%s: %s for %s is refused: %s", delivery.source, what, delivery.target, why)
         note = Undelivered(target=delivery.target, fact=what, code=refusal.code, message=refusal.message)
         event = Event(
             namespace=delivery.namespace,

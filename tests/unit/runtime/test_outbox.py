@@ -180,12 +180,17 @@ async def test_what_a_far_partition_received_is_kept_while_it_is_owed(world: Wor
     assert await world.events(FAR) == [], "it was struck off: nobody will repeat it"
 
 
-async def test_a_refused_word_is_recorded_with_its_sender_or_dropped_if_that_is_gone(world: World):
+async def test_a_refused_word_is_recorded_with_its_sender_or_dropped_if_that_is_gone(
+    world: World, caplog: pytest.LogCaptureFixture
+):
     held = await world.hold(NEAR)
     delivery = await world.owe(held, FAR, word())
     await world.engine.deliver(delivery)
     [note] = await world.events(NEAR)
     assert note.name == UNDELIVERED
+    assert [record.getMessage() for record in caplog.records if "refused" in record.getMessage()] == [
+        f"{NEAR}: EventSent for {FAR} is refused: there is no such execution"
+    ]
     gone = Delivery(
         partition=partition_of(NS, "gone", 16),
         id="0>other",
