@@ -128,7 +128,10 @@ def _resident(value: object) -> int:
 
 
 def _token_ttl(value: object) -> int:
-    return to_ms(_seconds(value), what="token_ttl")
+    ms = to_ms(_seconds(value), what="token_ttl")
+    if ms == 0:
+        raise InvalidConfig("token_ttl must be longer than nothing")
+    return ms
 
 
 def _tag(value: object) -> tuple[str, str]:

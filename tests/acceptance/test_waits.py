@@ -663,6 +663,19 @@ async def test_a_rotated_key_is_good_for_its_grace(clocked: Place):
         assert (await rotated.execution("it").info()).status == "ready"
 
 
+async def test_a_token_must_be_good_for_longer_than_nothing(place: Place):
+    app = place.app(token_keys=KEYS)
+
+    @app.workflow
+    async def asks() -> str:
+        with pytest.raises(InvalidInput, match="expires must be longer than nothing"):
+            await outlast.deferred("approval", bool).token(expires="0s")
+        return "refused"
+
+    async with app:
+        assert await asks() == "refused"
+
+
 async def test_a_token_needs_a_key(app: App):
     asks, _ = asking(app)
     async with app:

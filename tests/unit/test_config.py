@@ -35,6 +35,7 @@ def test_a_plain_number_means_seconds_in_variables_too(value, ms):
         ("lease_ttl", "-1s", "not a duration"),
         ("lease_ttl", "50ms", "between 100ms and 1d"),
         ("lease_ttl", "2d", "between 100ms and 1d"),
+        ("token_ttl", "0s", "longer than nothing"),
         ("namespace", "", "must not be empty"),
         ("url", "", "store's URL"),
         ("reconcile_tag", "blue", "instance=blue"),

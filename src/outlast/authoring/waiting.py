@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 
 from outlast import limits
 from outlast.authoring.inside import workflow_code
+from outlast.authoring.options import parse_lasting
 from outlast.errors import InvalidDuration, InvalidInput
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import INTERRUPT, check_user_name
@@ -175,7 +176,7 @@ def _named(call: str, what: str, name: str, annotation: Any, timeout: Duration |
 def token_of(name: str, limit: Limit | None, expires: Duration | None) -> IssueToken:
     lasts_ms = workflow_code("token").parts.token_ttl_ms
     if expires is not None:
-        lasts_ms = to_ms(expires, what="expires")
+        lasts_ms = parse_lasting("expires", expires)
     elif isinstance(limit, After):
         lasts_ms = limit.ms
     sign(name, 0)  # without a key it fails here, before anything is recorded

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from outlast.authoring.options import parse_lasting
 from outlast.cli.context import ContextArgument, execution_of
 from outlast.client.info import moment
 from outlast.errors import InvalidInput
-from outlast.model.duration import to_ms
 from outlast.model.names import check_user_name
 from outlast.tokens import Claims, Tokens, new_key
 
@@ -40,10 +40,10 @@ async def tokens(
         return
     if name is None:
         raise InvalidInput(f"say which deferred: `outlast tokens {what} NAME`")
-    deferred = check_user_name("deferred", name)
+    deferred, lasts_ms = check_user_name("deferred", name), parse_lasting("--expires", expires)
     async with context.looking() as store:
         execution = await execution_of(store, context.namespace, what)
-        expires_at = await store.now() + to_ms(expires, what="expires")
+        expires_at = await store.now() + lasts_ms
     claims = Claims(execution.namespace, execution.id, execution.journal_generation, deferred, expires_at)
     token = Tokens(context.config().token_keys).sign(claims)
     if context.out.json:

@@ -74,6 +74,7 @@ def test_an_event_is_sent_once_per_key_and_received(desk: Outlast):
         (("tokens", "nobody", "approval"), 1, "no execution 'nobody'"),
         (("tokens", "a-1", "outlast:interrupt"), 2, "reserved"),
         (("tokens", "a-1", "approval", "--expires", "soon"), 2, 'write "200ms"'),
+        (("tokens", "a-1", "approval", "--expires", "0s"), 2, "--expires must be longer than nothing"),
         (("update", "c-1", "add", "three"), 2, "the value must be JSON"),
         (("query", "desk:app", "c-1", "sum"), 1, "no query 'sum'; it has 'total'"),
         (("query", "desk:app", "nobody", "total"), 1, "no execution 'nobody'"),
@@ -104,7 +105,7 @@ def test_tokens_are_made_with_the_keys_of_the_environment_and_resolve(desk: Outl
     made = desk.json("tokens", "a-1", "approval", "--expires", "3d")
     assert (made["id"], made["deferred"]) == ("a-1", "approval")
     rejecting = desk("tokens", "a-2", "approval").out.strip()
-    expired = desk("tokens", "a-1", "approval", "--expires", "0s").out.strip()
+    expired = desk("tokens", "a-1", "approval", "--expires", "1ms").out.strip()
 
     monkeypatch.setenv("OUTLAST_TOKEN_KEYS", OTHER_KEYS)
     forged = desk("resolve", "--token", made["token"], "--value", "true")
