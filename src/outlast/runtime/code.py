@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
-from typing import Any, Protocol
+from types import CoroutineType
+from typing import Any, Protocol, cast
 
 from outlast.runtime.signals import Signal
 from outlast.runtime.workflow_loop import Scope, WorkflowLoop, scope_var, without_loop
@@ -46,6 +48,8 @@ Idle = Callable[[], bool]
 Ended = Callable[[Any, BaseException | None], None]
 
 
+LOOKED_INTO_MAX = 1_000
+"""Collections of so many are looked into for what is kept there to be awaited later."""
 _NOWHERE = contextvars.Context()
 
 
@@ -55,6 +59,35 @@ def _nobody(value: Any, error: BaseException | None) -> None:
 
 async def _raises(error: Exception) -> Any:
     raise error
+
+
+def _not_awaited(tasks: Iterable[asyncio.Task[Any]]) -> list[CoroutineType[Any, Any, Any]]:
+    """What the code has called and keeps in its variables to await it later. It will, when it is replayed: Python need
+    not complain that it never was."""
+    kept: list[CoroutineType[Any, Any, Any]] = []
+    seen: set[int] = set()
+    look: list[Any] = [task.get_coro() for task in tasks]
+    while look:
+        found: Any = look.pop()
+        if not isinstance(found, CoroutineType) or found.cr_frame is None or id(cast("object", found)) in seen:
+            continue
+        coroutine = cast("CoroutineType[Any, Any, Any]", found)
+        seen.add(id(coroutine))
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            kept.append(coroutine)
+        look.append(coroutine.cr_await)
+        for value in found.cr_frame.f_locals.values():
+            look += _within(value)
+    return kept
+
+
+def _within(value: Any) -> Iterable[Any]:
+    """A value; of a plain collection what it holds, unless that is much."""
+    if type(value) not in (list, tuple, dict):
+        return (value,)
+    if len(value) > LOOKED_INTO_MAX:
+        return ()
+    return cast("dict[Any, Any]", value).values() if type(value) is dict else value
 
 
 class AsyncCode:
@@ -116,6 +149,7 @@ class AsyncCode:
 
     def close(self) -> None:
         """Let go of the code at once. Its `finally` bodies run; durable operations in them raise and write nothing."""
+        kept = _not_awaited(self.loop.tasks) if self.loop.tasks else []
         for branch in [*self.loop.tasks]:
             branch.cancel()
         for _ in range(100):  # code that awaits again while it is being closed gets a hundred chances
@@ -125,6 +159,9 @@ class AsyncCode:
             for branch in [*self.loop.tasks]:
                 branch.cancel()
         self.loop.close()
+        for coroutine in kept:
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                coroutine.close()
         # No circle is left: all of it is freed now, and not by a collection of garbage.
         self._main, self._ended, self._context = None, _nobody, _NOWHERE
 

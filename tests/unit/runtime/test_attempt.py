@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
+import outlast
 from outlast import App, Handle
 from outlast.machine import facts
 from outlast.model.execution import Execution, execution_key
@@ -18,7 +20,7 @@ from outlast.runtime.engine import Engine
 from outlast.runtime.worker import Worker
 from outlast.store.port import ClaimRequest
 from outlast.store.sqlite import SqliteStore
-from outlast.testing import CrashPoints, ManualClock
+from outlast.testing import CrashPoints, ManualClock, harness
 
 T = TypeVar("T")
 
@@ -205,3 +207,36 @@ async def test_code_does_nothing_new_before_its_journal_is_replayed(tmp_path: Pa
         handle = changed.execution("it")
         await soon(waits_for_version(handle))
     assert performed == []
+
+
+# ---- what is awaited later ----------------------------------------------------------------------------------------
+
+
+async def test_what_the_code_keeps_to_await_it_later_is_no_mistake_when_it_is_suspended(recwarn: Any):
+    app = App("sqlite:///of-the-user.db")
+
+    @app.step
+    async def double(number: int) -> int:
+        return 2 * number
+
+    async def own(number: int) -> int:
+        return await double(number)
+
+    @app.workflow
+    async def later() -> list[int]:
+        one, some = double(1), [double(2), own(3)]
+        race = outlast.race(double(4), double(4))
+        await outlast.sleep("1d")
+        return [await one, *[await each for each in some], await race]
+
+    @app.workflow
+    async def never() -> None:
+        double(1)
+        await outlast.sleep("1d")
+
+    async with harness(app):
+        assert await later() == [2, 4, 6, 8]
+        assert [str(one.message) for one in recwarn if "never awaited" in str(one.message)] == []
+        await never()
+        gc.collect()
+        assert [one for one in recwarn if "never awaited" in str(one.message)] != []
