@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
 from types import CoroutineType
@@ -82,12 +82,11 @@ def _not_awaited(tasks: Iterable[asyncio.Task[Any]]) -> list[CoroutineType[Any, 
 
 
 def _within(value: Any) -> Iterable[Any]:
-    """A value; of a plain collection what it holds, unless that is much."""
+    """A value; of a plain collection the coroutines in it, unless it is large."""
     if type(value) not in (list, tuple, dict):
         return (value,)
-    if len(value) > LOOKED_INTO_MAX:
-        return ()
-    return cast("dict[Any, Any]", value).values() if type(value) is dict else value
+    held: Collection[Any] = cast("dict[Any, Any]", value).values() if type(value) is dict else value
+    return [one for one in held if type(one) is CoroutineType] if len(held) <= LOOKED_INTO_MAX else ()
 
 
 class AsyncCode:
