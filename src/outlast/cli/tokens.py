@@ -53,7 +53,7 @@ async def tokens(
                 "namespace": execution.namespace,
                 "id": execution.id,
                 "deferred": deferred,
-                "expires_at": moment(expires_at).isoformat(),
+                "expires_at": moment(expires_at),
                 "token": token,
             }
         )

@@ -103,7 +103,7 @@ def test_tokens_are_made_with_the_keys_of_the_environment_and_resolve(desk: Outl
 
     monkeypatch.setenv("OUTLAST_TOKEN_KEYS", KEYS)
     made = desk.json("tokens", "a-1", "approval", "--expires", "3d")
-    assert (made["id"], made["deferred"]) == ("a-1", "approval")
+    assert (made["id"], made["deferred"], made["expires_at"][-1]) == ("a-1", "approval", "Z")
     rejecting = desk("tokens", "a-2", "approval").out.strip()
     expired = desk("tokens", "a-1", "approval", "--expires", "1ms").out.strip()
 
