@@ -21,7 +21,7 @@ from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, Standstill, payload_key
 from outlast.model.record import settled
 from outlast.model.session import Session
-from outlast.model.status import Reason, Status
+from outlast.model.status import TIMED_REASONS, Reason, Status
 from outlast.runtime.retrying import was_undone
 from outlast.store.port import Sharded, Store
 
@@ -262,8 +262,10 @@ def _active(e: Execution, s: Situation) -> str:
 def _waiting(e: Execution, s: Situation) -> str:
     reason = e.reason or "an unknown reason"
     wake_at = settled(e.wake_at)
-    until = "" if wake_at is None else f" until {moment(wake_at, now=s.now)} ({relative(wake_at, now=s.now)})"
+    due = "" if wake_at is None else f"{moment(wake_at, now=s.now)} ({relative(wake_at, now=s.now)})"
     kind, _, name = reason.partition(":")
+    alone = bool(e.awaits) or kind in TIMED_REASONS  # else the time may be that of something beside it
+    until = f" until {due}" if due and alone else ""
     match kind:
         case Reason.OPERATOR:
             text = f"Held by an operator until `outlast release {e.id}`."
@@ -301,6 +303,8 @@ def _waiting(e: Execution, s: Situation) -> str:
             text = f"Waits for a worker that offers {name!r}: `outlast worker MODULE:APP --capabilities {name}`."
         case _:
             text = f"Waits for {reason}{until}."
+    if due and not alone and e.status is Status.SUSPENDED and not e.held:
+        text += f" A sleep or a timeout of its code is due at {due}."
     if e.held and kind != Reason.OPERATOR:
         text += f" It is also held: `outlast release {e.id}`."
     if wake_at is not None and wake_at < s.now - OVERDUE_MS and not e.held:

@@ -22,6 +22,7 @@ from outlast.store.port import DueKind, Grade
 NOW = 1_800_000_000_000
 FAR = 253_402_300_800_000
 """The year 10000."""
+IN_AN_HOUR = {"wake_at": NOW + 3_600_000}
 ALIVE = Situation(NOW, {"w-1": NOW + 5_000})
 ALONE = Situation(NOW, {"w-0": NOW - 5_000})
 STATES = {"day/a": Status.FAILED, "day/b": Status.ACTIVE, **{f"day/{name}": Status.BLOCKED for name in "cdef"}}
@@ -126,6 +127,13 @@ OTHERS = Offer(namespace="others", lanes=("mail",), serves=(("checkout", "2"),),
         (Status.READY, {"ready_at": NOW}, member_of(FlowState.STAGING), "still being started"),
         (Status.SUSPENDED, {"reason": "timer", "wake_at": NOW + 1}, ALIVE, "Sleeps until"),
         (Status.SUSPENDED, {"reason": "event:plan"}, ALIVE, "Waits for event 'plan'"),
+        (Status.SUSPENDED, {"reason": "event:plan", **IN_AN_HOUR, "awaits": "x"}, ALIVE, "event 'plan' until"),
+        (
+            Status.SUSPENDED,
+            {"reason": "event:plan", **IN_AN_HOUR},
+            ALIVE,
+            "'plan'. A sleep or a timeout of its code is",
+        ),
         (Status.SUSPENDED, {"reason": "event:outlast:update"}, ALIVE, "Waits for an update: `outlast update order-42"),
         (Status.SUSPENDED, {"reason": "deferred:ok", "held": True}, ALIVE, "It is also held"),
         (Status.SUSPENDED, {"reason": "child:order-42/ship"}, ALIVE, "`outlast show order-42/ship`"),
