@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -200,14 +200,17 @@ _told: set[str] = set()
 
 def _tell_of_unknown(env: Mapping[str, str]) -> None:
     """A warning only: whoever else uses the prefix is not kept from working."""
-    known = [f"OUTLAST_{name.upper()}" for name in _OPTIONS]
+    names = [name.upper() for name in _OPTIONS]
+    known = {f"OUTLAST_{name}" for name in names}
     for variable in sorted(env):
         if not variable.startswith("OUTLAST_") or variable.startswith((_PREFIX, _OF_OTHERS)):
             continue
         if variable not in known and variable not in _told:
             _told.add(variable)
-            nearest = max(known, key=lambda one: SequenceMatcher(None, variable, one).ratio())
-            _log.warning("the variable %s sets nothing; did you mean %s?", variable, nearest)
+            near = get_close_matches(variable.removeprefix("OUTLAST_"), names, n=1, cutoff=0.7)
+            _log.warning(
+                "the variable %s sets nothing%s", variable, f"; did you mean OUTLAST_{near[0]}?" if near else ""
+            )
 
 
 def _interval(value: str) -> int:

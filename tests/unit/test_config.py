@@ -68,9 +68,12 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
 
 def test_an_unknown_variable_is_told_once_with_the_nearest_known_one(caplog):
     env = {"OUTLAST_LEASE_TLL": "30s", "OUTLAST_NAMSPACE": "blue", "OUTLAST_TOKENKEYS": "a:b", "PATH": "/bin"}
+    env |= {"OUTLAST_CONCURRENCY": "5", "OUTLAST_LANES": "gpu"}  # like none: no guess is better than a wrong one
     assert Config.load(env) == Config.load({}), "it sets nothing"
     Config.load(env)
     assert [record.getMessage() for record in caplog.records] == [
+        "the variable OUTLAST_CONCURRENCY sets nothing",
+        "the variable OUTLAST_LANES sets nothing",
         "the variable OUTLAST_LEASE_TLL sets nothing; did you mean OUTLAST_LEASE_TTL?",
         "the variable OUTLAST_NAMSPACE sets nothing; did you mean OUTLAST_NAMESPACE?",
         "the variable OUTLAST_TOKENKEYS sets nothing; did you mean OUTLAST_TOKEN_KEYS?",
