@@ -582,6 +582,20 @@ async def test_every_await_of_a_workflow_can_be_a_crash():
     found.journal.assert_steps("bill", "bill")
 
 
+async def test_a_timer_that_is_due_at_the_crash_holds_nobody():
+    own = App("sqlite:///of-the-user.db")
+
+    @own.workflow
+    async def naps() -> str:
+        await asyncio.gather(outlast.sleep(0), outlast.sleep(1))
+        return "awake"
+
+    async with asyncio.timeout(30):
+        found = await replay_every_await(naps)
+    assert found.outcome == "awake"
+    assert found.crashes >= 16
+
+
 async def test_what_continues_as_new_performs_each_step_once_per_page():
     own = App("sqlite:///of-the-user.db")
 

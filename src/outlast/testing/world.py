@@ -373,7 +373,8 @@ class World:
                 still = 0
 
     def _parts(self) -> list[Parts]:
-        return [process.opened.parts for process in self.workers if process.opened and process.opened.parts]
+        living = [process.opened for process in self.workers if process.opened and not process.is_crashed]
+        return [opened.parts for opened in living if opened.parts]
 
     def _progress(self) -> int:
         return self.traffic.progress + self.crashes
