@@ -741,6 +741,76 @@ async def test_a_statement_may_be_given_up_in_a_savepoint_or_with_it(app: App, b
     assert await balances(bank) == {"ann": 100, "bob": 6}
 
 
+@pytest.mark.parametrize("nested", [False, True])
+async def test_a_savepoint_that_is_given_up_as_it_begins_takes_nothing_else_along(app: App, bank: Any, nested: bool):
+    @app.transaction
+    async def careful() -> None:
+        sql = outlast.connection()
+
+        async def part() -> None:
+            async with asyncio.timeout(0), sql.savepoint():
+                await sql.execute("UPDATE account SET cents = 4 WHERE name = 'ann'")
+
+        await sql.execute("UPDATE account SET cents = 6 WHERE name = 'bob'")
+        with suppress(TimeoutError):
+            if nested:
+                async with sql.savepoint():
+                    await sql.execute("UPDATE account SET cents = 5 WHERE name = 'ann'")
+                    await part()
+            else:
+                await part()
+
+    @app.workflow
+    async def pay() -> None:
+        await careful()
+
+    async with asyncio.timeout(10), app:
+        await pay()
+    assert await balances(bank) == {"ann": 100, "bob": 6}
+
+
+async def test_a_time_that_is_over_at_the_end_of_a_savepoint_comes_too_late(app: App, bank: Any):
+    """Nothing is awaited there: no statement of it can be given up half way."""
+
+    @app.transaction
+    async def careful() -> None:
+        sql = outlast.connection()
+        for cents in range(3):
+            async with asyncio.timeout(None) as limit, sql.savepoint():
+                await sql.execute("UPDATE account SET cents = $1 WHERE name = 'bob'", cents)
+                limit.reschedule(asyncio.get_running_loop().time())
+
+    @app.workflow
+    async def pay() -> None:
+        await careful()
+
+    async with asyncio.timeout(10), app:
+        await pay()
+    assert await balances(bank) == {"ann": 100, "bob": 2}
+
+
+async def test_a_savepoint_that_has_ended_is_rolled_back_with_the_one_around_it(app: App, bank: Any):
+    @app.transaction
+    async def careful() -> None:
+        sql = outlast.connection()
+        for cents in range(3):
+            with suppress(ValueError):
+                async with sql.savepoint():
+                    for name in ("ann", "bob"):
+                        async with sql.savepoint():
+                            await sql.execute("UPDATE account SET cents = $1 WHERE name = $2", cents, name)
+                    if cents != 1:
+                        raise ValueError
+
+    @app.workflow
+    async def pay() -> None:
+        await careful()
+
+    async with asyncio.timeout(10), app:
+        await pay()
+    assert await balances(bank) == {"ann": 1, "bob": 1}
+
+
 async def test_a_savepoint_rolls_back_a_part(app: App, bank: Any):
     @app.transaction
     async def careful() -> str:

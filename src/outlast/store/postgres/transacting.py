@@ -69,6 +69,10 @@ class SqlConnection:
         """Whether a statement is on its way."""
         self._savepoints: list[object] = []
         """Those that are open, the innermost last."""
+        self._parts = 0
+        """How many there were: each has a name of its own."""
+        self._ended: str | None = None
+        """One that has come to its end: it is released when the next one begins, or with the transaction."""
         self._met: StatementRefused | None = None
         """Why two were beside each other: no savepoint takes that back."""
 
@@ -107,34 +111,44 @@ class SqlConnection:
     @asynccontextmanager
     async def savepoint(self) -> AsyncGenerator[None]:
         """What fails in it is rolled back alone: `async with connection.savepoint(): …`."""
-        await self._done("", lambda connection: connection.execute("SAVEPOINT part"))
+        self._parts += 1
+        name, ended, self._ended = f"part_{self._parts}", self._ended, None
+        begin = f"SAVEPOINT {name}" if ended is None else f"RELEASE {ended}; SAVEPOINT {name}"
+        try:
+            await self._done("", lambda connection: connection.execute(begin))
+        except asyncio.CancelledError:
+            await self._undo_part(name)  # the server has heard of it all the same
+            raise
         around, mine = savepoints_var.get(), object()
         self._savepoints.append(mine)
         savepoints_var.set((*around, mine))
         try:
             yield
         except (Exception, asyncio.CancelledError):
-            if not self._meets_another() and not self._is_gone():
-                await self._undo_part()
+            await self._undo_part(name)
             raise
         else:
-            await self._done("", lambda connection: connection.execute("RELEASE part"))
+            # Nothing is awaited here: a RELEASE that is given up could not be taken back.
+            self._meets_another()
+            self._usable("")
+            self._ended = name
         finally:
             self._savepoints.remove(mine)
             savepoints_var.set(around)
 
-    async def _undo_part(self) -> None:
-        """Back to the innermost savepoint. If that can't be, it is as if all of it had been given up."""
-        if self._session is None:
+    async def _undo_part(self, name: str) -> None:
+        """Back to where it began. If that can't be, it is as if all of it had been given up."""
+        if self._session is None or self._meets_another() or self._is_gone():
             return
         self.error = self.error or _given_up()
         try:
-            await self._session.connection.execute("ROLLBACK TO part; RELEASE part", timeout=GRACE_MS / 1_000)
+            back = f"ROLLBACK TO {name}; RELEASE {name}"
+            await self._session.connection.execute(back, timeout=GRACE_MS / 1_000)
         except Exception as error:
             if sqlstate(error) or self._session.is_closed():
                 self.error = error
             return
-        self.error = self._met
+        self.error, self._ended = self._met, None
 
     def must_be_done_anew(self) -> Exception | None:
         """An error that is nobody's fault: the server undid the transaction for another's sake, or went away."""
