@@ -416,6 +416,29 @@ async def test_a_result_waits_for_a_codec_that_is_away(tmp_path: Path, undos: bo
     assert codec.left == 0
 
 
+async def test_the_failure_of_an_update_waits_for_a_codec_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    codec = Away()
+    app = App(str(tmp_path / "values.db"), codec=codec)
+
+    @app.workflow
+    async def shelf() -> str:
+        @outlast.update("take")
+        def take(name: str) -> None:
+            raise LookupError(f"there is no {name}")
+
+        return await outlast.receive("word", str)
+
+    monkeypatch.setattr(mishaps, "PUT_OFF_MS", 1)
+    async with asyncio.timeout(30), app:
+        handle = await shelf.start()
+        codec.word, codec.left = b"there is no tea", 3
+        with pytest.raises(LookupError, match="there is no tea"):
+            await handle.update("take", "tea")
+        await handle.send("word", "done")
+        assert await handle.result() == "done"
+    assert codec.left == 0
+
+
 async def test_the_end_of_a_member_does_not_wait_for_the_input_of_the_next(tmp_path: Path):
     codec, ran = Away(), list[str]()
     app = App(str(tmp_path / "values.db"), codec=codec)

@@ -284,18 +284,13 @@ class Asked:
         return partial(self._handle, handler, entry.value or b"null"), ""
 
     def _handle(self, handler: Handler, data: bytes) -> None:
-        attempt, values = self._attempt, self._attempt.parts.values
+        attempt = self._attempt
         self.handling = handler.what
         try:
-            result = handler.call(handler.fn, values, data)
-            answer = Answer(handler.name, ACCEPTED, handler.result(values, result))
+            answer = self._answer_of(handler, data)
         except CodecHookFailed as error:
             attempt.errand(put_off(attempt, error))
             return
-        except KeyboardInterrupt:
-            raise  # this process is told to stop; whoever goes on answers
-        except BaseException as raised:
-            answer = Answer(handler.name, FAILED, self._failure(_ordinary(raised)))
         finally:
             self.handling = None
         key, self._accepting = self._accepting, None
@@ -303,6 +298,18 @@ class Asked:
             self._replayed = answer
         else:
             self._answering = attempt.errand(self._answer(key, answer))
+
+    def _answer_of(self, handler: Handler, data: bytes) -> Answer:
+        values = self._attempt.parts.values
+        try:
+            result = handler.call(handler.fn, values, data)
+            return Answer(handler.name, ACCEPTED, handler.result(values, result))
+        except CodecHookFailed:
+            raise
+        except KeyboardInterrupt:
+            raise  # this process is told to stop; whoever goes on answers
+        except BaseException as raised:
+            return Answer(handler.name, FAILED, self._failure(_ordinary(raised)))
 
     def _refusal(self, name: str, why: str | Exception) -> Answer:
         return Answer(name, REFUSED, self._failure(InvalidInput(why) if isinstance(why, str) else why))
