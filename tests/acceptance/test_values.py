@@ -416,6 +416,142 @@ async def test_a_result_waits_for_a_codec_that_is_away(tmp_path: Path, undos: bo
     assert codec.left == 0
 
 
+async def tell(handle: Any, what: str) -> None:
+    match what:
+        case "send":
+            await handle.send("word", "the word")
+        case "resolve":
+            await handle.resolve("word", "the word")
+        case _:
+            await handle.reject("word", ValueError("the word"))
+
+
+ENCODES = ["call", "start", "with an event", "send", "resolve", "reject", "emit", "new page", "flow", "growth", "map"]
+
+
+@pytest.mark.parametrize("what", ENCODES)
+async def test_what_workflow_code_encodes_waits_for_a_codec_that_is_away(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    """No replay could repeat what the code would do with the error: it does not see it, whatever it catches."""
+    codec, seen = Away(), list[str]()
+    app = App(str(tmp_path / "values.db"), codec=codec)
+
+    @app.workflow
+    async def other(text: str = "") -> None:
+        return
+
+    async def encodes() -> None:
+        match what:
+            case "call":
+                await other("the word")
+            case "start":
+                await other.start("the word")
+            case "with an event":
+                await other.options(send={"word": "the word"}).start()
+            case "emit":
+                outlast.emit("the word")
+            case "new page":
+                outlast.continue_as_new("the word")
+            case "flow":
+                flow = app.flow("f")
+                flow.add("one", other, "the word")
+                await flow.start()
+            case "growth":
+                growth = outlast.flow()
+                growth.add("two", other, "the word")
+                await growth.start()
+            case _:
+                await tell(app.execution("hears"), what)
+
+    @app.workflow
+    async def code(word: str = "") -> list[str]:
+        if what == "map":
+            return ["the", "word"]
+        try:
+            async with asyncio.TaskGroup() as group:
+                if not word:
+                    group.create_task(encodes())
+        except* Exception as error:
+            seen.append(repr(error))
+        return []
+
+    flow = app.flow("all", id="all")
+    member = flow.add("code", code)
+    if what == "map":
+        flow.map(other, member.output, name="others")
+    codec.word, codec.left = b'{"text":"word"}' if what == "map" else b"the word", 2
+    monkeypatch.setattr(mishaps, "PUT_OFF_MS", 1)
+    async with asyncio.timeout(30), app:
+        await other.options(id="hears", delay="1d").start()
+        handle = await flow.start()
+        await handle.result()
+        assert {info.failures for info in await app.find(status="succeeded")} == {0}
+    assert (codec.left, seen) == (0, [])
+
+
+@pytest.mark.parametrize("what", ["call", "send", "emit", "new page"])
+async def test_what_def_code_encodes_waits_for_a_codec_that_is_away(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    codec, seen = Away(), list[str]()
+    app = App(str(tmp_path / "values.db"), codec=codec)
+
+    @app.workflow
+    def other(text: str = "") -> str:
+        return text
+
+    @app.workflow
+    def code(word: str = "") -> str:
+        try:
+            match what:
+                case "call":
+                    return other("the word")
+                case "send":
+                    other.sync.execution("hears").send("word", "the word")
+                case "emit":
+                    outlast.emit("the word")
+                case _:
+                    if not word:
+                        outlast.continue_as_new("the word")
+        except Exception as error:
+            seen.append(repr(error))
+        return "the word"
+
+    codec.word, codec.left = b"the word", 2
+    monkeypatch.setattr(mishaps, "PUT_OFF_MS", 1)
+    async with asyncio.timeout(30), app:
+        await other.options(id="hears", delay="1d").start()
+        handle = await code.start()
+        assert await handle.result() == "the word"
+        assert (await handle.info()).failures == 0
+    assert (codec.left, seen) == (0, [])
+
+
+async def test_an_update_that_emits_waits_for_a_codec_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    codec = Away()
+    app = App(str(tmp_path / "values.db"), codec=codec)
+
+    @app.workflow
+    async def shelf() -> str:
+        @outlast.update("take")
+        def take(name: str) -> str:
+            outlast.emit(f"taken: {name}")
+            return name
+
+        return await outlast.receive("word", str)
+
+    monkeypatch.setattr(mishaps, "PUT_OFF_MS", 1)
+    async with asyncio.timeout(30), app:
+        handle = await shelf.start()
+        codec.word, codec.left = b"taken", 2
+        assert await handle.update("take", "tea") == "tea"
+        await handle.send("word", "done")
+        assert await handle.result() == "done"
+        assert [frame.value async for frame in handle.frames()] == ["taken: tea"]
+    assert codec.left == 0
+
+
 async def test_the_failure_of_an_update_waits_for_a_codec_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     codec = Away()
     app = App(str(tmp_path / "values.db"), codec=codec)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from outlast.authoring.inside import workflow_code
+from outlast.runtime.mishaps import encoding
 from outlast.runtime.signals import ContinuedAsNew
 
 
@@ -24,5 +25,6 @@ def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
     """
     attempt = workflow_code("continue_as_new")
     attempt.unwinding.refuse_new_page()
-    data, _ = attempt.workflow.arguments.encode(attempt.parts.values, args, kwargs)
+    with encoding():
+        data, _ = attempt.workflow.arguments.encode(attempt.parts.values, args, kwargs)
     raise ContinuedAsNew(data)

@@ -50,6 +50,7 @@ from outlast.model.execution import ParentClose
 from outlast.model.flow import OnFailure, OnSatisfied, member_id
 from outlast.model.names import check_name
 from outlast.runtime.current import inside
+from outlast.runtime.mishaps import encoding
 from outlast.runtime.operations.child import Started
 from outlast.runtime.operations.subflow import StartFlow
 
@@ -406,7 +407,8 @@ class Flow:
     def _started_inside(self, attempt: LiveAttempt) -> StartFlow:
         """By a workflow's own code: a durable operation, carried in one piece."""
         check_own(self._app, attempt, f"flow {self.name!r}")
-        new, members = self.built()
+        with encoding():
+            new, members = self.built()
         what, most, records = "a flow that is started in a workflow", limits.FLOW_GROWTH_MAX, limits.CHANGES_MAX_WRITES
         if len(members) > most:
             raise LimitExceeded(what, actual=len(members), limit=most, unit="members")

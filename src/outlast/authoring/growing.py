@@ -19,6 +19,7 @@ from outlast.authoring.inside import workflow_code
 from outlast.authoring.workflow import Workflow
 from outlast.errors import InvalidFlow, LimitExceeded, WrongPlace
 from outlast.machine.decide_flow import chunks
+from outlast.runtime.mishaps import encoding
 from outlast.runtime.operations.grow import Grow
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class Growth(Flow):
         before = set[str]().union(*(growth.accepted for growth in self._attempt.growths))
         known = dict.fromkeys((self._own_name, *before), tuple[str, ...]())
         self._check_edges({**known, **edges})
-        members = [self.built_member(member, edges[name]) for name, member in self._members.items()]
+        with encoding():
+            members = [self.built_member(member, edges[name]) for name, member in self._members.items()]
         if len(chunks(members)) > 1:
             most = limits.CHANGES_MAX_WRITES
             raise LimitExceeded("growth of a flow", actual=most + 1, limit=most, unit="records at once")

@@ -28,6 +28,7 @@ from outlast.errors import InvalidFlow, LimitExceeded
 from outlast.machine import facts
 from outlast.machine.decide_flow import NewMember
 from outlast.model.flow import OnFailure
+from outlast.runtime.mishaps import encoding
 from outlast.runtime.operations.grow import FanIn, Grow
 
 MAP = "outlast.map"
@@ -69,9 +70,11 @@ async def _map(items: msgspec.Raw, workflow: str, argument: str, max_parallel: i
 
     for begin, end in _parts(len(raws), RECORDS_EACH + len(start.tags) + len(start.sends)):
         fan_in = FanIn(gathers)
-        if end == len(raws):
-            fan_in = FanIn(gathers, ids, _gathering(values, ids, gathers))
-        await attempt.call(Grow(e.flow, [member(number) for number in range(begin, end)], fan_in, f"map {begin}-{end}"))
+        with encoding():
+            if end == len(raws):
+                fan_in = FanIn(gathers, ids, _gathering(values, ids, gathers))
+            members = [member(number) for number in range(begin, end)]
+        await attempt.call(Grow(e.flow, members, fan_in, f"map {begin}-{end}"))
     return len(raws)
 
 

@@ -28,6 +28,7 @@ from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_name, check_word
 from outlast.runtime.attempt import LiveAttempt
 from outlast.runtime.current import attempt_var, inside, step_var
+from outlast.runtime.mishaps import encoding
 from outlast.runtime.operation import Operation
 from outlast.runtime.operations.child import AwaitChild, StartChild, Started
 from outlast.runtime.parts import WorkflowDefinition
@@ -192,7 +193,8 @@ class Workflow(Generic[P, R]):
     def child(self, attempt: LiveAttempt, args: tuple[Any, ...], kwargs: dict[str, Any], *, called: bool) -> StartChild:
         check_own(self.app, attempt, f"workflow {self.name!r}")
         given = self._start_options
-        fact = self.fact(args, kwargs, namespace=attempt.execution.namespace)
+        with encoding():
+            fact = self.fact(args, kwargs, namespace=attempt.execution.namespace)
         return StartChild(
             fact,
             called=called,

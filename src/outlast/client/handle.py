@@ -11,6 +11,7 @@ from outlast.client.info import AttemptInfo, FrameInfo, Info, JournalInfo
 from outlast.errors import InvalidInput, WrongPlace
 from outlast.model.duration import Duration, to_ms
 from outlast.runtime.current import inside
+from outlast.runtime.mishaps import encoding
 from outlast.runtime.operations import tell
 from outlast.runtime.operations.child import AwaitChild
 from outlast.runtime.operations.wait import After
@@ -209,16 +210,20 @@ class Handle(Generic[R]):
     # ---- inside a workflow ----------------------------------------------------------------------------------------
 
     def sending(self, name: str, value: Any, key: str | None) -> tell.Send:
-        return tell.Send(self.id, saying.event_sent(self._host.values, name, value, key))
+        with encoding():
+            return tell.Send(self.id, saying.event_sent(self._host.values, name, value, key))
 
     def resolving(self, name: str, value: Any) -> tell.Resolve:
-        return tell.Resolve(self.id, saying.resolved(self._host.values, name, value))
+        with encoding():
+            return tell.Resolve(self.id, saying.resolved(self._host.values, name, value))
 
     def rejecting(self, name: str, why: str | Exception) -> tell.Reject:
-        return tell.Reject(self.id, saying.rejected(self._host.values, name, why))
+        with encoding():
+            return tell.Reject(self.id, saying.rejected(self._host.values, name, why))
 
     def interrupting(self) -> tell.Interrupt:
-        return tell.Interrupt(self.id, saying.interrupted(self._host.values))
+        with encoding():
+            return tell.Interrupt(self.id, saying.interrupted(self._host.values))
 
     def cancelling(self, reason: str) -> tell.Cancel:
         return tell.Cancel(self.id, saying.cancelled(reason))

@@ -37,6 +37,7 @@ from outlast.model.journal import UPDATE as UPDATE_OP
 from outlast.model.record import Key
 from outlast.model.status import Reason
 from outlast.runtime.mishaps import put_off
+from outlast.runtime.signals import Stopped
 from outlast.runtime.workflow_loop import without_loop
 
 if TYPE_CHECKING:
@@ -291,6 +292,8 @@ class Asked:
         except CodecHookFailed as error:
             attempt.errand(put_off(attempt, error))
             return
+        except Stopped:
+            return  # the code is left: whoever goes on answers
         finally:
             self.handling = None
         key, self._accepting = self._accepting, None
@@ -304,7 +307,7 @@ class Asked:
         try:
             result = handler.call(handler.fn, values, data)
             return Answer(handler.name, ACCEPTED, handler.result(values, result))
-        except CodecHookFailed:
+        except (CodecHookFailed, Stopped):
             raise
         except KeyboardInterrupt:
             raise  # this process is told to stop; whoever goes on answers

@@ -9,11 +9,15 @@ The code may not take the arguments. If a deploy changed it, the execution waits
 from __future__ import annotations
 
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, NonDeterminism
+from outlast.runtime.current import inside
 from outlast.runtime.diverging import place_of
 from outlast.runtime.endings import Diverged, Raised
+from outlast.runtime.signals import Stopped
 
 if TYPE_CHECKING:
     from outlast.runtime.attempt import LiveAttempt
@@ -37,6 +41,30 @@ def unfit(attempt: LiveAttempt, error: CodecError) -> Raised | Diverged:
         return Raised(error)
     actual, line = f"not take them: {error}", place_of(workflow)
     return Diverged(NonDeterminism(e.id, expected="its arguments", actual=actual, line=line))
+
+
+@contextmanager
+def encoding() -> Generator[None]:
+    """Around what user code has encoded for it. If that fails in a workflow's own code, the code is left at once: what
+    it would do with the error, no replay could repeat."""
+    try:
+        yield
+    except CodecHookFailed as error:
+        attempt = inside()
+        if attempt is None:
+            raise  # whoever performs the step puts it off
+        if attempt.stream.on_the_loop:
+            _leave(attempt, error)
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                attempt.real.call_soon_threadsafe(_leave, attempt, error)
+        raise Stopped from error
+
+
+def _leave(attempt: LiveAttempt, error: CodecHookFailed) -> None:
+    if not attempt.over:
+        attempt.errand(put_off(attempt, error))
+        attempt.lose(str(error))
 
 
 def errand_failed(attempt: LiveAttempt, error: BaseException, gravity: int) -> None:

@@ -22,6 +22,7 @@ from outlast import limits
 from outlast.errors import CorruptState, LeaseLost, LimitExceeded, StoreUnavailable
 from outlast.machine import facts
 from outlast.model.journal import OperationKey
+from outlast.runtime.mishaps import encoding
 from outlast.runtime.workflow_loop import scope_var
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ class Stream:
         number = "" if operation is not None else self._number()
         step = "" if operation is None else operation[1]
         envelope = Envelope(msgspec.Raw(data), step, number, attempt.execution.epoch)
-        sealed = values.seal(msgspec.json.encode(envelope), "frame")
+        with encoding():
+            sealed = values.seal(msgspec.json.encode(envelope), "frame")
         if len(sealed) > limits.FRAME_MAX_BYTES:
             raise LimitExceeded("frame", actual=len(sealed), limit=limits.FRAME_MAX_BYTES, unit="bytes")
         if self._written >= limits.FRAMES_MAX:
@@ -94,7 +96,7 @@ class Stream:
     def _finds_room(self) -> bool:
         """A thread waits until there is room. A loop cannot: its code must let others run now and then."""
         most = limits.FRAMES_UNWRITTEN_MAX
-        if self._on_the_loop() and len(self._frames) >= most:
+        if self.on_the_loop and len(self._frames) >= most:
             raise LimitExceeded("frames that wait to be written", actual=most + 1, limit=most, unit="frames")
         while len(self._frames) >= most:
             if self._attempt.over:
@@ -102,11 +104,13 @@ class Stream:
             time.sleep(ROOM_POLL_S)
         return True
 
-    def _on_the_loop(self) -> bool:
+    @property
+    def on_the_loop(self) -> bool:
+        """Whether the caller is in the thread of the loop."""
         return threading.get_ident() == self._thread
 
     def _wake(self) -> None:
-        if self._on_the_loop():
+        if self.on_the_loop:
             self._write()
         else:
             self._real.call_soon_threadsafe(self._write)
