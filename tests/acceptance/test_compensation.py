@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import outlast
 from outlast import App, ExecutionCancelled, ExecutionExpired, ExecutionRefused, InvalidInput, Retry, WrongPlace
+from outlast.runtime import performing
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
@@ -392,6 +394,7 @@ async def test_steps_that_still_run_are_stopped_before_their_undo(app: App) -> N
         try:
             await asyncio.sleep(5)
         finally:
+            await asyncio.sleep(0.2)  # what it has begun it brings to an end
             shop.do("stop slow")
 
     @app.step
@@ -408,6 +411,38 @@ async def test_steps_that_still_run_are_stopped_before_their_undo(app: App) -> N
         with pytest.raises(KeyError):
             await (await order.start()).result(timeout=20)
     assert shop.done == ["stop slow", "give back room"]
+
+
+async def test_a_step_that_does_not_stop_keeps_nobody_from_undoing(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = Shop(app)
+    begun, over = asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(performing, "CLEAN_UP_S", 0.1)
+
+    @app.step
+    async def stubborn() -> None:
+        begun.set()
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    @app.step
+    async def fail() -> None:
+        await begun.wait()
+        raise KeyError("no")
+
+    @app.workflow
+    async def order() -> None:
+        await outlast.compensate(shop.give_back, "room")
+        await asyncio.gather(stubborn(), fail())
+
+    async with app:
+        with pytest.raises(KeyError):
+            await (await order.start()).result(timeout=20)
+        over.set()
+    assert shop.done == ["give back room"]
+    assert "step 'stubborn' was given up, and does not end" in caplog.text
 
 
 async def test_a_result_that_cannot_be_stored_undoes_too(app: App) -> None:

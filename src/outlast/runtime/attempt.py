@@ -453,9 +453,7 @@ class LiveAttempt:
         if operation in self._held:
             self._held.remove(operation)
         self.waits.drop(operation)
-        task = self.performing.drop(operation)
-        if task is not None and operation not in self._settling:
-            task.cancel()
+        self.performing.drop(operation, stop=operation not in self._settling)
         key = operation.key
         if key in self.replay.recorded:
             self.replay.pass_over(key)
@@ -484,6 +482,7 @@ class LiveAttempt:
         """The code has ended: give up what it left under way, and let what is on its way to the journal arrive."""
         for operation in list(self._outstanding.values()):
             self._give_up(operation)
+        await self.performing.quiet()
         await self._settle_errands()
 
     def finish(self, ending: Ending) -> None:

@@ -288,10 +288,13 @@ class Lease:
         if isinstance(check, Refusal):
             return self._full()
         made: list[facts.StepRecorded] = []
+        given_up = threading.Event()
 
         def settled(data: bytes) -> Changes:
             """Perhaps in a thread of the store's, and again if the store begins its transaction anew."""
             with self._places:
+                if given_up.is_set():
+                    raise asyncio.CancelledError  # whatever its code made of that: it is rolled back
                 place = made[0].entries if made else None
                 fact = self._fact(key, op, SUCCEEDED, data, tries, change_id=change_id)
                 made[:] = [fact if place is None else structs.replace(fact, entries=place)]
@@ -303,6 +306,8 @@ class Lease:
             return answer
 
         def body(connection: Any) -> Changes | Awaitable[Changes]:
+            if given_up.is_set():
+                raise asyncio.CancelledError
             data = call(connection)
             return settled(data) if isinstance(data, bytes) else _then(data, settled)
 
@@ -319,7 +324,13 @@ class Lease:
         except asyncio.CancelledError as cancelled:
             if doing.cancelled():
                 return cancelled  # from within
-            doing.add_done_callback(leave)  # the store goes on with it
+            doing.add_done_callback(leave)
+            with self._places:
+                given_up.set()
+            if made:
+                await asyncio.wait([doing])  # it is being committed: nothing may follow before that is decided
+            else:
+                doing.cancel()
             raise
         finally:
             if doing.done():

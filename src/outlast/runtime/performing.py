@@ -20,6 +20,7 @@ from outlast.runtime.mishaps import put_off
 from outlast.runtime.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.step import exited
+from outlast.runtime.operations.transaction import TransactionCall
 from outlast.runtime.timers import Alarm
 
 if TYPE_CHECKING:
@@ -27,12 +28,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+CLEAN_UP_S = 10.0
+"""So long a step that was given up may take to come to its end before what it did is undone."""
+
 
 class Performing:
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
         self._real = attempt.real
         self.live: dict[Operation, asyncio.Task[None]] = {}
+        self._leaving: dict[Operation, asyncio.Task[None]] = {}
+        """What the code gave up, and has not come to its end yet."""
         self._backing_off: dict[Operation, Alarm] = {}
 
     def begin(self, operation: Operation) -> None:
@@ -59,6 +65,8 @@ class Performing:
             attempt.parts.on_perform(attempt.execution, operation.key)
         settled = False
         try:
+            if self._leaving:
+                await self._decided()  # this may be what takes it back
             try:
                 outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)
             except GeneratorExit as raised:
@@ -120,12 +128,32 @@ class Performing:
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
-    def drop(self, operation: Operation) -> asyncio.Task[None] | None:
-        """The code gave it up; its task, if it runs, is the caller's to cancel."""
+    def drop(self, operation: Operation, *, stop: bool) -> None:
+        """The code gave it up. Without `stop` its outcome is on its way to the journal."""
         alarm = self._backing_off.pop(operation, None)
         if alarm is not None:
             alarm.cancel()
-        return self.live.pop(operation, None)
+        task = self.live.pop(operation, None)
+        if task is not None:
+            self._leaving[operation] = task
+            task.add_done_callback(lambda _: self._leaving.pop(operation, None))
+            if stop:
+                task.cancel()
+
+    async def quiet(self) -> None:
+        """Until what the code gave up has come to its end. A step that does not stop when it is told to is left."""
+        await self._decided()
+        if self._leaving:
+            await asyncio.wait(self._leaving.values(), timeout=CLEAN_UP_S)
+        for operation, task in self._leaving.items():
+            if not task.done():
+                _log.warning("execution %s: %s was given up, and does not end", self._attempt.execution.id, operation)
+
+    async def _decided(self) -> None:
+        """Until it is known what became of each transaction that was given up: one that is being committed may be."""
+        undecided = [task for operation, task in self._leaving.items() if isinstance(operation.kind, TransactionCall)]
+        if undecided:
+            await asyncio.wait(undecided)
 
     def close(self) -> None:
         for operation, task in list(self.live.items()):

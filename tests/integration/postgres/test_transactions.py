@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from typing import Any
 
@@ -739,6 +739,88 @@ async def test_a_statement_may_be_given_up_in_a_savepoint_or_with_it(app: App, b
     async with asyncio.timeout(10), app:
         await pay()
     assert await balances(bank) == {"ann": 100, "bob": 6}
+
+
+async def slow_to_commit(bank: Any) -> None:
+    """Something of the user's that is checked at the end takes a second."""
+    await bank.execute(
+        "CREATE OR REPLACE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF NEW.name = 'room' THEN PERFORM pg_sleep(1); END IF; RETURN NULL; END $$;"
+        "CREATE CONSTRAINT TRIGGER dawdle AFTER INSERT ON account DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION dawdle()"
+    )
+
+
+@pytest.mark.parametrize("by", ["an undo", "a transaction", "a step"])
+@pytest.mark.parametrize("where", ["a statement", "a statement, and goes on", "its commit"])
+async def test_what_takes_a_transaction_back_that_was_given_up_comes_after_it(app: App, bank: Any, where: str, by: str):
+    """It is rolled back; or it is committed, and nothing else begins before."""
+    reserved, failed = asyncio.Event(), asyncio.Event()
+
+    @app.transaction
+    async def reserve() -> None:
+        sql = outlast.connection()
+        await sql.execute("UPDATE account SET cents = 50 WHERE name = 'ann'")
+        await sql.execute("INSERT INTO account VALUES ('room', 1)")
+        reserved.set()
+        if where == "its commit":
+            await failed.wait()  # the failure has its place in the journal, and the code does not know of it yet
+            return
+        try:
+            await sql.execute("SELECT pg_sleep(4.9)")
+        except asyncio.CancelledError:
+            if where == "a statement":
+                raise
+
+    @app.step
+    async def fail() -> None:
+        await reserved.wait()
+        failed.set()
+        raise ValueError("no")
+
+    @app.transaction(timeout="4s")  # the rows are free by then
+    async def release() -> None:
+        sql = outlast.connection()
+        await sql.execute("DELETE FROM account WHERE name = 'room'")
+        await sql.execute("UPDATE account SET cents = 100 WHERE name = 'ann'")
+
+    @app.step
+    async def release_elsewhere() -> None:
+        await bank.execute("DELETE FROM account WHERE name = 'room'")
+        await bank.execute("UPDATE account SET cents = 100 WHERE name = 'ann'")
+
+    @app.workflow
+    async def book() -> None:
+        if by == "an undo":
+            await outlast.compensate(release)
+        try:
+            await all_of(reserve(), fail())
+        except ValueError:
+            if by == "an undo":
+                raise
+            await (release if by == "a transaction" else release_elsewhere)()
+
+    if where == "its commit":
+        await slow_to_commit(bank)
+    async with asyncio.timeout(20), app:
+        handle = await book.start()
+        with suppress(ValueError):
+            await handle.result()
+        assert (await handle.info()).status == ("failed" if by == "an undo" else "succeeded")
+        journal = [(entry.name, entry.scope) for entry in await handle.journal() if entry.op == "transaction"]
+        assert (("reserve", "") in journal) is (where == "its commit")
+        assert ("reserve", "!") in journal
+    assert await balances(bank) == {"ann": 100, "bob": 0}
+
+
+async def all_of(*work: Coroutine[Any, Any, None]) -> None:
+    """One that fails stops the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 @pytest.mark.parametrize("nested", [False, True])

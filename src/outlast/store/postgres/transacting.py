@@ -277,7 +277,7 @@ async def transact(
                 return changes if (raised := await _committed(session, time, changes, reset)) is None else raised
             await _rolled_back(session, reset)
             return Transacted(time.saw(0), raised=changes)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             await _rolled_back(session, reset)
             raise
         except BaseException:
