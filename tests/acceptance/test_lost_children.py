@@ -80,6 +80,29 @@ async def test_a_retry_starts_another_in_place_of_the_child_that_a_failure_made_
         assert (await handle.info()).attempts == 2
 
 
+async def test_a_retry_starts_another_when_the_same_attempt_has_started_it_and_given_it_up(app: App):
+    """It was never suspended in between: what it knows of the child is what it recorded itself."""
+    family = Family(app)
+
+    @app.step
+    async def flaky() -> str:
+        if not family.failed:
+            await family.waits("order/ship.1")
+        return await family.flaky.fn()
+
+    @app.workflow(retry=AT_ONCE)
+    async def order() -> str:
+        async with asyncio.TaskGroup() as group:
+            child, beside = group.create_task(family.ship()), group.create_task(flaky())
+        return f"{beside.result()}, {child.result()}"
+
+    async with app:
+        handle = await order.options(id="order").start()
+        await family.ships("order/ship.1@1.2")
+        assert await handle.result(timeout=20) == "fine, shipped"
+        await status_is(app.execution("order/ship.1"), "cancelled")
+
+
 async def test_a_retry_by_hand_starts_another_too(app: App):
     family = Family(app)
 

@@ -23,7 +23,17 @@ from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.deferred import Deferred, deferred_key
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
-from outlast.model.journal import CANCEL, CANCELLED, FAILED, RETRY, SUCCEEDED, JournalEntry, OperationKey, journal_key
+from outlast.model.journal import (
+    CANCEL,
+    CANCELLED,
+    FAILED,
+    RETRY,
+    START,
+    SUCCEEDED,
+    JournalEntry,
+    OperationKey,
+    journal_key,
+)
 from outlast.model.names import INTERRUPT
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
@@ -41,6 +51,9 @@ AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
 
 UNRECORDABLE = (LimitExceeded, ExecutionConflict)
 """An outcome that cannot be recorded for such a reason is a failure of its operation."""
+
+READ_LATER = frozenset({RETRY, START})
+"""What an attempt reads again of that which it has recorded itself: when a try is due, and which child was started."""
 
 CANCELLED_BY: OperationKey = ("", "outlast:cancel", 1)
 """The place of the cancel in the journal: the code hears of one."""
@@ -382,7 +395,7 @@ class Lease:
             occurrence=fact.occurrence,
             op=fact.op,
             outcome=fact.outcome,
-            value=fact.value if fact.op == RETRY else None,  # what was delivered need not be kept
+            value=fact.value if fact.op in READ_LATER else None,  # what was delivered need not be kept
             tries=fact.tries,
             epoch=fact.epoch,
             position=fact.entries,
