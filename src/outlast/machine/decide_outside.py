@@ -46,6 +46,8 @@ def cancel_requested(view: View, execution: Execution, fact: facts.CancelRequest
 
     A cancel ends a hold, also of what was told before, by a deadline for example: otherwise nothing would be undone
     until an operator remembers it."""
+    if fact.child_of not in (None, execution.parent):
+        return Refusal(Code.NOT_ALLOWED, f"is not a child of {fact.child_of!r}")
     if execution.cancel_requested and not execution.held:
         return Refusal(Code.ALREADY, "its cancel was requested before")
     inbox = inbox_record(execution, fact, event.CANCEL, fact.reason.encode())

@@ -152,7 +152,10 @@ class Fork(Fact, frozen=True, kw_only=True):
 
 
 class CancelRequested(Fact, frozen=True, kw_only=True):
+    """`child_of`: only if that is its parent. Code that gives up a call may have named somebody else's execution."""
+
     reason: str = ""
+    child_of: str | None = None
 
     def __post_init__(self) -> None:
         check_text("cancel reason", self.reason)

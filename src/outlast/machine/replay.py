@@ -65,8 +65,8 @@ class Replay:
         self.tries: dict[OperationKey, list[JournalEntry]] = {}
         self.wake_times: dict[OperationKey, int] = {}
         """Until when what waits may wait, by the store's clock."""
-        self.given_up: dict[OperationKey, None] = {}
-        """What is noted as given up."""
+        self.given_up: dict[OperationKey, str] = {}
+        """What is noted as given up: its word in the journal."""
         self.unwound: JournalEntry | None = None
         """That the code has ended, and how: its undos run. It must not go on."""
         self.patches: set[str] = set()
@@ -106,7 +106,7 @@ class Replay:
             elif entry.op == ORIGIN:
                 self._origins += ((entry.position, _origin.decode(entry.value or b"")),)
             elif entry.scope.endswith(GIVEN_UP):
-                self.given_up[entry.scope.removesuffix(GIVEN_UP), entry.name, entry.occurrence] = None
+                self.given_up[entry.scope.removesuffix(GIVEN_UP), entry.name, entry.occurrence] = entry.op
             else:
                 self._left.append(entry)
                 self.cancelled = self.cancelled or entry.op == CANCEL
@@ -215,6 +215,12 @@ class Replay:
 
 def key_of(entry: JournalEntry) -> OperationKey:
     return (entry.scope, entry.name, entry.occurrence)
+
+
+def note_of(key: OperationKey) -> OperationKey:
+    """The key of the note that a call was given up."""
+    scope, name, occurrence = key
+    return (f"{scope}{GIVEN_UP}", name, occurrence)
 
 
 def beside(key: OperationKey, number: int) -> OperationKey:

@@ -36,9 +36,9 @@ from outlast.runtime.attempt_timeout import set_alarm
 from outlast.runtime.code import AsyncCode, Code, ThreadCode
 from outlast.runtime.current import attempt_var
 from outlast.runtime.diverging import called_instead, ended_instead, place_of
-from outlast.runtime.effects import NO_EFFECTS
 from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, gravity, is_end
 from outlast.runtime.family import suspended_for_children
+from outlast.runtime.giving_up import GivingUp
 from outlast.runtime.hearing import Hearing
 from outlast.runtime.lease import UNRECORDABLE, Lease
 from outlast.runtime.marks import marked, origins_of
@@ -91,6 +91,7 @@ class LiveAttempt:
         """What the code has seen last."""
         self._struck: OperationKey | None = None
         """The timer that made the code give something up last."""
+        self.giving_up = GivingUp(self)
         self.suspending = Suspending(self)
         self.asked = Asked(self)
         self._signal: type[Signal] | None = None
@@ -163,6 +164,7 @@ class LiveAttempt:
         if not isinstance(ending, Gone | Asleep):
             await self.stream.flushed()
             await self.asked.settled()
+            await self.giving_up.settled()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
@@ -174,7 +176,7 @@ class LiveAttempt:
         """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
         for part in (self.hearing, self.lease, self.patches, self.performing, self.waits):
             part.let_go()
-        for part in (self.unwinding, self.suspending, self.asked):
+        for part in (self.unwinding, self.giving_up, self.suspending, self.asked):
             part.let_go()
         self._outstanding.clear()
         self._delivered = None
@@ -292,6 +294,7 @@ class LiveAttempt:
                 return delivered
             self._caught_up = not self.replay
             self.stream.replayed()
+            self.giving_up.replayed()
         if self._held and not self.suspending.under_way:
             held, self._held = self._held, []
             for operation in held:
@@ -453,19 +456,8 @@ class LiveAttempt:
         if operation in self._held:
             self._held.remove(operation)
         self.waits.drop(operation)
-        self.performing.drop(operation, stop=operation not in self._settling)
-        key = operation.key
-        if key in self.replay.recorded:
-            self.replay.pass_over(key)
-        too_late = key in self.replay.recorded and not self.replay
-        if operation.kind.NOTED and key not in self.replay.given_up and (too_late or key not in self.replay.recorded):
-            self.replay.given_up[key] = None
-            self.errand(self._note_given_up(operation))
-
-    async def _note_given_up(self, operation: Operation) -> None:
-        unseen = operation.key not in self.replay.recorded
-        effects = operation.kind.given_up(self.parts, self.execution) if unseen else NO_EFFECTS
-        await self.lease.note_given_up(operation.key, operation.kind.OP, effects)
+        task = self.performing.drop(operation, stop=operation not in self._settling)
+        self.giving_up.note(operation, task)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
@@ -476,6 +468,7 @@ class LiveAttempt:
         if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, *ended_instead(self.workflow, error))
         else:
+            self.giving_up.replayed()
             self.unwinding.code_ended(ending_of(value, error, cancelled=self.replay.cancelled), self.workflow)
 
     async def quiet(self) -> None:
@@ -495,6 +488,7 @@ class LiveAttempt:
 
     async def _end_after_children(self, ending: Ending) -> None:
         await self.asked.settled()
+        await self.giving_up.settled()
         waits = await suspended_for_children(self.parts.engine, self.lease)
         self._end(Asleep() if waits else ending, Suspended if waits else Stopped)
 

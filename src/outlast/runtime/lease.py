@@ -18,7 +18,7 @@ from outlast import limits
 from outlast.errors import CorruptState, ExecutionConflict, LeaseLost, LimitExceeded, StatementRefused, StoreUnavailable
 from outlast.machine import Refusal, View, decide, facts
 from outlast.machine.changes import Absent, Changes, Code
-from outlast.machine.replay import GIVEN_UP
+from outlast.machine.replay import note_of
 from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.deferred import Deferred, deferred_key
 from outlast.model.event import Event
@@ -217,11 +217,10 @@ class Lease:
 
     async def note_given_up(self, key: OperationKey, op: str, effects: Effects) -> None:
         """For whoever reads the journal, and for a replay whose code goes round in circles."""
-        scope, name, occurrence = key
         try:
-            await self.record((f"{scope}{GIVEN_UP}", name, occurrence), op, CANCELLED, effects=effects)
+            await self.record(note_of(key), op, CANCELLED, effects=effects)
         except LimitExceeded:
-            _log.warning("execution %s: no room to note that %s %r was given up", self.execution.id, op, name)
+            _log.warning("execution %s: no room to note that %s %r was given up", self.execution.id, op, key[1])
 
     def _fact(
         self,

@@ -12,50 +12,50 @@ from itertools import islice
 
 from outlast import limits
 from outlast.codec.values import Values
-from outlast.errors import CodecError, CodecHookFailed
-from outlast.machine.replay import Replay
+from outlast.machine.replay import Replay, key_of, note_of
 from outlast.model.execution import Execution, execution_key
-from outlast.model.journal import CANCELLED, CHILD, START, SUCCEEDED, JournalEntry, OperationKey
+from outlast.model.journal import CANCELLED, CHILD, START, JournalEntry, OperationKey
 from outlast.model.status import Status
-from outlast.runtime.operations.child import Started
+from outlast.runtime.operations.child import started_by
 from outlast.store.port import Store
 
 
 def given_up(values: Values, parent: str, replay: Replay) -> list[OperationKey]:
-    """The starts of those that the code of an attempt gave up."""
+    """The starts of those that the code of an attempt gave up, and the notes of starts that it gave up themselves:
+    whoever is started there next, may be given up as well."""
     lost = {name for _, name, _ in replay.given_up.keys() - replay.recorded.keys()}
-    if not lost:
+    if not lost and START not in replay.given_up.values():
         return []
-    return [key for key, entry in replay.recorded.items() if _called(values, parent, entry) in lost]
+    starts = {key: _called(values, parent, entry) for key, entry in replay.recorded.items()}
+    again = [key for key, child in starts.items() if child is not None and (child in lost or key in replay.given_up)]
+    return [*again, *(note_of(key) for key, op in replay.given_up.items() if op == START)]
 
 
 async def cancelled(
     store: Store, values: Values, parent: Execution, journal: Sequence[JournalEntry]
 ) -> list[JournalEntry]:
-    """The starts of those whose end the code of one that has ended never saw."""
+    """The starts of those whose end the code of one that has ended never saw, and the notes of starts."""
+    notes = {key_of(entry): entry for entry in journal if entry.op == START and entry.outcome == CANCELLED}
     noted = {entry.name for entry in journal if entry.op == CHILD and entry.outcome == CANCELLED}
     seen = {entry.name for entry in journal if entry.op == CHILD and entry.outcome != CANCELLED}
     called = ((_called(values, parent.id, entry), entry) for entry in journal)
     unseen = ((child, entry) for child, entry in called if child is not None and child not in seen)
-    lost: list[JournalEntry] = []
+    lost = list(notes.values())
     while some := list(islice(unseen, limits.LOAD_MAX_KEYS)):
         heads = await store.load([execution_key(parent.namespace, child) for child, _ in some])
         found = zip(some, heads, strict=True)
-        lost += [entry for (child, entry), head in found if child in noted or _is_cancelled(head)]
+        lost += [
+            entry
+            for (child, entry), head in found
+            if child in noted or note_of(key_of(entry)) in notes or _is_cancelled(head)
+        ]
     return lost
 
 
 def _called(values: Values, parent: str, entry: JournalEntry) -> str | None:
-    """The child that a call of this execution has started; None for any other entry, and for what cannot be read."""
-    if entry.op != START or entry.outcome != SUCCEEDED or entry.value is None:
-        return None
-    try:
-        started: Started = values.decode(entry.value, Started, f"start of {entry.name!r}")
-    except CodecHookFailed:
-        raise
-    except CodecError:
-        return None
-    return started.id if started.called and started.by == parent else None
+    """The child that a call of this execution has started, under the name of its place; None for any other entry."""
+    started = started_by(values, parent, entry)
+    return started.id if started is not None and started.called else None
 
 
 def _is_cancelled(head: object) -> bool:

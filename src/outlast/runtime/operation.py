@@ -53,8 +53,9 @@ class Kind:
         """What a recorded success comes to, the same live and replayed."""
         raise NotImplementedError
 
-    def given_up(self, parts: Parts, execution: Execution) -> Effects:
-        """What it means for others that the code gave it up, without having seen its outcome."""
+    def given_up(self, parts: Parts, execution: Execution, too_late: JournalEntry | None) -> Effects:
+        """What it means for others that the code gave it up, without having seen its outcome; `too_late` is that, if
+        there is one."""
         return NO_EFFECTS
 
 

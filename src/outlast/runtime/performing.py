@@ -128,8 +128,8 @@ class Performing:
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
-    def drop(self, operation: Operation, *, stop: bool) -> None:
-        """The code gave it up. Without `stop` its outcome is on its way to the journal."""
+    def drop(self, operation: Operation, *, stop: bool) -> asyncio.Task[None] | None:
+        """The code gave it up: what is under way of it. Without `stop` its outcome is on its way to the journal."""
         alarm = self._backing_off.pop(operation, None)
         if alarm is not None:
             alarm.cancel()
@@ -139,6 +139,7 @@ class Performing:
             task.add_done_callback(lambda _: self._leaving.pop(operation, None))
             if stop:
                 task.cancel()
+        return task
 
     async def quiet(self) -> None:
         """Until what the code gave up has come to its end. A step that does not stop when it is told to is left."""

@@ -14,6 +14,8 @@ from msgspec import Struct, structs
 from outlast import limits
 from outlast.codec.failures import decode_failure, raised_again, settle_failure
 from outlast.errors import (
+    CodecError,
+    CodecHookFailed,
     ExecutionConflict,
     ExecutionExpired,
     ExecutionNotFound,
@@ -22,7 +24,7 @@ from outlast.errors import (
 from outlast.machine import facts
 from outlast.machine.changes import Code
 from outlast.model.execution import ParentClose
-from outlast.model.journal import CHILD, NOTHING, START
+from outlast.model.journal import CHILD, NOTHING, START, SUCCEEDED
 from outlast.model.names import check_name
 from outlast.model.status import Reason, Status
 from outlast.runtime.effects import NO_EFFECTS, Effects
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from outlast.codec.values import Values
     from outlast.model.child import ChildEnd
     from outlast.model.execution import Execution
-    from outlast.model.journal import OperationKey
+    from outlast.model.journal import JournalEntry, OperationKey
     from outlast.runtime.mail import Mail
     from outlast.runtime.parts import Parts
 
@@ -69,7 +71,7 @@ class StartChild(Performed):
         parent_close: ParentClose | None,
     ) -> None:
         self.start = start
-        self.called = called and given is None
+        self.called = called
         self.parent = parent
         self.given = given
         self.detached = detached
@@ -101,7 +103,7 @@ class StartChild(Performed):
         except (ExecutionConflict, ValueError) as error:
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled)
-        started = Started(fact.id, fact.change_id, execution.id, self.called)
+        started = Started(fact.id, fact.change_id, execution.id, self.called and self.given is None)
         data, _ = parts.values.settle(started, Started, str(operation))
         return Outcome(data, value=started, effects=effects)
 
@@ -124,6 +126,35 @@ class StartChild(Performed):
     def decode(self, values: Values, data: bytes, what: object) -> Started:
         started = values.decode(data, Started, what)
         return started if started.by in ("", self.parent) else structs.replace(started, start=None)
+
+    def given_up(self, parts: Parts, execution: Execution, too_late: JournalEntry | None) -> Effects:
+        """It has begun all the same: of a child that is called, as if the wait for it was given up."""
+        started = None if too_late is None else started_by(parts.values, execution.id, too_late)
+        return cancelling(parts, execution, started.id) if self.called and started is not None else NO_EFFECTS
+
+
+def started_by(values: Values, parent: str, entry: JournalEntry) -> Started | None:
+    """What this execution has started; None for any other entry, and for what cannot be read."""
+    if entry.op != START or entry.outcome != SUCCEEDED or entry.value is None:
+        return None
+    try:
+        started: Started = values.decode(entry.value, Started, f"start of {entry.name!r}")
+    except CodecHookFailed:
+        raise
+    except CodecError:
+        return None
+    return started if started.by == parent else None
+
+
+def cancelling(parts: Parts, execution: Execution, child: str) -> Effects:
+    """Nobody else holds it."""
+    parent, reason = execution.id, f"given up by {execution.id!r}"
+    return owing(
+        parts,
+        execution,
+        child,
+        lambda change_id: facts.CancelRequested(change_id=change_id, reason=reason, child_of=parent),
+    )
 
 
 def child_name(key: OperationKey, generation: int, attempt: int = 1) -> str:
@@ -214,10 +245,5 @@ class AwaitChild(Wait):
     def decode(self, values: Values, data: bytes, what: object) -> Any:
         return values.decode(data, self.annotation, what)
 
-    def given_up(self, parts: Parts, execution: Execution) -> Effects:
-        if not self.cancels:
-            return NO_EFFECTS
-        reason = f"given up by {execution.id!r}"
-        return owing(
-            parts, execution, self.child, lambda change_id: facts.CancelRequested(change_id=change_id, reason=reason)
-        )
+    def given_up(self, parts: Parts, execution: Execution, too_late: JournalEntry | None) -> Effects:
+        return cancelling(parts, execution, self.child) if self.cancels and too_late is None else NO_EFFECTS
