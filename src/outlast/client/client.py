@@ -12,7 +12,7 @@ from msgspec import structs
 
 from outlast import limits
 from outlast.client.answers import Answers
-from outlast.client.cutting import cut
+from outlast.client.cutting import cut, run_again
 from outlast.client.finding import Finding
 from outlast.client.flows import FlowClient
 from outlast.client.handle import Handle
@@ -481,7 +481,7 @@ class Client:
             execution, journal = await whole_journal(self._engine.store, await self._look(execution_id))
             if execution.status is Status.SUCCEEDED:
                 raise ExecutionRefused(execution.id, Code.TERMINAL, "has succeeded: fork it from that step instead")
-            _, dropped = cut(execution.id, journal, from_step)
+            dropped = run_again(execution.id, journal, from_step)
             most = limits.FORK_MAX_ENTRIES
             if len(dropped) > most:
                 raise LimitExceeded("retried journal", actual=len(dropped), limit=most, unit="entries")

@@ -62,6 +62,12 @@ def cut(
     return kept, dropped
 
 
+def run_again(execution_id: str, journal: Sequence[JournalEntry], from_step: str) -> list[JournalEntry]:
+    """What leaves the journal for a retry from that step: all that goes, and how long what is kept still waits."""
+    kept, dropped = cut(execution_id, journal, from_step)
+    return [*dropped, *superseding.still_waiting(kept)]
+
+
 def _sleeps(entry: JournalEntry, step: JournalEntry) -> bool:
     return (entry.op, entry.name) == (SLEEP, step.name)
 

@@ -94,9 +94,7 @@ class Replay:
                 scope, _, call = entry.scope.rpartition(BESIDE)
                 self.tries.setdefault((scope, entry.name, int(call)), []).append(entry)
             elif entry.op == WAIT:
-                scope, beside, call = entry.scope.rpartition(BESIDE)
-                key = (scope, entry.name, int(call)) if call else (beside, entry.name, 0)
-                self.wake_times[key] = _wake_time.decode(entry.value or b"0")
+                self.wake_times[waits_for(entry)] = _wake_time.decode(entry.value or b"0")
             elif entry.op == UNWIND:
                 self.unwound = entry
             elif entry.scope == UNDO_SCOPE:
@@ -201,8 +199,8 @@ class Replay:
         return entry.op == CANCEL or key in called or key in self._passed
 
     def escaped(self, failed: Iterable[OperationKey]) -> tuple[OperationKey, ...]:
-        """What a retry takes out of the journal: these failures, and what stands beside them. What the code caught and
-        lived with replays as it was.
+        """What a retry takes out of the journal: these failures, and what stands beside them; and how long all that has
+        no outcome may wait, which begins anew. What the code caught and lived with replays as it was.
         """
         again: list[OperationKey] = []
         for key in failed:
@@ -210,11 +208,22 @@ class Replay:
                 again += [key, *(key_of(entry) for entry in self.tries.get(key, ()))]
                 if key in self.wake_times:
                     again.append(beside(key, 0))
+        again += [beside(key, 0) for key in self.wake_times if key not in self.recorded and not is_named_timer(key)]
         return tuple(again)
 
 
 def key_of(entry: JournalEntry) -> OperationKey:
     return (entry.scope, entry.name, entry.occurrence)
+
+
+def waits_for(entry: JournalEntry) -> OperationKey:
+    """The call that may wait so long; or a named timer, which is no call's."""
+    scope, mark, call = entry.scope.rpartition(BESIDE)
+    return (scope, entry.name, int(call)) if call else (mark, entry.name, 0)
+
+
+def is_named_timer(key: OperationKey) -> bool:
+    return key[2] == 0  # calls are counted from 1
 
 
 def note_of(key: OperationKey) -> OperationKey:

@@ -1,8 +1,8 @@
 """Which journal entries a retry runs again, and in which order they leave the journal.
 
 The failure that escaped, what the code gave up because of it, and what a cancel cut short run again, and so does the
-start of a called child or a flow that was cancelled with it; all else replays as it was. An entry that is deleted runs
-again, so the choice is the machine's, and it is pure.
+start of a called child or a flow that was cancelled with it; what still waits waits anew; all else replays as it was.
+An entry that is deleted runs again, so the choice is the machine's, and it is pure.
 
 There may be more of them than one change holds. Then they leave in parts, ahead of the failure or the retry itself, and
 whoever does it may die in between. So the order matters: first what was given up (a start before the note that tells of
@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 
 from outlast import limits
-from outlast.model.journal import CANCEL, CANCELLED, RETRY, START, SUCCEEDED, JournalEntry
+from outlast.machine.replay import is_named_timer, waits_for
+from outlast.model.journal import CANCEL, CANCELLED, RETRY, START, SUCCEEDED, WAIT, JournalEntry
 
 EntryKey = tuple[str, str, int]
 """(scope, name, occurrence): with the execution and its generation, the journal's key."""
@@ -39,6 +40,13 @@ def cut_short(journal: Sequence[JournalEntry]) -> list[JournalEntry]:
     unwound stays."""
     begun = next((place for place, entry in enumerate(journal) if entry.op == CANCEL), len(journal))
     return in_order(entry for entry in journal[begun:] if entry.op == CANCEL or entry.outcome == CANCELLED)
+
+
+def still_waiting(journal: Sequence[JournalEntry]) -> list[JournalEntry]:
+    """How long what has no outcome may wait. Not of a named timer: its first wake time wins."""
+    outcomes = {_key(entry) for entry in journal}
+    began = ((waits_for(entry), entry) for entry in journal if entry.op == WAIT)
+    return in_order(entry for key, entry in began if key not in outcomes and not is_named_timer(key))
 
 
 def parts(entries: Sequence[JournalEntry]) -> tuple[list[tuple[EntryKey, ...]], tuple[EntryKey, ...]]:
@@ -72,7 +80,7 @@ def _rank(entry: JournalEntry) -> int:
         return 0
     if entry.outcome == CANCELLED:
         return 1
-    return 2 if entry.op == RETRY else 3
+    return 2 if entry.op in (RETRY, WAIT) else 3
 
 
 def _key(entry: JournalEntry) -> EntryKey:

@@ -24,8 +24,9 @@ async def was_undone(store: Store, execution: Execution) -> bool:
 
 
 async def runs_again(store: Store, values: Values, execution: Execution) -> list[JournalEntry]:
-    """The failure that ended it, what a cancel cut short (it is open again, and nobody cancels it), and the starts of
-    called children and of flows that were cancelled with it. `ExecutionNotFound` if it was purged meanwhile."""
+    """The failure that ended it, what a cancel cut short (it is open again, and nobody cancels it), what still waited,
+    and the starts of called children and of flows that were cancelled with it. `ExecutionNotFound` if it was purged
+    meanwhile."""
     again = await _escaped_or_cut_short(store, values, execution)
     journal = await journal_of(store, execution)
     lost = await lost_children.cancelled(store, values, execution, journal)
@@ -43,4 +44,5 @@ async def _escaped_or_cut_short(store: Store, values: Values, execution: Executi
             raise ExecutionNotFound(e.namespace, e.id)
         places = superseding.places_in(decode_failure(values.unseal(failure.value)).again)
     journal = await journal_of(store, e)
-    return superseding.at_places(journal, places.union(entry.position for entry in superseding.cut_short(journal)))
+    cut_short = (*superseding.cut_short(journal), *superseding.still_waiting(journal))
+    return superseding.at_places(journal, places.union(entry.position for entry in cut_short))

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from outlast import limits
 from outlast.machine import superseding
-from outlast.model.journal import CANCEL, CANCELLED, FAILED, RETRY, START, STEP, SUCCEEDED, JournalEntry
+from outlast.model.journal import (
+    BEGAN,
+    CANCEL,
+    CANCELLED,
+    FAILED,
+    RECEIVE,
+    RETRY,
+    SLEEP,
+    START,
+    STEP,
+    SUCCEEDED,
+    WAIT,
+    JournalEntry,
+)
 
 
 def entry(position: int, outcome: str = SUCCEEDED, *, op: str = STEP) -> JournalEntry:
@@ -54,6 +68,28 @@ def test_the_cancel_and_what_it_cut_short_run_again_and_the_cancel_leaves_last()
 
 def test_without_a_cancel_nothing_was_cut_short():
     assert superseding.cut_short([entry(0), entry(1, CANCELLED)]) == []
+
+
+def wait(position: int, scope: str, name: str) -> JournalEntry:
+    return structs.replace(entry(position, BEGAN, op=WAIT), scope=scope, name=name, occurrence=0)
+
+
+def test_what_has_no_outcome_waits_anew_but_for_named_timers():
+    journal = [
+        wait(0, "~1", "s1"),
+        entry(1, op=SLEEP),
+        wait(2, "~1", "s3"),
+        structs.replace(entry(3, CANCELLED, op=RECEIVE), scope="!"),
+        wait(4, "~1", "s5"),
+        wait(5, "~", "cooling-off"),
+        wait(6, "1.~2", "s1"),
+    ]
+    assert [one.position for one in superseding.still_waiting(journal)] == [6, 4, 2]
+
+
+def test_how_long_it_waits_leaves_before_the_failures():
+    journal = [wait(0, "~1", "s1"), entry(1, FAILED, op=RECEIVE), wait(2, "~1", "s9")]
+    assert [one.position for one in superseding.in_order(journal)] == [2, 0, 1]
 
 
 def test_entries_are_found_by_their_places():
