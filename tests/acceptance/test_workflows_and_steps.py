@@ -12,7 +12,9 @@ from contextlib import suppress
 
 import pytest
 
+import outlast
 from outlast import App, CodecError, LimitExceeded, Retry, Status, WrongPlace
+from outlast.testing import harness
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 pytestmark = pytest.mark.on_cluster
@@ -751,6 +753,42 @@ async def test_what_is_given_up_before_its_first_turn_never_begins(app: App):
         assert begun == ["last"]
         assert [entry.key for entry in await handle.journal()] == [("", "charge", 5)]  # keys are fixed at the call
         assert await app.count(workflow="child") == 0
+
+
+async def test_a_forgotten_await_is_warned_of_by_the_name_of_the_call(recwarn: pytest.WarningsRecorder):
+    app = App(token_keys="k1:bm90LWEtc2VjcmV0LW9ubHktYS1zYW1wbGU")
+
+    @app.step
+    async def charge() -> None:
+        pass
+
+    @app.step
+    def parse() -> None:
+        pass
+
+    @app.workflow
+    async def ship() -> None:
+        pass
+
+    @app.workflow
+    async def forgets() -> None:
+        charge()
+        charge.options(name="fee")()
+        parse.aio()
+        ship()
+        outlast.sleep("1h")
+        outlast.sleep_until(outlast.now())
+        outlast.receive("word")
+        outlast.interrupted()
+        outlast.deferred("approval").token()
+
+    async with harness(app):
+        await forgets()
+        ship()
+        charge()
+    names = [str(one.message).split("'")[1] for one in recwarn if "was never awaited" in str(one.message)]
+    waits = ["sleep", "sleep_until", "receive", "interrupted", "token"]
+    assert names == ["step charge", "step fee", "step parse", "workflow ship", *waits, "workflow ship", "step charge"]
 
 
 async def test_a_library_may_ask_the_loop_for_its_task_factory(app: App):

@@ -110,9 +110,12 @@ class Step(Generic[P, R]):
     def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, Any]:
         """Its key is fixed here, at the call. It begins when it is awaited: what is given up before that never does."""
         attempt = inside()
-        if attempt is not None:
-            return _outcome(attempt, attempt.prepare(self.kind(args, kwargs)))
-        return _plain_call(self.fn, args, kwargs)
+        if attempt is None:
+            call = _plain_call(self.fn, args, kwargs)
+        else:
+            call = _outcome(attempt, attempt.prepare(self.kind(args, kwargs)))
+        call.__qualname__ = f"{self.OPERATION} {self.name}"  # by which Python warns if nobody awaits it
+        return call
 
     def _blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         attempt = inside()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast, overload
 
@@ -40,12 +40,12 @@ D = TypeVar("D")
 
 def sleep(duration: Duration, name: str | None = None) -> Coroutine[Any, Any, None]:
     """Wait that long, durably. A sleep with a `name` is one timer for the whole execution: its first wake time wins."""
-    return awaited(sleep_for(duration, name))
+    return awaited("sleep", sleep_for(duration, name))
 
 
 def sleep_until(moment: datetime, name: str | None = None) -> Coroutine[Any, Any, None]:
     """Wait until a moment (an aware datetime, at most a hundred years away), durably."""
-    return awaited(sleep_to(moment, name))
+    return awaited("sleep_until", sleep_to(moment, name))
 
 
 @overload
@@ -54,7 +54,7 @@ def receive(name: str, type: type[T], *, timeout: Duration | None = None) -> Cor
 def receive(name: str, type: Any = ..., *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]: ...
 def receive(name: str, type: Any = Any, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
     """The oldest event of that name that was not received yet; waits for one. `TimeoutError` after `timeout`."""
-    return awaited(receive_of(name, type, timeout))
+    return awaited("receive", receive_of(name, type, timeout))
 
 
 class Deferred(Generic[T]):
@@ -67,13 +67,13 @@ class Deferred(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         kind = AwaitDeferred(self.name, self._annotation, self._limit)
-        return cast("Generator[Any, None, T]", awaited(kind).__await__())
+        return cast("Generator[Any, None, T]", awaited("deferred", kind).__await__())
 
     def token(self, expires: Duration | None = None) -> Coroutine[Any, Any, str]:
         """Who has it may resolve this deferred: `app.resolve_token(token, value)`. It is good for `expires`, else for
         as long as the deferred waits, else for `token_ttl`."""
         kind = token_of(self.name, self._limit, expires)
-        return _signed(awaited(kind), self.name)
+        return awaited("token", kind, lambda expires_at: sign(self.name, expires_at))
 
     def __repr__(self) -> str:
         return f"<deferred {self.name!r}>"
@@ -90,7 +90,7 @@ def deferred(name: str, type: Any = Any, *, timeout: Duration | None = None) -> 
 
 def interrupted() -> Coroutine[Any, Any, None]:
     """Wait until somebody asks for a graceful stop: `handle.interrupt()`."""
-    return awaited(interruption())
+    return awaited("interrupted", interruption())
 
 
 @overload
@@ -134,10 +134,6 @@ def _check_awaitable(awaitables: tuple[object, ...]) -> None:
         raise InvalidInput(
             f"a race is between awaitables, not {wrong[0]!r}: outlast.receive(…), outlast.sleep(…), step()"
         )
-
-
-async def _signed(expiry: Coroutine[Any, Any, int], name: str) -> str:
-    return sign(name, await expiry)
 
 
 # ---- what both faces share ----------------------------------------------------------------------------------------
@@ -202,11 +198,15 @@ def _timer(name: str | None) -> str | None:
     return None if name is None else check_user_name("timer", name)
 
 
-def awaited(kind: Kind) -> Coroutine[Any, Any, Any]:
-    """Which one it is, is fixed at the call. It waits from when it is awaited: what nobody awaits takes no event."""
-    attempt = workflow_code(kind.OP)
-    return _outcome(attempt, attempt.prepare(kind))
+def awaited(call: str, kind: Kind, made: Callable[[Any], Any] | None = None) -> Coroutine[Any, Any, Any]:
+    """Which one it is, is fixed at the call. It waits from when it is awaited: what nobody awaits takes no event, and
+    Python warns of it by the name of the call. `made` is what is made of its outcome."""
+    attempt = workflow_code(call)
+    outcome = _outcome(attempt, attempt.prepare(kind), made)
+    outcome.__qualname__ = call
+    return outcome
 
 
-async def _outcome(attempt: LiveAttempt, operation: Operation) -> Any:
-    return await attempt.begin(operation)
+async def _outcome(attempt: LiveAttempt, operation: Operation, made: Callable[[Any], Any] | None) -> Any:
+    outcome = await attempt.begin(operation)
+    return outcome if made is None else made(outcome)

@@ -220,8 +220,11 @@ class Workflow(Generic[P, R]):
     def _awaited(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Coroutine[Any, Any, R]:
         attempt = self.parent()
         if attempt is None:
-            return self._run(args, kwargs)
-        return self._called(attempt, attempt.prepare(self.child(attempt, args, kwargs, called=True)))
+            call = self._run(args, kwargs)
+        else:
+            call = self._called(attempt, attempt.prepare(self.child(attempt, args, kwargs, called=True)))
+        call.__qualname__ = f"{self.OPERATION} {self.name}"  # by which Python warns if nobody awaits it
+        return call
 
     @property
     def sync(self) -> SyncFace[P, R]:
