@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from msgspec import structs
 import outlast
 from outlast import (
     App,
+    ExecutionCancelled,
     InvalidInput,
     LimitExceeded,
     Retry,
     TransactionUnsupported,
     WrongPlace,
 )
+from outlast.errors import StoreClosed
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints
 from tests.acceptance.conftest import STORES, Place, claims_no_more, status_is, until
@@ -203,6 +206,34 @@ async def test_a_lost_reply_does_not_do_it_twice(place: Place, bank: Any) -> Non
         assert await (await pay.start()).result(timeout=20) == 70
     assert "transact:reply" in points.passed
     assert balances(bank) == {"ann": 70, "bob": 30}
+
+
+async def test_one_that_was_cancelled_and_fails_is_nobodys(place: Place, bank: Any, caplog: pytest.LogCaptureFixture):
+    under_way, closes = asyncio.Event(), asyncio.Event()
+
+    class Closing(SqliteStore):
+        async def transact(self, check: Any, body: Any, *, limit_ms: int) -> Any:
+            under_way.set()
+            await closes.wait()
+            raise StoreClosed("the store is closed")
+
+    app = App(place.url, store=lambda: Closing(file_of(place)))
+    move = define_move(app)
+
+    @app.workflow
+    async def pay() -> int:
+        return await move.aio("ann", "bob", 30)
+
+    async with app:
+        handle = await pay.start()
+        await under_way.wait()
+        await handle.cancel()
+        with pytest.raises(ExecutionCancelled):
+            await handle.result(timeout=20)
+        closes.set()
+        await asyncio.sleep(0.01)
+        gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_a_zombie_does_not_even_begin(clocked: Place, bank: Any) -> None:

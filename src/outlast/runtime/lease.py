@@ -323,9 +323,15 @@ class Lease:
             data = call(connection)
             return settled(data) if isinstance(data, bytes) else _then(data, settled)
 
-        def leave(_: object = None) -> None:
+        def leave() -> None:
             for fact in made:
                 self._leave(fact.entries)
+
+        def let_go(done: asyncio.Future[Transacted]) -> None:
+            """Nobody waits for it any more: what it failed with is nobody's."""
+            leave()
+            if not done.cancelled():
+                done.exception()
 
         doing = asyncio.ensure_future(self._transact(store, check, body, limit_ms))
         try:
@@ -336,7 +342,7 @@ class Lease:
         except asyncio.CancelledError as cancelled:
             if doing.cancelled():
                 return cancelled  # from within
-            doing.add_done_callback(leave)
+            doing.add_done_callback(let_go)
             with self._places:
                 given_up.set()
             if made:

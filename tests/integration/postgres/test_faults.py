@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+import outlast
 from outlast.app import App
 from outlast.errors import OutlastError, StoreError, StoreReadOnly, StoreUnavailable
 from outlast.machine.changes import Patch
@@ -207,26 +208,91 @@ async def test_a_row_that_somebody_locks_is_waited_for(url: str):
     await store.close()
 
 
-async def test_where_connections_are_few_operations_wait_in_line(url: str):
+@pytest_asyncio.fixture
+async def modest(url: str) -> AsyncIterator[str]:
+    """The same database for a role that may have three connections."""
     connection = await asyncpg.connect(url)
-    await connection.execute(f"ALTER DATABASE {postgres.RECYCLED} CONNECTION LIMIT 3")
     await connection.execute("DROP ROLE IF EXISTS modest")
-    await connection.execute("CREATE ROLE modest LOGIN; GRANT pg_read_all_data, pg_write_all_data TO modest")
+    await connection.execute("CREATE ROLE modest LOGIN CONNECTION LIMIT 3")
+    await connection.execute("GRANT pg_read_all_data, pg_write_all_data TO modest")
     await connection.execute("GRANT ALL ON SCHEMA outlast TO modest")
     await connection.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA outlast TO modest")
     await connection.close()
+    yield url.replace("postgres@", "modest@")
+    connection = await asyncpg.connect(url)
+    await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'modest'")
+    await connection.execute("DROP OWNED BY modest; DROP ROLE modest")
+    await connection.close()
+
+
+async def connections_of(url: str, role: str) -> int:
+    connection = await asyncpg.connect(url)
     try:
-        store = PostgresStore(f"{url.replace('postgres@', 'modest@')}&pool_size=20")
-        await store.open()
-        starts = [actors.commit_one(store, actors.start_changes(store, actors.start_fact(f"x{n}"))) for n in range(40)]
-        async with asyncio.timeout(30):
-            assert all(verdict.applied for verdict in await asyncio.gather(*starts))
-        await store.close()
+        return await connection.fetchval("SELECT count(*) FROM pg_stat_activity WHERE usename = $1", role)
     finally:
-        await admin(f"ALTER DATABASE {postgres.RECYCLED} CONNECTION LIMIT -1")
-        connection = await asyncpg.connect(url)
-        await connection.execute("DROP OWNED BY modest; DROP ROLE modest")
         await connection.close()
+
+
+async def test_where_connections_are_few_operations_wait_in_line(modest: str):
+    store = PostgresStore(f"{modest}&pool_size=20")
+    await store.open()
+    starts = [actors.commit_one(store, actors.start_changes(store, actors.start_fact(f"x{n}"))) for n in range(40)]
+    async with asyncio.timeout(30):
+        assert all(verdict.applied for verdict in await asyncio.gather(*starts))
+    await store.close()
+
+
+async def test_where_connections_are_few_transactions_have_theirs(url: str, modest: str):
+    app = App(modest)
+
+    @app.step
+    async def plus(number: int) -> int:
+        return number + 1
+
+    @app.transaction
+    async def doubled(number: int) -> int:
+        return await outlast.connection().fetchval("SELECT 2 * $1::int", number)
+
+    @app.workflow
+    async def both(number: int) -> int:
+        return await plus(await doubled(await plus(number)))
+
+    async with app, asyncio.timeout(20):
+        assert [await both.options(id=f"first {n}")(n) for n in range(3)] == [2 * n + 3 for n in range(3)]
+        handles = await asyncio.gather(*(both.options(id=f"e{n}").start(n) for n in range(20)))
+        assert [await handle.result() for handle in handles] == [2 * n + 3 for n in range(20)]
+
+
+async def test_connections_that_nobody_uses_are_given_back(url: str, modest: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("outlast.store.postgres.connection.IDLE_S", 0.2)
+    first = PostgresStore(f"{modest}&doorbell=off")
+    await first.open()
+    await asyncio.gather(*(first.now() for _ in range(20)))
+    assert await connections_of(url, "modest") == 3
+    second = PostgresStore(modest)
+    async with asyncio.timeout(10):
+        await second.open()
+    assert await connections_of(url, "modest") == 2
+    await asyncio.gather(first.now(), second.now())
+    await first.close()
+    await second.close()
+
+
+async def test_who_waits_for_a_connection_for_long_says_so_once(
+    url: str, modest: str, caplog: pytest.LogCaptureFixture
+):
+    others = [await asyncpg.connect(modest) for _ in range(3)]
+    opening = asyncio.create_task((store := PostgresStore(modest)).open())
+    async with asyncio.timeout(20):
+        while "waits for a connection" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(1)
+        assert caplog.text.count("waits for a connection") == 1
+        for other in others:
+            await other.close()
+        await opening
+    assert "open has a connection, after" in caplog.text
+    await store.close()
 
 
 @pytest.mark.parametrize("latency_ms", [1, 20])

@@ -4,6 +4,9 @@ An operation is tried again, verbatim, when the server undid it for another's sa
 the server is away: every one is safe to repeat. After `patience_s` the caller is told that the store is unavailable.
 Whatever ends an operation in the middle (an error, a cancelled caller) ends its connection too: none goes back to the
 pool in an unknown state.
+
+Connections may be few: the server, the database and the role each have a limit. So a pool gives back what nobody uses,
+who meets the limit waits for one that the pool has, and a pool that has none is lent one by the pool beside it.
 """
 
 # asyncpg has no stubs: its connections are Any here, and nowhere else.
@@ -13,9 +16,11 @@ pool in an unknown state.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -24,6 +29,7 @@ import asyncpg
 from outlast.errors import InvalidConfig, ReplyLost, StoreClosed
 from outlast.store.port import Points
 from outlast.store.postgres.errors import (
+    CROWDED,
     LOCKED,
     KeyHeld,
     KeyTaken,
@@ -37,12 +43,18 @@ from outlast.store.postgres.errors import (
 from outlast.store.postgres.statements import bound
 from outlast.store.postgres.url import Address
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 Row = Any
 """A row of asyncpg: a tuple with names."""
 
 CONNECT_TIMEOUT_S = 10.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.005, 0.5
+IDLE_S = 10.0
+"""A connection that nobody used for so long is closed, but for one. What a worker uses as it looks around stays."""
+LONG_S = 1.0
+"""Who waits for a connection for so long says so."""
 
 SETTINGS = {
     # Statements that were prepared on an empty table serve a full one: plans for any value, by index.
@@ -109,14 +121,28 @@ class Pool:
         points: Points | None,
         on_crash: Callable[[BaseException], None],
         settings: Mapping[str, str] = SETTINGS,
+        beside: Pool | None = None,
     ) -> None:
+        """`beside` is the pool that calls of this one use too: it lends all connections but one."""
         self._address = address
         self._settings = settings
         self._points = points
         self._on_crash = on_crash
         self._pid = os.getpid()
-        self._free: list[Any] = []
+        self._free: list[tuple[Any, float]] = []
+        """With the loop's time when they became free: the one used last is the last one."""
         self._busy: set[Any] = set()
+        self._line: deque[asyncio.Future[Any]] = deque()
+        """Who waits for one of these, because the server gives no more."""
+        self._refused_s, self._waits_since_s = -PAUSE_MAX_S, 0.0
+        self._said = False
+        self._beside = beside
+        self._least = 1 if beside is None else 0
+        if beside is not None:
+            beside._beside = self
+        self._owes = False
+        self._closing: set[asyncio.Task[None]] = set()
+        self._trimming: asyncio.TimerHandle | None = None
         self._turn = asyncio.Semaphore(address.pool_size)
         self._closed = False
         self._idle = asyncio.Event()
@@ -182,7 +208,7 @@ class Pool:
 
     async def _once(self, name: str, operation: Operation[T], transaction: bool, points: Points | None) -> T:
         async with self._turn:
-            connection = await self._take()
+            connection = await self._take(name)
             self._busy.add(connection)
             whole = False
             try:
@@ -208,7 +234,7 @@ class Pool:
             finally:
                 self._busy.discard(connection)
                 if whole and not self._closed and not connection.is_closed():
-                    self._free.append(connection)
+                    self._keep(connection)
                 else:
                     connection.terminate()
 
@@ -225,12 +251,109 @@ class Pool:
 
     # ---- connections ----------------------------------------------------------------------------------------------
 
-    async def _take(self) -> Any:
+    async def _take(self, name: str) -> Any:
+        while True:
+            connection = self._unused() or await self._made(name)
+            if connection is None and self._busy:
+                connection = await self._handed()
+            if connection is not None:
+                self._has_one(name)
+                return connection
+
+    def _unused(self) -> Any | None:
         while self._free:
-            connection = self._free.pop()
+            connection, _ = self._free.pop()
             if not connection.is_closed():
                 return connection
-        return await connect(self._address, self._settings)
+        return None
+
+    async def _made(self, name: str) -> Any | None:
+        """A new one; None if the server gives no more, and one of those that there are will do."""
+        if self._busy and time.monotonic() - self._refused_s < PAUSE_MAX_S:
+            return None
+        try:
+            return await connect(self._address, self._settings)
+        except asyncpg.PostgresError as error:
+            if sqlstate(error) != CROWDED:
+                raise
+            self._waits(name, error)
+            if self._busy or self._free:
+                return None
+            if self._beside is not None:
+                self._beside.lend()
+            raise
+
+    async def _handed(self) -> Any | None:
+        """The next one that somebody has used; None if that takes long: the server may give one by now."""
+        waiting: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._line.append(waiting)
+        try:
+            await asyncio.wait((waiting,), timeout=PAUSE_MAX_S)
+        except asyncio.CancelledError:
+            if waiting.done():
+                self._keep(waiting.result())
+            raise
+        finally:
+            waiting.cancel()
+        return None if waiting.cancelled() else waiting.result()
+
+    def _keep(self, connection: Any) -> None:
+        """It is free: for who waits for it here, or beside; else for who comes next."""
+        while self._line:
+            waiting = self._line.popleft()
+            if not waiting.done():
+                waiting.set_result(connection)
+                return
+        if self._owes and len(self._free) + len(self._busy) >= self._least:
+            self._owes = False
+            self._let_go(connection)
+            return
+        loop = asyncio.get_running_loop()
+        self._free.append((connection, loop.time()))
+        if self._trimming is None and len(self._free) > 1:
+            self._trimming = loop.call_later(IDLE_S, self._trim, loop)
+
+    def lend(self) -> None:
+        """The pool beside has none, and the server gives no more: close one, now or as soon as it is free."""
+        if len(self._free) + len(self._busy) > self._least:
+            self._owes = not self._free
+            if self._free:
+                self._let_go(self._free.pop(0)[0])
+
+    def _trim(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close what nobody has used for a while."""
+        self._trimming = None
+        while len(self._free) > 1 and self._free[0][1] + IDLE_S <= loop.time():
+            self._let_go(self._free.pop(0)[0])
+        if len(self._free) > 1:
+            self._trimming = loop.call_at(self._free[0][1] + IDLE_S, self._trim, loop)
+
+    def _let_go(self, connection: Any) -> None:
+        closing = asyncio.get_running_loop().create_task(_ended(connection), name="outlast connection")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def _waits(self, name: str, error: asyncpg.PostgresError) -> None:
+        """Said once, if it takes long."""
+        self._refused_s = time.monotonic()
+        self._waits_since_s = self._waits_since_s or self._refused_s
+        waited_s = self._refused_s - self._waits_since_s
+        if waited_s > LONG_S and not self._said:
+            self._said = True
+            _log.warning(
+                "%s: %s waits for a connection, for %.1f s now: the server gives this process no more than %d (%s)",
+                self._address.shown, name, waited_s, self._number(), error,
+            )  # fmt: skip
+
+    def _has_one(self, name: str) -> None:
+        if self._said:
+            waited_s = time.monotonic() - self._waits_since_s
+            _log.warning("%s: %s has a connection, after %.1f s", self._address.shown, name, waited_s)
+        self._waits_since_s, self._said = 0.0, False
+
+    def _number(self) -> int:
+        beside = self._beside
+        return len(self._busy) + len(self._free) + (0 if beside is None else len(beside._busy) + len(beside._free))
 
     async def close(self) -> None:
         """Let what was begun finish, then end the connections."""
@@ -239,19 +362,29 @@ class Pool:
         self._closed = True
         if self._running:
             await self._idle.wait()
-        for connection in self._free:
-            try:
-                await connection.close(timeout=5)
-            except Exception:
-                connection.terminate()
+        if self._trimming is not None:
+            self._trimming.cancel()
+        for connection, _ in self._free:
+            await _ended(connection)
         self._free.clear()
+        if self._closing:
+            await asyncio.wait(self._closing)
 
     def terminate(self) -> None:
         """As when the process dies: every connection is cut where it is."""
         self._closed = True
-        for connection in (*self._free, *self._busy):
+        if self._trimming is not None:
+            self._trimming.cancel()
+        for connection in (*(connection for connection, _ in self._free), *self._busy):
             connection.terminate()
         self._free.clear()
+
+
+async def _ended(connection: Any) -> None:
+    try:
+        await connection.close(timeout=5)
+    except Exception:
+        connection.terminate()
 
 
 async def connect(address: Address, settings: Mapping[str, str] = SETTINGS) -> Any:

@@ -29,6 +29,10 @@ LOCKED = "55P03"
 """Waited for a lock for longer than `lock_timeout`."""
 
 
+CROWDED = "53300"
+"""There are as many connections as the server, the database or the role may have."""
+
+
 UNDONE_BEFORE = "25P02"
 """A statement before has failed, and with it the whole transaction."""
 
@@ -44,7 +48,7 @@ class KeyHeld(StoreError):
 _UNDONE = {"40001", "40P01"}
 """The server undid the transaction for another's sake: the same one works if it is done again."""
 _AWAY = {
-    "53000", "53200", "53300", "53400",  # out of memory, connections, …
+    "53000", "53200", CROWDED, "53400",  # out of memory, connections, …
     LOCKED, "57014",  # waited too long for a lock, or for the whole statement
     "57P01", "57P02", "57P03", "57P04", "57P05",  # shut down, starting up, cut off
     "25P03", "25P04",

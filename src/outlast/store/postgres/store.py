@@ -118,8 +118,8 @@ class PostgresStore:
             await bell.close()
             await pool.close()
 
-    def _new_pool(self, settings: Mapping[str, str] = SETTINGS) -> Pool:
-        return Pool(self._address, points=self._points, on_crash=self._crashed, settings=settings)
+    def _new_pool(self, settings: Mapping[str, str] = SETTINGS, *, beside: Pool | None = None) -> Pool:
+        return Pool(self._address, points=self._points, on_crash=self._crashed, settings=settings, beside=beside)
 
     def _crashed(self, crash: BaseException) -> None:
         """A test's crash point: from here on this store is a dead process."""
@@ -162,7 +162,7 @@ class PostgresStore:
         check_batch([check])
         pool, bell = self._opened()
         if self._transactions is None:
-            self._transactions = self._new_pool(PLAIN)
+            self._transactions = self._new_pool(PLAIN, beside=pool)
         own = self._transactions
         done = await transacting.transact(pool, own, self._time, self._partitions, check, body, limit_ms)
         if done.verdict is not None and done.verdict.applied:
