@@ -29,7 +29,7 @@ def leaks(server: ValkeyServer, prefix: str = "outlast", *, alone: bool = True) 
 
 def _of_partition(server: ValkeyServer, tag: bytes, keys: list[bytes]) -> list[str]:
     wanted: Sets = {}
-    accounted = {tag + b"clock", tag + b"seq"}
+    accounted = {tag + b"clock", tag + b"head", tag + b"seq"}
     owners: set[bytes] = set()
     for key in keys:
         kind, _, owner = key[len(tag) :].partition(b":")

@@ -221,7 +221,9 @@ async def test_a_process_that_begins_without_a_shard_hears_the_others(
         ringing = asyncio.create_task(starting(there=True))
         await listener.hears(LANE_BELL)
         ringing.cancel()
-    assert [record.message[:26] for record in caplog.records] == ["4 doorbells are not heard,"]
+    heard = [record.message for record in caplog.records if record.name == doorbell.__name__]
+    assert [message[:26] for message in heard] == ["4 doorbells are not heard,"]
+    assert "4 partitions are empty (2, 6, 9, 12)" in caplog.text
     await store.close()
 
 

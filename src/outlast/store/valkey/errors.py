@@ -17,6 +17,8 @@ NOT_NOW = frozenset(
 )
 """Nothing was done: ask again, perhaps somebody else."""
 OURS = "OUTLAST "
+UNFOUNDED = "UNFOUNDED"
+"""Our own: a partition has another head than the caller, or none."""
 
 
 def word(complaint: str) -> str:
@@ -25,6 +27,11 @@ def word(complaint: str) -> str:
 
 def is_function_missing(complaint: str) -> bool:
     return "Function not found" in complaint
+
+
+def is_of_all(complaint: str) -> bool:
+    """Whether what puts this right for one partition does so for all."""
+    return is_function_missing(complaint) or word(complaint) == UNFOUNDED
 
 
 def translated(complaint: str, where: str) -> OutlastError:

@@ -6,6 +6,7 @@ ends in a zero byte (zeros within it are escaped), a number is its length as a l
 stay readable in a shell.
 
     {outlast:3}:clock                     the newest time that any write used
+    {outlast:3}:head                      the same as in {outlast}:store, as one text
     {outlast:3}:seq                       the newest number given to a record
     {outlast:3}:KIND:OWNER                records: a hash, the rest of the key to the packed record
     {outlast:3}:keys:KIND:OWNER           the same keys in the order of a scan

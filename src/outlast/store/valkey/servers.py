@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +20,7 @@ from msgspec import Struct
 from outlast.errors import InvalidConfig, OutlastError, ReplyLost, StoreReadOnly, StoreUnavailable
 from outlast.store.valkey.commit import Arguments
 from outlast.store.valkey.connection import Address, Command, Connection, Login, connect
-from outlast.store.valkey.errors import NOT_NOW, is_function_missing, translated, word
+from outlast.store.valkey.errors import NOT_NOW, UNFOUNDED, is_function_missing, is_of_all, translated, word
 from outlast.store.valkey.keys import Names, slot_of
 from outlast.store.valkey.library import TEXT, function
 
@@ -125,6 +125,10 @@ class Servers:
         self._homes: dict[str, Server] = {}
         self._learned = 0
         self._late: set[asyncio.Task[Any]] = set()
+        self.head = b""
+        """What the store was made with, as this process knows it: every call says so."""
+        self.look_again: Callable[[], Awaitable[None]] | None = None
+        """What to do when a partition says something else, or nothing."""
 
     # ---- who is there ---------------------------------------------------------------------------------------------
 
@@ -215,15 +219,16 @@ class Servers:
 
     async def call(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
         """One call of a function per partition, those of one server in one round trip."""
-        keyed = {self._names.clock(partition): (partition, argument) for partition, argument in asked.items()}
-        answers = await self.call_keys(name, {key: argument for key, (_, argument) in keyed.items()}, writes=writes)
-        return {partition: answers[key] for key, (partition, _) in keyed.items()}
+        answers = await self.call_keys(name, self._keyed(asked), writes=writes)
+        return {partition: answers[self._names.clock(partition)] for partition in asked}
 
     async def call_each(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
         """The same, but an error stands in the place of the answer that it kept from coming."""
-        keyed = {self._names.clock(partition): argument for partition, argument in asked.items()}
-        answers = await self._outcomes(name, keyed, writes=writes)
+        answers = await self._outcomes(name, self._keyed(asked), writes=writes)
         return {partition: answers[self._names.clock(partition)] for partition in asked}
+
+    def _keyed(self, asked: Mapping[int, Arguments]) -> dict[str, Arguments]:
+        return {self._names.clock(partition): (*argument, self.head) for partition, argument in asked.items()}
 
     async def call_some(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
         """As `call`, without the partitions of servers that are away, as long as one server answers."""
@@ -384,17 +389,27 @@ class Servers:
             done = dict.fromkeys(done, lost)
         answers |= done  # before anything else: no complaint about one takes another's answer away
         problem: OutlastError | None = None
+        of_all: dict[str, OutlastError | None] = {}
         for key, reply in zip(keys, replies, strict=True):
-            if isinstance(reply, hiredis.ReplyError):
+            if not isinstance(reply, hiredis.ReplyError):
+                continue
+            complaint, final = str(reply), None
+            if complaint in of_all:
+                final = of_all[complaint]
+            else:
                 try:
-                    problem = await self._complaint(server, key, str(reply)) or problem
+                    problem = await self._complaint(server, key, complaint) or problem
                 except StoreReadOnly as error:
                     server.retire()
                     problem = error
                 except StoreUnavailable as error:
                     problem = error
-                except OutlastError as final:
-                    answers[key] = final
+                except OutlastError as error:
+                    final = error
+                if is_of_all(complaint):
+                    of_all[complaint] = final
+            if final is not None:
+                answers[key] = final
         return problem
 
     async def _complaint(self, server: Server, key: str, complaint: str) -> StoreUnavailable | None:
@@ -403,6 +418,9 @@ class Servers:
             await load_library(server)
             return None
         kind = word(complaint)
+        if kind == UNFOUNDED and self.look_again is not None:
+            await self.look_again()
+            return None
         if kind == "MOVED" and self._cluster:
             await self.learn()
             redirected = _redirected(complaint, server.address)

@@ -53,6 +53,7 @@ from outlast.store.port import (
 from outlast.store.valkey import claim, health, reading, writing
 from outlast.store.valkey.commit import Arguments, Batch, packed, takes_room, verdict_of
 from outlast.store.valkey.doorbell import Doorbell, Listener
+from outlast.store.valkey.founding import SCHEMA, Founding, Made
 from outlast.store.valkey.keys import Names
 from outlast.store.valkey.layout import fingerprint
 from outlast.store.valkey.near import Near
@@ -62,7 +63,6 @@ from outlast.store.valkey.url import Place, parse_url
 
 T = TypeVar("T")
 
-SCHEMA = 1
 SOME_WILL_DO = frozenset({"peek", "renew", "held", "due", "clock", "health"})
 """Functions whose answers are of use without those of servers that are away."""
 
@@ -113,11 +113,11 @@ class ValkeyStore:
         if self._parts is not None:
             return
         servers = self._new_servers()
+        founding = Founding(servers, self._names, self.url)
         try:
-            found = await servers.look_at(
-                self._names.store, "HMGET", self._names.store, "schema", "partitions", "layout"
-            )
-            self._partitions = self._checked(found)
+            made = self._checked(await founding.recorded())
+            self._partitions = made.partitions
+            servers.head, servers.look_again = made.head, founding.look_again
             parts = _Parts(servers, Doorbell(servers, self._place.login, self._names, self._partitions, self._near))
             if self._clock is not None:
                 await self._time(parts)
@@ -131,13 +131,14 @@ class ValkeyStore:
             self._parts = parts
 
     async def migrate(self) -> int:
-        servers = self._new_servers()
+        servers, place = self._new_servers(), self._place
+        founding = Founding(servers, self._names, self.url)
         try:
-            asked = packed((SCHEMA, self._place.partitions, fingerprint()))
             self._pass("migrate", "begin", "statement")
-            answer = await servers.call_keys("migrate", {self._names.store: asked}, writes=True)
+            made = await founding.record(place.partitions, known=place.partitions_given)
+            servers.head = self._checked(made).head
+            await founding.heads()
             self._pass("migrate", "statement done", "commit", "reply")
-            self._checked(answer[self._names.store])
         finally:
             await servers.close()
         return SCHEMA
@@ -151,25 +152,24 @@ class ValkeyStore:
         place = self._place
         return Servers(place.addresses, place.login, self._names, place.replicas, cluster=place.cluster)
 
-    def _checked(self, found: list[Any]) -> int:
-        """How many partitions the store was created with; an error if this code does not fit it."""
-        schema, partitions, layout = found
-        if schema is None:
+    def _checked(self, made: Made | None) -> Made:
+        """What the store was made with; an error if this code does not fit it."""
+        if made is None:
             raise SchemaMissing(f"there is no store at {self.url} yet: run migrate() first")
-        if int(schema) > SCHEMA:
-            raise SchemaTooNew(int(schema), SCHEMA)
-        if int(schema) < SCHEMA or layout.decode() != fingerprint():
+        if made.schema > SCHEMA:
+            raise SchemaTooNew(made.schema, SCHEMA)
+        if made.schema < SCHEMA or made.layout != fingerprint():
             raise SchemaOutdated(
-                f"the store at {self.url} was written by another version of Outlast (schema {int(schema)}, layout "
-                f"{layout.decode()}; this one needs {SCHEMA}, {fingerprint()}): use that version, or take it along by "
+                f"the store at {self.url} was written by another version of Outlast (schema {made.schema}, layout "
+                f"{made.layout}; this one needs {SCHEMA}, {fingerprint()}): use that version, or take it along by "
                 "way of SQLite or PostgreSQL: that version copies it there, this one from there (outlast copy)"
             )
-        if self._place.partitions_given and int(partitions) != self._place.partitions:
+        if self._place.partitions_given and made.partitions != self._place.partitions:
             raise InvalidConfig(
-                f"the store at {self.url} was created with {int(partitions)} partitions, which cannot change: "
+                f"the store at {self.url} was created with {made.partitions} partitions, which cannot change: "
                 f"leave ?partitions={self._place.partitions} out of the URL"
             )
-        return int(partitions)
+        return made
 
     def _opened(self) -> _Parts:
         if self._dead is not None:

@@ -21,4 +21,4 @@ local function append(keys, args)
   return { 1, newest + #args - 1 }
 end
 
-redis.register_function(NAME .. 'append', append)
+offer('append', append)

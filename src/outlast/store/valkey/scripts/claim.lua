@@ -245,5 +245,5 @@ local function peek(keys, args)
   return { call.now, 0, count, first }
 end
 
-redis.register_function(NAME .. 'claim', claim)
-redis.register_function { function_name = NAME .. 'peek', callback = peek, flags = { 'no-writes' } }
+offer('claim', claim)
+offer('peek', peek, 'no-writes')

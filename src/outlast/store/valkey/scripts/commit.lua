@@ -114,6 +114,6 @@ local function commit(keys, args)
   return { call.now, verdicts }
 end
 
-redis.register_function(NAME .. 'commit', commit)
+offer('commit', commit)
 -- The same for changes that take no room: a full server makes them too.
-redis.register_function { function_name = NAME .. 'commit_freeing', callback = commit, flags = { 'allow-oom' } }
+offer('commit_freeing', commit, 'allow-oom')

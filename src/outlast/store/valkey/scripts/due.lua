@@ -93,4 +93,4 @@ local function look_due(keys, args)
   return { call.now, due.items, due.depth, due.next_ms or false, asked[10] and due.owed, due.place }
 end
 
-redis.register_function { function_name = NAME .. 'due', callback = look_due, flags = { 'no-writes' } }
+offer('due', look_due, 'no-writes')

@@ -65,5 +65,5 @@ local function find_tagged(keys, args)
   return found
 end
 
-redis.register_function { function_name = NAME .. 'find', callback = find, flags = { 'no-writes' } }
-redis.register_function { function_name = NAME .. 'find_tagged', callback = find_tagged, flags = { 'no-writes' } }
+offer('find', find, 'no-writes')
+offer('find_tagged', find_tagged, 'no-writes')

@@ -22,4 +22,4 @@ local function health(keys)
   return { redis.call('ZCARD', call.tag .. 'keys:execution:'), order }
 end
 
-redis.register_function { function_name = NAME .. 'health', callback = health, flags = { 'no-writes' } }
+offer('health', health, 'no-writes')

@@ -96,9 +96,9 @@ local function clock(keys, args)
   return begin(keys, cmsgpack.unpack(args[1])[1]).now
 end
 
-redis.register_function { function_name = NAME .. 'load', callback = load, flags = { 'no-writes' } }
-redis.register_function { function_name = NAME .. 'scan', callback = scan, flags = { 'no-writes' } }
-redis.register_function { function_name = NAME .. 'scan_owners', callback = scan_owners, flags = { 'no-writes' } }
-redis.register_function { function_name = NAME .. 'feed', callback = feed, flags = { 'no-writes' } }
-redis.register_function { function_name = NAME .. 'frames', callback = frames, flags = { 'no-writes' } }
-redis.register_function { function_name = NAME .. 'clock', callback = clock, flags = { 'no-writes' } }
+offer('load', load, 'no-writes')
+offer('scan', scan, 'no-writes')
+offer('scan_owners', scan_owners, 'no-writes')
+offer('feed', feed, 'no-writes')
+offer('frames', frames, 'no-writes')
+offer('clock', clock, 'no-writes')

@@ -57,4 +57,4 @@ local function purge(keys, args)
 end
 
 -- On a full server too: it makes room.
-redis.register_function { function_name = NAME .. 'purge', callback = purge, flags = { 'allow-oom' } }
+offer('purge', purge, 'allow-oom')

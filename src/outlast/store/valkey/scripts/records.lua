@@ -41,10 +41,26 @@ end
 
 -- ---- the call ------------------------------------------------------------------------------------------------------
 
+local function head_of(keys) return string.sub(keys[1], 1, -6) .. 'head' end
+
+-- A function of a partition. Its last argument is the head that the caller knows (`founding.py`). A partition that has
+-- another one is refused; one that has none may be read: nothing was written to it, or by an older version.
+local function offer(name, callback, flag)
+  local function called(keys, args)
+    local found = redis.call('MGET', keys[1], head_of(keys))
+    if found[2] ~= table.remove(args) and (found[2] or flag ~= 'no-writes') then
+      return redis.error_reply('UNFOUNDED this partition is not one of the store that the caller has opened')
+    end
+    keys.clock = found[1]
+    return callback(keys, args)
+  end
+  redis.register_function { function_name = NAME .. name, callback = called, flags = flag and { flag } or {} }
+end
+
 -- keys[1] is the partition's clock; everything else of the partition has the same tag before its name.
 -- The time is the server's, or a test clock's; it never goes back: where it is `ahead` of that clock, it stands still.
 local function begin(keys, asked, args)
-  local known = tonumber(redis.call('GET', keys[1]) or '0')
+  local known = tonumber(keys.clock or '0')
   local now = asked
   if not now then
     local time = redis.call('TIME')

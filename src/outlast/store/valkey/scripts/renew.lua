@@ -25,5 +25,5 @@ local function held(keys, args)
 end
 
 -- On a full server too: what runs there must not be taken for dead.
-redis.register_function { function_name = NAME .. 'renew', callback = renew, flags = { 'allow-oom' } }
-redis.register_function { function_name = NAME .. 'held', callback = held, flags = { 'no-writes' } }
+offer('renew', renew, 'allow-oom')
+offer('held', held, 'no-writes')
