@@ -43,6 +43,19 @@ async def database() -> AsyncIterator[str]:
     await admin.close()
 
 
+async def test_a_database_that_cannot_hold_every_name_is_refused():
+    name, admin = postgres.server().new_name(), await asyncpg.connect(postgres.server().url)
+    await admin.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    try:
+        store = PostgresStore(postgres.server().url_of(name))
+        for refused in (store.migrate, store.open):
+            with pytest.raises(InvalidConfig, match=f"{name}.* is in LATIN1, .*CREATE DATABASE … ENCODING 'UTF8'"):
+                await refused()
+    finally:
+        await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        await admin.close()
+
+
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 

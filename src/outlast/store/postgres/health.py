@@ -46,8 +46,6 @@ def _version(server: dict[str, object]) -> Check:
     found = f"PostgreSQL {server['version_text']}, {int(str(server['size'])) / 1e6:,.1f} MB, {server['encoding']}"
     if major < VERSION_MIN:
         return Check(name="server", found=found, grade=Grade.WARNING, advice=f"use PostgreSQL {VERSION_MIN} or newer")
-    if server["encoding"] != "UTF8":
-        return Check(name="server", found=found, grade=Grade.WRONG, advice="create the database with ENCODING 'UTF8'")
     return Check(name="server", found=found)
 
 

@@ -18,6 +18,7 @@ from outlast.store.postgres.statements import statement
 from outlast.store.postgres.url import PARTITIONS_DEFAULT
 
 _NAME = re.compile(r"(\d{4})_\w+\.sql")
+ENCODING = "UTF8"
 
 
 def migrations() -> dict[int, str]:
@@ -55,7 +56,13 @@ class Meta(NamedTuple):
 
 
 async def schema_of(session: Session) -> Meta:
-    if (await session.rows(statement("migrate:has_schema")))[0]["n"] == 0:
+    found = (await session.rows(statement("migrate:has_schema")))[0]
+    if found["encoding"] != ENCODING:
+        raise InvalidConfig(
+            f"the database {found['database']!r} is in {found['encoding']}, which cannot hold every name: make "
+            f"another one (CREATE DATABASE … ENCODING '{ENCODING}' TEMPLATE template0) and name it in the URL"
+        )
+    if found["n"] == 0:
         return Meta()
     rows = await session.rows(statement("migrate:read"))
     if not rows:
@@ -65,7 +72,7 @@ async def schema_of(session: Session) -> Meta:
     if not (number.isdecimal() and partitions.isdecimal()):
         raise StoreCorrupt(f"outlast.meta says schema {number!r} and partitions {partitions!r}: restore a backup")
     oldest = meta.get("oldest", number)
-    identity = " ".join((meta.get("identity", ""), rows[0]["database"]))
+    identity = " ".join((meta.get("identity", ""), found["database"]))
     return Meta(int(number), int(partitions), identity, int(oldest) if oldest.isdecimal() else 0)
 
 

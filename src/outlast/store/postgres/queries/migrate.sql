@@ -5,10 +5,11 @@
 SELECT pg_advisory_xact_lock(hashtextextended('outlast.migrate', 0))
 
 -- part: has_schema
-SELECT count(*) AS n FROM pg_catalog.pg_tables WHERE schemaname = 'outlast' AND tablename = 'meta'
+SELECT count(*) AS n, current_setting('server_encoding') AS encoding, current_database()::text AS database
+FROM pg_catalog.pg_tables WHERE schemaname = 'outlast' AND tablename = 'meta'
 
 -- part: read
-SELECT name, value, current_database()::text AS database FROM outlast.meta
+SELECT name, value FROM outlast.meta
 
 -- part: write
 -- The number of partitions and the identity are fixed when the store is created.
