@@ -24,7 +24,7 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
-from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded, NonDeterminism, WrongPlace
+from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LeaseLost, NonDeterminism, WrongPlace
 from outlast.machine import facts
 from outlast.machine.replay import UNBIDDEN, Replay, key_of
 from outlast.model.execution import Execution
@@ -416,7 +416,7 @@ class LiveAttempt:
         """As `settle`, with the next place of all: whatever else ends from now on, the code has this first."""
         self._settling.add(operation)
         placed = None
-        with suppress(LimitExceeded):  # said by whoever settles it
+        with suppress(InvalidInput):  # said by whoever settles it
             placed = self.lease.placed(operation, outcome)
         self.errand(self.settle(operation, outcome, placed))
 
@@ -430,7 +430,7 @@ class LiveAttempt:
                 entry = await lease.record_placed(placed or lease.placed(operation, outcome))
         except UNRECORDABLE as error:
             outcome = failed_with(self.parts.values, error, tries=outcome.tries)
-            with suppress(LimitExceeded):  # a full journal: the code sees it, now and at every replay
+            with suppress(InvalidInput):  # no room, or a name of no use: the code sees it, now and at every replay
                 entry = await lease.record_placed(lease.placed(operation, outcome))
         finally:
             self._settling.discard(operation)

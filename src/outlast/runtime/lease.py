@@ -15,7 +15,15 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from outlast import limits
-from outlast.errors import CorruptState, ExecutionConflict, LeaseLost, LimitExceeded, StatementRefused, StoreUnavailable
+from outlast.errors import (
+    CorruptState,
+    ExecutionConflict,
+    InvalidInput,
+    LeaseLost,
+    LimitExceeded,
+    StatementRefused,
+    StoreUnavailable,
+)
 from outlast.machine import Refusal, View, decide, facts
 from outlast.machine.changes import Absent, Changes, Code
 from outlast.machine.replay import note_of
@@ -49,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
 
-UNRECORDABLE = (LimitExceeded, ExecutionConflict)
+UNRECORDABLE = (InvalidInput, ExecutionConflict)
 """An outcome that cannot be recorded for such a reason is a failure of its operation."""
 
 READ_LATER = frozenset({RETRY, START})
@@ -219,8 +227,8 @@ class Lease:
         """For whoever reads the journal, and for a replay whose code goes round in circles."""
         try:
             await self.record(note_of(key), op, CANCELLED, effects=effects)
-        except LimitExceeded:
-            _log.warning("execution %s: no room to note that %s %r was given up", self.execution.id, op, key[1])
+        except InvalidInput as error:
+            _log.warning("execution %s: that %s %r was given up is not noted: %s", self.execution.id, op, key[1], error)
 
     def _fact(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outlast.errors import CodecHookFailed, LeaseLost, LimitExceeded
+from outlast.errors import CodecHookFailed, InvalidInput, LeaseLost
 from outlast.machine.replay import beside
 from outlast.model.journal import FAILED, RETRY
 from outlast.runtime.current import operation_var, step_var
@@ -99,11 +99,11 @@ class Performing:
                 attempt.nudge()
 
     async def _record_try(self, operation: Operation, back_off: BackOff) -> Outcome | None:
-        """None; or what it comes to if the journal is full: there is no next try that anybody could count."""
+        """None; or what it comes to if that cannot be recorded: there is no next try that anybody could count."""
         attempt, tries, value = self._attempt, back_off.tries, msgspec.json.encode(back_off.wake_at)
         try:
             entry = await attempt.lease.record(beside(operation.key, tries), RETRY, FAILED, value)
-        except LimitExceeded as error:
+        except InvalidInput as error:
             return failed_with(attempt.parts.values, error, tries=tries)
         attempt.replay.tries.setdefault(operation.key, []).append(entry)
         return None

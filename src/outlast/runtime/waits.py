@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, structs
 
-from outlast.errors import CodecHookFailed, LimitExceeded
+from outlast.errors import CodecHookFailed, InvalidInput, LimitExceeded
 from outlast.machine.replay import BESIDE, beside
 from outlast.model.journal import BEGAN, NOTHING, WAIT, Awaited, JournalEntry, OperationKey
 from outlast.model.status import Reason
@@ -111,7 +111,7 @@ class Waits:
     async def _begin(self, operation: Operation, waiting: Waiting) -> None:
         try:
             waiting.wake_at = await self._wake_time(operation, waiting.kind)
-        except LimitExceeded as error:  # a full journal: the code sees it
+        except InvalidInput as error:  # a full journal, or a name of no use: the code sees it
             if operation in self._waiting:
                 await self._settle(operation, failed_with(self._attempt.parts.values, error))
             return
