@@ -14,6 +14,7 @@ from outlast.observe.metrics import RECONCILER_DEPTH, RECONCILER_DUE, RECONCILER
 from outlast.reconcilers import Reconcilers, Row
 from outlast.reconcilers import driver as module
 from outlast.runtime.engine import Engine
+from outlast.runtime.refusals import Refusals
 from outlast.store.port import Due, DueItem, DueKind
 
 
@@ -34,10 +35,14 @@ class Owing:
         return Due(1_000, [DueItem(0, record) for record in self.due_now[:limit]], len(self.due_now))
 
 
+def engine_on(store: Owing) -> Engine:
+    return cast("Engine", SimpleNamespace(store=store, group=SimpleNamespace(refusals=Refusals())))
+
+
 async def test_no_figure_is_told_that_was_never_seen():
     store = Owing()
     row = Row(name="session_expiry", what="", due=DueKind.SESSION, interval_ms=1_000, batch=4, sweep=_sweeps)
-    driver = Reconcilers(cast("Engine", SimpleNamespace(store=store)), (row,))
+    driver = Reconcilers(engine_on(store), (row,))
     store.away = True
     store.owe(0, 3)
     await driver.cycle("session_expiry")
@@ -63,7 +68,7 @@ async def test_what_somebody_else_repaired_leaves_its_place_to_those_that_fail(m
         raise RuntimeError("poison")
 
     row = Row(name="session_expiry", what="", due=DueKind.SESSION, interval_ms=1_000, batch=4, repair=fails)
-    driver = Reconcilers(cast("Engine", SimpleNamespace(store=store)), (row,))
+    driver = Reconcilers(engine_on(store), (row,))
     store.owe(0, 4)
     await driver.cycle("session_expiry")  # all fail, and then another process repairs them
     store.owe(4, 4)

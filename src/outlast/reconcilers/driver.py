@@ -112,8 +112,9 @@ class Reconcilers:
         began_s = time.monotonic()
         try:
             report = await self._cycle(row, metrics)
-        except Exception:
-            _log.exception("reconciler %s: the cycle failed", name)
+        except Exception as error:
+            if not self._engine.group.refusals.explain(error):
+                _log.exception("reconciler %s: the cycle failed", name)
             report = Report(errors=1)
         metrics.cycles += 1
         metrics.duration_s = time.monotonic() - began_s
@@ -169,9 +170,10 @@ class Reconcilers:
         backoffs = self._backoffs[row.name]
         try:
             done = await self._repaired(row, record)
-        except Exception:
+        except Exception as error:
             failures = self._back_off(row, record, pause_cycles=2)
-            _log.exception("reconciler %s: %s failed (%d times)", row.name, record.key, failures)
+            if not self._engine.group.refusals.explain(error):
+                _log.exception("reconciler %s: %s failed (%d times)", row.name, record.key, failures)
             return None
         if not done and row.repair_within is not None:
             # What is left of it may not be this process's to repair, and keeps it due.

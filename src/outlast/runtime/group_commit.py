@@ -24,6 +24,7 @@ from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes, is_end, size_of, started_by
 from outlast.runtime.aside import Aside
 from outlast.runtime.patience import Pause, patiently
+from outlast.runtime.refusals import Refusals
 from outlast.store.port import Committed, CommittedInPart, Sharded, Store, Verdict
 
 AGAIN_S = 0.01
@@ -73,6 +74,7 @@ class GroupCommit:
         """Of a sharded store: the line of a partition, and how many of its changes are in it."""
         self._aside = Aside(store, patience_s=patience_s, pause=pause)
         self._closed = False
+        self.refusals = Refusals()
         self.now = 0
         """The store's time as last heard."""
 
@@ -233,6 +235,8 @@ class GroupCommit:
             first_s=AGAIN_S,
             unless=IdHeld,
         )
+        if self.refusals.under_way:
+            self.refusals.commit_made()
         self.now = max(self.now, committed.now)
         return committed
 

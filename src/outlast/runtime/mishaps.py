@@ -72,6 +72,6 @@ def errand_failed(attempt: LiveAttempt, error: BaseException, gravity: int) -> N
     if isinstance(error, CodecHookFailed):
         attempt.errand(put_off(attempt, error))
         return
-    if not isinstance(error, LeaseLost):
+    if not isinstance(error, LeaseLost) and not attempt.parts.engine.group.refusals.explain(error):
         _log.log(gravity, "execution %s: %s", attempt.execution.id, error, exc_info=error)
     attempt.lose(str(error))

@@ -91,7 +91,8 @@ class Performing:
             raise
         except Exception as error:
             # The store refuses for good: nothing of this attempt can be written.
-            _log.exception("execution %s: %s could not be recorded", attempt.execution.id, operation)
+            if not attempt.parts.engine.group.refusals.explain(error):
+                _log.exception("execution %s: %s could not be recorded", attempt.execution.id, operation)
             attempt.lose(f"{operation} could not be recorded: {error}")
         finally:
             self.live.pop(operation, None)

@@ -146,7 +146,8 @@ class Unwinding:
             attempt.lose("the undoing was cancelled from outside")
             raise
         except Exception as error:
-            _log.exception("execution %s: its undos could not go on", attempt.execution.id)
+            if not attempt.parts.engine.group.refusals.explain(error):
+                _log.exception("execution %s: its undos could not go on", attempt.execution.id)
             attempt.lose(f"its undos could not go on: {error}")
 
     async def _begun(self, ending: Raised | Unwound) -> Ending:

@@ -285,7 +285,9 @@ class Worker:
             for one in claimed.executions:
                 self._begin(one)
         except Exception as error:  # whatever it is: a worker that claims no more must not live on
-            _log.warning("claiming failed, and is tried again: %s", error, exc_info=not isinstance(error, OutlastError))
+            unexpected = not isinstance(error, OutlastError)
+            if not self._parts.engine.group.refusals.explain(error):
+                _log.warning("claiming failed, and is tried again: %s", error, exc_info=unexpected)
             return False
         finally:
             self._claiming = False
@@ -386,9 +388,10 @@ class Worker:
                 await attempt.run()
             except CodecHookFailed as error:
                 await put_off(attempt, error)
-        except Exception:
+        except Exception as error:
             # Ours, not the user's: the lease runs out, and the execution is tried again.
-            _log.exception("execution %s: the attempt broke", name[1])
+            if not self._parts.engine.group.refusals.explain(error):
+                _log.exception("execution %s: the attempt broke", name[1])
         finally:
             if self._attempts.get(name) is attempt:
                 del self._attempts[name]
@@ -428,7 +431,8 @@ class Worker:
                 await engine.group.commit(said)
         except (OutlastError, TimeoutError) as error:
             what = str(error) or "no answer in time"
-            _log.warning("what worker %s offers could not be said, and is tried again: %s", options.name, what)
+            if not engine.group.refusals.explain(error):
+                _log.warning("what worker %s offers could not be said, and is tried again: %s", options.name, what)
         else:
             self._offered = serves
 
@@ -486,7 +490,8 @@ class Worker:
                     await self.renew()
             except Exception as error:
                 unexpected, what = not isinstance(error, OutlastError | TimeoutError), str(error) or "no answer in time"
-                _log.warning("renewing the leases failed, and is tried again: %s", what, exc_info=unexpected)
+                if not self._parts.engine.group.refusals.explain(error):
+                    _log.warning("renewing the leases failed, and is tried again: %s", what, exc_info=unexpected)
                 if timing.time_s() - self._renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")
@@ -567,7 +572,8 @@ class Worker:
                 continue
             since_s = self._unknown[name, one.epoch] = before.get((name, one.epoch), now_s)
             if not self._claiming and now_s - since_s >= self._options.lease_ttl_ms / 1_000 * UNKNOWN_FOR:
-                _log.warning("execution %s is held and does not run here: handed back", one.id)
+                if not self._parts.engine.group.refusals.under_way:
+                    _log.warning("execution %s is held and does not run here: handed back", one.id)
                 self.errand(self._hand_back(one.namespace, one.id, one.epoch))
 
     async def _hand_back(self, namespace: str, execution_id: str, epoch: int) -> None:
@@ -575,7 +581,8 @@ class Worker:
         try:
             await engine.tell(namespace, execution_id, HandBack(change_id=engine.entropy.new_id(), epoch=epoch))
         except OutlastError as error:
-            _log.warning("execution %s could not be handed back, and is tried again: %s", execution_id, error)
+            if not engine.group.refusals.explain(error):
+                _log.warning("execution %s could not be handed back, and is tried again: %s", execution_id, error)
 
 
 def is_suspect(attempt: LiveAttempt) -> bool:
