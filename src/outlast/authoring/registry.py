@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from outlast.authoring.callables import is_typed_in, place_of
-from outlast.errors import DuplicateRegistration, UnknownWorkflow
+from outlast.errors import DuplicateRegistration, InvalidName, UnknownWorkflow
+from outlast.model.names import OWN_PREFIX
 
 if TYPE_CHECKING:
     from outlast.authoring.workflow import Workflow
@@ -23,6 +24,8 @@ class Registry:
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
         key = (workflow.name, workflow.version)
+        if workflow.name.startswith(OWN_PREFIX):
+            raise InvalidName("workflow", workflow.name, f"names that begin with {OWN_PREFIX!r} are reserved")
         before = self._workflows.get(key)
         if before is not None:
             if is_typed_in(before.fn) and is_typed_in(workflow.fn):

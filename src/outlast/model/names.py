@@ -11,6 +11,8 @@ from outlast import limits
 from outlast.errors import InvalidInput, InvalidName, LimitExceeded
 
 RESERVED_PREFIX = "outlast:"
+OWN_PREFIX = "outlast."
+"""Workflows of the engine's own are named so: `outlast.map`."""
 INTERRUPT = f"{RESERVED_PREFIX}interrupt"
 """The deferred that a graceful stop resolves."""
 

@@ -202,6 +202,7 @@ async def test_what_a_start_refuses_it_refuses(sql: Any, given: str):
 @pytest.mark.parametrize(
     "given",
     [
+        "'outlast.map'",
         "'w', if_exists => 'restart'",
         "'w', deadline => '0'",
         "'w', input => '[1]'",

@@ -181,6 +181,15 @@ def test_who_runs_a_cell_again_is_told_what_to_do_there(app: App, cell: str):
         app.workflow(checkout)
 
 
+def test_names_of_the_engines_own_workflows_are_reserved(app: App):
+    for name in ("outlast.map", "outlast.mine"):
+        with pytest.raises(InvalidName, match=r"'outlast\.' are reserved"):
+            app.workflow(checkout, name=name)
+    assert app.workflow(checkout, name="outlasting").name == "outlasting"
+    with pytest.raises(UnknownWorkflow):
+        app.registry.newest("outlast.map")
+
+
 def test_unknown_workflow_is_named_with_the_known_ones(app: App):
     with pytest.raises(UnknownWorkflow, match="has none yet"):
         app.registry.newest("checkout")

@@ -18,6 +18,7 @@ from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
 from outlast.model.kinds import OF_EXECUTION
+from outlast.model.names import OWN_PREFIX
 from outlast.model.payload import Payload
 from outlast.model.retry import RetryPolicy
 from outlast.model.tag import Tag
@@ -241,6 +242,7 @@ def _starting() -> str:
         delayed=_sample(1),
         retry=msgspec.json.encode(RetryPolicy(max_attempts=3)).decode(),
         RELATIVE=RELATIVE,
+        OWN_PREFIX=OWN_PREFIX,
         slots=",".join(str(SLOTS[of, kind.KIND]) for of in ("taken", "insert") for kind in (Execution, Payload)),
         slot_tag=SLOTS["put", Tag.KIND],
     )

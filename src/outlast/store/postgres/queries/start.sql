@@ -120,6 +120,8 @@ BEGIN
     v_wrong := 'only id, deadline, timeout, retry and retention may be null';
   ELSIF jsonb_typeof(input) <> 'object' THEN
     v_wrong := 'input must be an object: the arguments of the workflow by name';
+  ELSIF starts_with(workflow, '{OWN_PREFIX}') THEN
+    v_wrong := format('workflow %s: names that begin with {OWN_PREFIX} are reserved', to_json(workflow));
   ELSIF jsonb_typeof(tags) <> 'object' THEN
     v_wrong := 'tags must be an object with texts';
   ELSIF EXISTS (SELECT 1 FROM jsonb_each(tags) AS t WHERE jsonb_typeof(t.value) <> 'string') THEN
