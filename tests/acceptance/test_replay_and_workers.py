@@ -284,7 +284,7 @@ async def checks_or_times_out(shop: Any) -> bool:
         return await checks_before_it_receives(shop)
 
 
-async def waits_for_both(shop: Any) -> list[Any]:
+async def waits_for_both(shop: Any) -> tuple[None, bool]:
     return await asyncio.gather(outlast.sleep("1h", name="cool"), receives(shop))
 
 

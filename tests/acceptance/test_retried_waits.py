@@ -9,7 +9,7 @@ import pytest
 
 import outlast
 from outlast import App, Retry
-from outlast.authoring.workflow import Workflow
+from outlast.authoring.workflow import AsyncWorkflow
 from outlast.testing import harness
 from tests.acceptance.conftest import Place, status_is
 
@@ -32,7 +32,7 @@ class Shop:
 
         self.flaky = flaky
 
-    def workflow(self, retry: Retry | None, fn: Any) -> Workflow[[], Any]:
+    def workflow(self, retry: Retry | None, fn: Any) -> AsyncWorkflow[[], Any]:
         return self.app.workflow(retry=retry, name="order")(fn)
 
     async def late(self) -> str:

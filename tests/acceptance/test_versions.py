@@ -437,7 +437,7 @@ async def test_code_that_does_not_take_the_arguments_leaves_its_patches_to_the_c
         app = App("sqlite:///nowhere.db")
 
         @app.workflow
-        async def buy(order: takes) -> bool:
+        async def buy(order: takes) -> bool:  # pyright: ignore[reportInvalidTypeForm]
             return outlast.patched("fraud-check")
 
         return app, buy

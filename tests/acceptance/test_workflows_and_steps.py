@@ -772,20 +772,20 @@ async def test_a_forgotten_await_is_warned_of_by_the_name_of_the_call(recwarn: p
 
     @app.workflow
     async def forgets() -> None:
-        charge()
-        charge.options(name="fee")()
-        parse.aio()
-        ship()
-        outlast.sleep("1h")
-        outlast.sleep_until(outlast.now())
-        outlast.receive("word")
-        outlast.interrupted()
-        outlast.deferred("approval").token()
+        charge()  # pyright: ignore[reportUnusedCoroutine]
+        charge.options(name="fee")()  # pyright: ignore[reportUnusedCoroutine]
+        parse.aio()  # pyright: ignore[reportUnusedCoroutine]
+        ship()  # pyright: ignore[reportUnusedCoroutine]
+        outlast.sleep("1h")  # pyright: ignore[reportUnusedCoroutine]
+        outlast.sleep_until(outlast.now())  # pyright: ignore[reportUnusedCoroutine]
+        outlast.receive("word")  # pyright: ignore[reportUnusedCoroutine]
+        outlast.interrupted()  # pyright: ignore[reportUnusedCoroutine]
+        outlast.deferred("approval").token()  # pyright: ignore[reportUnusedCoroutine]
 
     async with harness(app):
         await forgets()
-        ship()
-        charge()
+        ship()  # pyright: ignore[reportUnusedCoroutine]
+        charge()  # pyright: ignore[reportUnusedCoroutine]
     names = [str(one.message).split("'")[1] for one in recwarn if "was never awaited" in str(one.message)]
     waits = ["sleep", "sleep_until", "receive", "interrupted", "token"]
     assert names == ["step charge", "step fee", "step parse", "workflow ship", *waits, "workflow ship", "step charge"]

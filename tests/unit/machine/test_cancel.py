@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from outlast.machine import facts
 from outlast.machine.changes import Add, Code, Patch
@@ -141,3 +142,10 @@ def test_a_cancel_that_ends_it_leaves_its_trail_in_the_same_commit():
     changes = changes_of(suspended(), facts.CancelRequested)
     assert patch_of(changes)["status"] is Status.CANCELLED
     assert insert_of(changes, Event).name == event.CANCEL
+
+
+def test_who_gives_up_a_call_cancels_its_own_child_and_nobody_else():
+    own = structs.replace(active(), parent="p")
+    assert patch_of(changes_of(own, facts.CancelRequested, child_of="p"))["cancel_requested"]
+    assert refusal_of(own, facts.CancelRequested, child_of="another").code is Code.NOT_ALLOWED
+    assert refusal_of(active(), facts.CancelRequested, child_of="p").code is Code.NOT_ALLOWED

@@ -19,6 +19,7 @@ from outlast.machine.changes import (
     View,
     execution_after,
     inserted,
+    is_end,
     is_lane_channel,
     lane_channel,
     partition_channel,
@@ -143,3 +144,10 @@ def test_an_answer_that_the_table_does_not_know_is_a_bug_that_stops(monkeypatch:
 def test_a_start_never_gets_behind_the_door():
     with pytest.raises(AssertionError, match="decided before"):
         door._decide(View(PARTITION, ready()), ready(), say(facts.Start), NOW)
+
+
+def test_an_end_is_told_from_what_goes_on():
+    assert is_end(changes_of(active(), facts.Complete))
+    assert is_end(changes_of(ready(), facts.CancelRequested))
+    assert not is_end(changes_of(active(), facts.Suspend))
+    assert not is_end(changes_of(active(), facts.StepRecorded))

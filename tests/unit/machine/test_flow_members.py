@@ -30,6 +30,7 @@ from outlast.machine.decide_member import (
     advance,
     answered_edge,
     claimed,
+    dropped,
     edge_of,
     ended_unsettled,
     finished,
@@ -44,6 +45,7 @@ from outlast.machine.decide_member import (
     wants_input,
     widened,
 )
+from outlast.machine.flow_parents import parent_ended, was_closed
 from outlast.machine.joins import Answer
 from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
@@ -59,6 +61,8 @@ from outlast.model.flow import (
     Settled,
     Summary,
     decode_ids,
+    dependency_key,
+    edge_key,
     encode_ids,
 )
 from outlast.model.outbox import Delivery
@@ -373,6 +377,30 @@ def test_a_flow_does_not_end_before_its_time(gate: Flow, count: Summary):
 def test_a_count_can_begin_anew():
     fields = patch_of(recounted(PARTITION, summary(succeeded=3, drained="f/a"), "x", members=4), "summary")
     assert (fields["succeeded"], fields["skipped"], fields["drained"], fields["members"]) == (0, 0, "", 4)
+
+
+def test_entries_that_name_nothing_go_and_the_count_begins_anew_without_them():
+    stopped = flow(state=FlowState.STOPPED, revision=3)
+    found = dropped(PARTITION, stopped, summary(succeeded=2), ["f/ghost"], "x", members=2)
+    fields = patch_of(found, "summary")
+    assert (fields["members"], fields["succeeded"], fields["drained"]) == (2, 0, "")
+    gone = {write.key for write in found.writes if isinstance(write, Delete)}
+    assert gone == {dependency_key("shop", "f/", "f/ghost"), edge_key("shop", "f/", "f/ghost")}
+    assert Matches(stopped.key, {"state": FlowState.STOPPED, "revision": 3}) in found.guards
+
+
+@pytest.mark.parametrize(
+    "gate, closed",
+    [
+        (flow(parent="host", state=FlowState.STOPPED, reason=parent_ended("host", ": cancelled")), True),
+        (flow(parent="host", state=FlowState.STOPPED, reason="an operator's"), False),
+        (flow(parent="host", state=FlowState.STOPPED), False),
+        (flow(parent="host", reason=parent_ended("host", "")), False),
+        (flow(state=FlowState.STOPPED, reason=parent_ended("host", "")), False),
+    ],
+)
+def test_a_flow_is_opened_again_with_its_parent_if_it_was_closed_with_it(gate: Flow, closed: bool):
+    assert was_closed(gate) is closed
 
 
 # ---- once more ----------------------------------------------------------------------------------------------------

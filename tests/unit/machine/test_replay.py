@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from outlast.machine.replay import BESIDE, GIVEN_UP, Replay, beside, key_of
+from outlast.machine.replay import BESIDE, GIVEN_UP, Replay, beside, key_of, note_of
 from outlast.model.journal import (
     BEGAN,
     CANCEL,
@@ -273,3 +273,7 @@ def test_a_fork_knows_who_recorded_what_is_next():
     assert loose.loosens({B}, can_move=False)
     assert (taken(loose, B), loose.origin) == ("b", first)
     assert replay(entry("a", 0)).origin is None
+
+
+def test_the_note_that_a_call_was_given_up_has_a_key_of_its_own():
+    assert note_of(("0-1", "charge", 2)) == (f"0-1{GIVEN_UP}", "charge", 2)

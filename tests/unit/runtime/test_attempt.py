@@ -231,7 +231,7 @@ async def test_what_the_code_keeps_to_await_it_later_is_no_mistake_when_it_is_su
 
     @app.workflow
     async def never() -> None:
-        double(1)
+        double(1)  # pyright: ignore[reportUnusedCoroutine]
         await outlast.sleep("1d")
 
     async with harness(app):
