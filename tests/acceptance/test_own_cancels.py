@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -117,7 +118,7 @@ async def test_an_undo_that_cancels_itself_fails_and_the_others_run(app: App, bo
     assert ran == ["second", "first"]
 
 
-async def test_a_step_whose_loop_ends_has_not_failed(place: Place, gate: Gate):
+async def test_a_step_whose_loop_ends_has_not_failed(place: Place, gate: Gate, caplog: pytest.LogCaptureFixture):
     """A loop that ends cancels all its tasks at once: what was under way runs again elsewhere."""
     ran: list[str] = []
 
@@ -150,3 +151,5 @@ async def test_a_step_whose_loop_ends_has_not_failed(place: Place, gate: Gate):
     async with other:
         assert await elsewhere.execution("it").result("30s") == "done"
     assert ran == ["work", "work"]
+    gc.collect()
+    assert "was destroyed but it is pending" not in caplog.text, "nothing of its code is left behind"

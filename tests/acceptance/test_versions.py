@@ -1,6 +1,7 @@
 """Code that changes under running executions: versions side by side, and a rolling deploy."""
 
 import functools
+import inspect
 from typing import Any
 
 import pytest
@@ -364,7 +365,9 @@ def with_parameters(like: Any, *, is_async: bool = True) -> tuple[App, Any, list
         outlast.sync.sleep("1h")
         return "tea"
 
-    fn = functools.wraps(like)(sleep_first if is_async else sleep_in_a_thread)
+    fn: Any = functools.wraps(like)(sleep_first if is_async else sleep_in_a_thread)
+    fn.__signature__ = inspect.signature(like, eval_str=True)
+    del fn.__wrapped__  # a def around an async def would be refused
     return app, app.workflow(fn, name="checkout"), undone
 
 

@@ -158,6 +158,10 @@ class LiveAttempt:
         alarm = set_alarm(self)  # its timeout also stops code on a worker that is alive and well
         try:
             ending = await self._ended
+        except asyncio.CancelledError:
+            self._stop(Stopped)  # its loop ends: the code is not left behind
+            self._code.close()
+            raise
         finally:
             if alarm is not None:
                 alarm.cancel()
@@ -495,14 +499,17 @@ class LiveAttempt:
     def _end(self, ending: Ending, signal: type[Signal]) -> None:
         if self._ended.done():
             return
-        self._signal = signal
         self._ended.set_result(ending)
-        self.performing.close()
-        self.waits.close()
-        self.unwinding.close()
+        self._stop(signal)
         # Not from within the code's own callbacks.
         if self._begun:
             self.real.call_soon(self._code.close)
+
+    def _stop(self, signal: type[Signal]) -> None:
+        self._signal = signal
+        self.performing.close()
+        self.waits.close()
+        self.unwinding.close()
 
     async def _commit(self, ending: Ending) -> None:
         try:
