@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,14 +14,14 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast import App, FlowFailed, FlowRefused, InvalidFlow, Status, any_of
+from outlast import App, FlowFailed, InvalidFlow, Status, any_of
 from outlast.app import store_for
 from outlast.errors import LimitExceeded
 from outlast.model.completion import Completion
 from outlast.testing import Crash, CrashPoints, ManualClock
 from tests.acceptance.conftest import Place
 from tests.acceptance.crashing import fresh
-from tests.acceptance.flow_workflows import member_is, statuses, workflows
+from tests.acceptance.flow_workflows import FAILS, member_is, statuses, workflows
 from tests.acceptance.test_flow_cancels import engine_of
 
 
@@ -409,28 +410,66 @@ async def test_no_item_runs_if_the_map_ended_before_all_were_added(
         assert ends == dict.fromkeys(("items", *(f"items[{n}]" for n in range(4))), "skipped")
 
 
-async def test_a_map_whose_results_nobody_waits_for_any_more_adds_nothing_more(
-    app: App, monkeypatch: pytest.MonkeyPatch
-):
+def before_part(app: App, monkeypatch: pytest.MonkeyPatch, part: int, happens: Callable[[], Awaitable[Any]]) -> None:
+    """It happens once, when `items[*]` looks who joins what it is about to add. Each part has two items."""
     monkeypatch.setattr("outlast.limits.FLOW_GROWTH_MAX", 2)
+    engine, due = engine_of(app), [happens]
+    views = engine.flows.views
+
+    async def look(partition: int, namespace: str, ids: list[str], *rest: Any) -> Any:
+        looks = ids == ["m/items"] and not rest and due
+        if looks and (part == 1 or await views(partition, namespace, ["m/items[1]"])):
+            await due.pop()()
+        return await views(partition, namespace, ids, *rest)
+
+    monkeypatch.setattr(engine.flows, "views", look)
+
+
+@pytest.mark.parametrize("part", [1, 2])
+async def test_a_map_whose_results_nobody_waits_for_any_more_adds_nothing_more(
+    app: App, monkeypatch: pytest.MonkeyPatch, part: int
+):
     kit = mapping(app)
     async with app:
-        engine = engine_of(app)
-        views = engine.flows.views
-
-        async def cancelled_meanwhile(partition: int, namespace: str, ids: list[str], *rest: Any) -> Any:
-            if ids == ["m/items"]:
-                await app.execution("m/items").cancel()
-            return await views(partition, namespace, ids, *rest)
-
-        monkeypatch.setattr(engine.flows, "views", cancelled_meanwhile)
-        fh = await mapped(app, kit, 3).start()
-        await member_is(fh, "items[*]", Status.FAILED)
-        with pytest.raises(FlowRefused, match="does not wait any more"):
-            await app.execution("m/items[*]").result()
-        await member_is(fh, "items[1]", Status.SKIPPED)
+        before_part(app, monkeypatch, part, lambda: app.execution("m/items").cancel())
+        fh = await mapped(app, kit, 2 * part).start()
         with pytest.raises(FlowFailed):
             await fh.result("20s")
+        ends = await statuses(fh)
+        assert ends.pop("listing") == "succeeded"
+        assert ends.pop("items") == ends.pop("items[*]") == "cancelled"
+        assert ends == dict.fromkeys((f"items[{n}]" for n in range(2 * part - 2)), "skipped")
+        await fh.retry()
+        assert (await fh.result("20s"))["items"] == [2 * n for n in range(2 * part)]
+
+
+@pytest.mark.parametrize("part, max_parallel", [(1, None), (2, None), (2, 1)])
+async def test_a_map_that_a_join_does_not_need_is_cancelled_as_a_whole(
+    app: App, monkeypatch: pytest.MonkeyPatch, part: int, max_parallel: int | None
+):
+    kit, others = mapping(app), workflows(app)
+    FAILS.add("report")
+
+    async def satisfied() -> None:
+        await app.execution("m/fast").send("go", 1)
+        await member_is(app.flow_handle("m"), "items", Status.CANCELLED)
+
+    async with app:
+        before_part(app, monkeypatch, part, satisfied)
+        flow = mapped(app, kit, 2 * part, max_parallel)
+        fast, first = flow.add("fast", others.waits), flow.add("first", others.number, 5)
+        first.after(fast, "items", join=any_of(), on_satisfied="cancel_remaining")
+        flow.add("report", others.fails, "report").after(first)
+        fh = await flow.start()
+        with pytest.raises(FlowFailed, match="report"):
+            await fh.result("20s")
+        FAILS.discard("report")
+        await fh.retry()
+        outputs = await fh.result("20s")
+        assert outputs == {"listing": list(range(2 * part)), "fast": 1, "first": 5, "report": 1}
+        ends = await statuses(fh)
+        assert ends["items"] == ends["items[*]"] == "cancelled"
+        assert [ends[f"items[{n}]"] for n in range(2 * part - 2)] == ["skipped"] * (2 * part - 2)
 
 
 # ---- crashes ------------------------------------------------------------------------------------------------------

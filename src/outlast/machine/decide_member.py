@@ -142,6 +142,12 @@ def ended_unsettled(view: MemberView) -> bool:
     return is_open and view.member.on_failure is not OnFailure.TURN
 
 
+def makes_up_for_upstreams(view: MemberView) -> bool:
+    """Whether its upstreams need not have succeeded: its join did without them, or it was skipped for them, so that
+    others must make up for it."""
+    return view.execution.status is Status.SKIPPED or view.member.settled is not Settled.IMPOSSIBLE
+
+
 def wants_input(view: MemberView, edges: list[Edge]) -> bool:
     """Whether these answers let it run, with an input that must be made of what its upstreams gave."""
     settled = settled_by(view.member, counted(view.member, edges))
@@ -233,7 +239,7 @@ def widened(
     view: MemberView, upstreams: tuple[str, ...], template: bytes, change_id: str
 ) -> tuple[list[Guard], list[Write]] | Refusal:
     """It waits for these too, and its input is made by another template. Only while it waits for whoever adds them, so
-    that none of them can have ended."""
+    that none of them can have ended, and is not cancelled: then nobody needs them."""
     if not waits(view):
         return Refusal(Code.TERMINAL, f"does not wait any more: it is {view.execution.status}")
     member = view.member
@@ -251,7 +257,8 @@ def widened(
         value=template,
         change_id=change_id,
     )
-    return [_as_counted(member)], [Patch(member.key, fields), Put(made_of)]
+    still = Matches(view.execution.key, {"status": view.execution.status, "generation": view.execution.generation})
+    return [_as_counted(member), still], [Patch(member.key, fields), Put(made_of)]
 
 
 # ---- an end that hands on -----------------------------------------------------------------------------------------

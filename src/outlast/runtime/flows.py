@@ -32,6 +32,7 @@ from outlast.machine.decide_member import (
     edge_of,
     ended_unsettled,
     finished,
+    makes_up_for_upstreams,
     needs_upstreams,
     siblings_settled,
     tallied,
@@ -421,12 +422,17 @@ class Flows:
         unsuccessful, covered = set[str](), set[str]()
         async for page in self.roster(namespace, flow_id):
             for view in await self.views(partition, namespace, page):
-                status, settled = view.execution.status, view.member.settled
-                if status is not Status.SUCCEEDED:
+                if view.execution.status is not Status.SUCCEEDED:
                     unsuccessful.add(view.execution.id)
-                if status is Status.SKIPPED or settled is not Settled.IMPOSSIBLE:
+                if makes_up_for_upstreams(view):
                     covered.update(decode_ids(view.member.after))
-        return unsuccessful <= covered
+        for one in unsuccessful - covered:
+            # Of a map that broke off, who joins the items does not know them yet: their edges do.
+            edges = await self._engine.store.scan(Dependency.KIND, (namespace, one), limit=PAGE)
+            behind = [edge.downstream for edge in edges if isinstance(edge, Dependency)]
+            if not any(map(makes_up_for_upstreams, await self.views(partition, namespace, behind))):
+                return False
+        return True
 
     async def roster(self, namespace: str, flow_id: str) -> AsyncIterator[list[str]]:
         """The ids of a flow's members, a page at a time."""

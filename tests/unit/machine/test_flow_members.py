@@ -275,9 +275,10 @@ def test_a_member_that_waits_may_be_made_to_wait_for_more():
     view = waiting(after=encode_ids(("f/map",)))
     answer = widened(view, ("f/a", "f/b"), b"template", "x")
     assert not isinstance(answer, Refusal)
-    [guard], [patch, put] = answer
+    [guard, still], [patch, put] = answer
     assert isinstance(guard, Matches)
     assert (guard.key, guard.fields["change_id"]) == (view.member.key, "made")
+    assert still == Matches(view.execution.key, {"status": Status.BLOCKED, "generation": 1}), "not cancelled since"
     assert isinstance(patch, Patch)
     assert (patch.fields["upstreams"], patch.fields["needed"], patch.fields["change_id"]) == (3, 3, "x")
     after = patch.fields["after"]

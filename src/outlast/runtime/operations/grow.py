@@ -13,9 +13,10 @@ from msgspec import Struct, structs
 
 from outlast.codec.failures import settle_failure
 from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavailable
-from outlast.machine.changes import Absent, Changes, Code, Refusal, together
+from outlast.machine import facts
+from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal, together
 from outlast.machine.decide_flow import FlowView, NewMember, grown, grown_before, growth_id
-from outlast.machine.decide_member import widened
+from outlast.machine.decide_member import MemberView, widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
 from outlast.model.flow import Dependency, dependency_key, whole_of
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from outlast.runtime.parts import Parts
 
 LOOKS_MAX = 1_000
+HEARS_MS = 100
+"""What is told to end hears of it with its next commit. If it has not by then, it looks again."""
 
 
 class Growing(Protocol):
@@ -66,14 +69,17 @@ class Grow(Performed):
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
         try:
-            await self._grow(parts, execution, operation)
+            wanted = await self._grow(parts, execution, operation)
         except (FlowRefused, FlowNotFound, InvalidFlow) as error:
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled)
+        if not wanted:
+            return BackOff(await parts.engine.store.now() + HEARS_MS, tries + 1)
         data, _ = parts.values.settle(None, None, str(operation))
         return Outcome(data, value=None)
 
-    async def _grow(self, parts: Parts, execution: Execution, operation: Operation) -> None:
+    async def _grow(self, parts: Parts, execution: Execution, operation: Operation) -> bool:
+        """False if who was to join all that is added has ended: then this execution is told to end, too."""
         engine = parts.engine
         scope, name, occurrence = operation.key
         change_id = growth_id(execution, f"{scope}{name}/{occurrence}")
@@ -88,7 +94,7 @@ class Grow(Performed):
             if isinstance(answer, Refusal):
                 raise FlowRefused(self.flow, answer.code, answer.message)
             if not members:
-                return  # all of it is there
+                return True  # all of it is there
             changes = Changes(
                 id=change_id,
                 partition=partition,
@@ -96,10 +102,17 @@ class Grow(Performed):
                 guards=(held_by(execution), *answer[0]),
                 writes=tuple(answer[1]),
             )
-            verdict = await engine.commit(await self._widening(engine, execution.namespace, changes))
+            if self.fan_in is not None:
+                joins = await self._joins(engine, partition, execution.namespace, self.fan_in)
+                if joins.execution.status.terminal:
+                    if await _given_up(engine, execution, joins):
+                        return False
+                    continue
+                changes = self._widening(joins, self.fan_in, changes)
+            verdict = await engine.commit(changes)
             refused_by = verdict.refused_by
             if verdict.applied or (refused_by is not None and refused_by.key == execution.key):
-                return  # the lease is gone: recording this will say so
+                return True  # the lease is gone: recording this will say so
             if isinstance(refused_by, Absent) and refused_by.key.kind == Execution.KIND:
                 before = await self._grown_before(engine, execution, members)
                 if refused_by.key.values[1] not in before:
@@ -123,21 +136,23 @@ class Grow(Performed):
             and grown_before(new[view.execution.id], execution, (view.execution, view.member, entry))
         }
 
-    async def _widening(self, engine: Engine, namespace: str, changes: Changes) -> Changes:
-        """With the last of what is added, the one that joins it waits for all."""
-        fan_in = self.fan_in
-        if fan_in is None or fan_in.template is None:
-            return changes
-        views = await engine.flows.views(changes.partition, namespace, [fan_in.member])
+    async def _joins(self, engine: Engine, partition: int, namespace: str, fan_in: FanIn) -> MemberView:
+        views = await engine.flows.views(partition, namespace, [fan_in.member])
         if not views:
             raise FlowRefused(self.flow, Code.UNKNOWN, f"has no member {fan_in.member!r} any more")
-        answer = widened(views[0], fan_in.upstreams, fan_in.template, changes.id)
+        return views[0]
+
+    def _widening(self, joins: MemberView, fan_in: FanIn, changes: Changes) -> Changes:
+        """With the last of what is added, the one that joins it waits for all."""
+        if fan_in.template is None:
+            return changes
+        answer = widened(joins, fan_in.upstreams, fan_in.template, changes.id)
         if isinstance(answer, Refusal):
             raise FlowRefused(self.flow, answer.code, f"has a member {fan_in.member!r} that {answer.message}")
         wider = Changes(
             id=changes.id,
             partition=changes.partition,
-            anchors=(views[0].execution.key,),
+            anchors=(joins.execution.key,),
             guards=tuple(answer[0]),
             writes=tuple(answer[1]),
         )
@@ -145,3 +160,13 @@ class Grow(Performed):
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None
+
+
+async def _given_up(engine: Engine, execution: Execution, joins: MemberView) -> bool:
+    """Cancel who adds what nobody joins any more. Not if a retry has opened that one meanwhile: then False."""
+    ended = joins.execution
+    still = Matches(ended.key, {"status": ended.status, "generation": ended.generation})
+    reason = f"{joins.member.name!r} no longer needs it"
+    fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=reason)
+    told = await engine.tell(execution.namespace, execution.id, fact, while_=(still, held_by(execution)))
+    return told.verdict is None or told.verdict.refused_by != still
