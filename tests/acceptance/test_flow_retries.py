@@ -219,6 +219,24 @@ async def test_a_retry_opens_again_what_was_not_needed_if_somebody_needs_it_now(
         assert (await fh.result("20s"))["both"] == 3
 
 
+async def test_a_clean_up_does_not_say_that_what_was_cancelled_is_not_needed(app: App):
+    """Its join would cancel what remains, but was never satisfied."""
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        slow = flow.add("slow", kit.waits)
+        cleans = flow.add("clean-up", kit.number, 5)
+        cleans.after(slow, join=any_of(), on_satisfied="cancel_remaining", on_failure="run")
+        fh = await flow.start()
+        await app.execution("f/slow").cancel()
+        with pytest.raises(FlowFailed, match="slow"):
+            await fh.result("20s")
+        await fh.retry()
+        await member_is(fh, "slow", Status.SUSPENDED)
+        await app.execution("f/slow").send("go", 2)
+        assert await fh.result("20s") == {"slow": 2, "clean-up": 5}
+
+
 async def test_items_of_a_map_that_were_not_needed_are_not_needed_by_a_retry(app: App):
     kit = workflows(app)
     FAILS.add("report")

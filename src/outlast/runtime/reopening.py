@@ -19,7 +19,7 @@ from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, Flow, FlowState, OnFailure, OnSatisfied, decode_ids
+from outlast.model.flow import Edge, Flow, FlowState, OnFailure, OnSatisfied, Settled, decode_ids
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -99,7 +99,7 @@ async def _planned(engine: Engine, partition: int, namespace: str, flow_id: str)
                 again.add(one)
                 for upstream in () if one in before else upstreams:
                     needed_by.setdefault(upstream, set()).add(one)
-            elif member.on_satisfied is OnSatisfied.CANCEL_REMAINING:
+            elif member.on_satisfied is OnSatisfied.CANCEL_REMAINING and member.settled is Settled.SATISFIED:
                 unneeded.update(upstreams)
     plan = Plan(spared=_spared(cancelled, unneeded, needed_by))
     again -= plan.spared
