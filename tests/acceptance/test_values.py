@@ -15,6 +15,7 @@ import pytest
 import outlast
 from outlast import App, CodecError, ExecutionFailed, LimitExceeded, Retry
 from outlast.runtime import mishaps
+from outlast.testing import harness
 from tests.unit.codec import raising
 from tests.unit.codec.kinds import LINE, ORDER, ROUND_TRIPS, Line, Model, Order
 from tests.unit.codec.test_values import same
@@ -572,6 +573,53 @@ async def test_the_failure_of_an_update_waits_for_a_codec_that_is_away(tmp_path:
             await handle.update("take", "tea")
         await handle.send("word", "done")
         assert await handle.result() == "done"
+    assert codec.left == 0
+
+
+class Unreadable(Masked):
+    """Its key service does not answer for so many values that are read and have a word in them."""
+
+    def __init__(self) -> None:
+        self.word, self.left = b"", 0
+
+    def decode(self, data: bytes) -> bytes:
+        value = super().decode(data)
+        if self.left and self.word in value:
+            self.left -= 1
+            raise ConnectionError("no answer")
+        return value
+
+
+async def test_code_does_not_go_on_without_an_update_that_the_codec_cannot_read():
+    """It would go another way than the one that is recorded, and seem to be other code."""
+    codec = Unreadable()
+    app = App("sqlite:///values.db", codec=codec)
+
+    @app.step
+    async def brew(what: str) -> str:
+        return what
+
+    @app.workflow
+    async def shelf() -> str:
+        taken = list[str]()
+
+        @outlast.update("take")
+        def take(name: str) -> None:
+            taken.append(name)
+
+        await outlast.receive("word", str)
+        cup = await brew("leaves") if taken else "water"
+        await outlast.receive("end", str)
+        return cup
+
+    async with harness(app) as h:
+        handle = await shelf.start()
+        await handle.update("take", "tea")
+        await handle.send("word", "go")
+        await h.settle()
+        codec.word, codec.left = b"tea", 1
+        await handle.send("end", "now")
+        assert await handle.result() == "leaves"
     assert codec.left == 0
 
 

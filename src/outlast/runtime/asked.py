@@ -36,7 +36,7 @@ from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry
 from outlast.model.journal import UPDATE as UPDATE_OP
 from outlast.model.record import Key
 from outlast.model.status import Reason
-from outlast.runtime.mishaps import put_off
+from outlast.runtime.mishaps import leave
 from outlast.runtime.signals import Stopped
 from outlast.runtime.workflow_loop import without_loop
 
@@ -240,7 +240,7 @@ class Asked:
             try:
                 refusal = self._objection(asked)
             except CodecHookFailed as error:
-                self._attempt.errand(put_off(self._attempt, error))
+                leave(self._attempt, error)
                 return False
             if refusal is None:
                 self._accepting = event.dedup
@@ -290,7 +290,7 @@ class Asked:
         try:
             answer = self._answer_of(handler, data)
         except CodecHookFailed as error:
-            attempt.errand(put_off(attempt, error))
+            leave(attempt, error)
             return
         except Stopped:
             return  # the code is left: whoever goes on answers

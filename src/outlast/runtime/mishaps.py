@@ -54,14 +54,15 @@ def encoding() -> Generator[None]:
         if attempt is None:
             raise  # whoever performs the step puts it off
         if attempt.stream.on_the_loop:
-            _leave(attempt, error)
+            leave(attempt, error)
         else:
             with suppress(RuntimeError):  # the loop is closed
-                attempt.real.call_soon_threadsafe(_leave, attempt, error)
+                attempt.real.call_soon_threadsafe(leave, attempt, error)
         raise Stopped from error
 
 
-def _leave(attempt: LiveAttempt, error: CodecHookFailed) -> None:
+def leave(attempt: LiveAttempt, error: CodecHookFailed) -> None:
+    """Put it off, and let its code not go on until then: it has not seen what it would have seen."""
     if not attempt.over:
         attempt.errand(put_off(attempt, error))
         attempt.lose(str(error))
