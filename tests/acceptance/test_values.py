@@ -623,6 +623,33 @@ async def test_code_does_not_go_on_without_an_update_that_the_codec_cannot_read(
     assert codec.left == 0
 
 
+async def test_neither_a_replay_nor_a_query_takes_an_unreadable_journal_for_changed_code():
+    codec = Unreadable()
+    app = App("sqlite:///values.db", codec=codec)
+
+    @app.step
+    async def brew(what: str) -> str:
+        return what
+
+    @app.workflow
+    async def shelf() -> None:
+        cup = await brew("tea")
+        outlast.query("cup")(lambda: cup)
+        await outlast.receive("end", str)
+
+    async with harness(app) as h:
+        handle = await shelf.start()
+        await h.settle()
+        codec.word, codec.left = b"tea", 1
+        with pytest.raises(CodecError, match="result of step 'brew' could not be decoded by Unreadable"):
+            await h.replay(handle)
+        codec.left = 1
+        with pytest.raises(CodecError, match="result of step 'brew' could not be decoded by Unreadable"):
+            await handle.query("cup")
+        assert await h.replay(handle) is None
+        assert await handle.query("cup") == "tea"
+
+
 async def test_the_end_of_a_member_does_not_wait_for_the_input_of_the_next(tmp_path: Path):
     codec, ran = Away(), list[str]()
     app = App(str(tmp_path / "values.db"), codec=codec)

@@ -189,8 +189,10 @@ class LiveAttempt:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""
         self._end(Gone(why), Stopped)
 
-    async def hand_back(self, *, wait_ms: int = 0) -> None:
+    async def hand_back(self, *, wait_ms: int = 0, because: CodecHookFailed | None = None) -> None:
         """Leave it to another worker, counting nothing."""
+        if because is not None:
+            _log.warning("execution %s is put off for %g s: %s", self.execution.id, wait_ms / 1_000, because)
         self._end(Gone("handed back"), Stopped)
         fact = facts.HandBack(change_id=self.lease.new_id(), epoch=self.execution.epoch, wait_ms=wait_ms)
         await self.lease.tell(fact)

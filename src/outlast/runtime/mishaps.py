@@ -29,8 +29,7 @@ PUT_OFF_MS = 5_000
 
 
 async def put_off(attempt: LiveAttempt, error: CodecHookFailed) -> None:
-    _log.warning("execution %s is put off for %g s: %s", attempt.execution.id, PUT_OFF_MS / 1_000, error)
-    await attempt.hand_back(wait_ms=PUT_OFF_MS)
+    await attempt.hand_back(wait_ms=PUT_OFF_MS, because=error)
 
 
 def unfit(attempt: LiveAttempt, error: CodecError) -> Raised | Diverged:

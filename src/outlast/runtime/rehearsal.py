@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, structs
 
+from outlast.errors import CodecHookFailed
 from outlast.machine import facts
 from outlast.machine.changes import Changes
 from outlast.model.execution import Execution
@@ -52,7 +53,8 @@ class Rehearsed(Struct, frozen=True, kw_only=True):
 
 
 async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinition) -> Rehearsed:
-    """Reads the input and the journal from the store of `parts`, and writes nothing."""
+    """Reads the input and the journal from the store of `parts`, and writes nothing. `CodecHookFailed` if the codec
+    cannot read them: that says nothing of the code."""
     claimed = await as_claimed(parts, execution)
     if claimed is None:
         return Rehearsed(entries=0)
@@ -102,6 +104,8 @@ async def played(attempt: Rehearsal, patience_s: float) -> tuple[Ending | None, 
     running = asyncio.ensure_future(attempt.run())
     try:
         await asyncio.wait((running,), timeout=patience_s)
+        if attempt.unreadable is not None:
+            raise attempt.unreadable
         return (running.result() if running.done() else None), attempt.lines()
     finally:
         attempt.lose("it took too long")
@@ -147,6 +151,8 @@ class Rehearsal(LiveAttempt):
         self.unwinding = _NothingUndone(self)
         self.waits = _NothingCorrected(self)
         self.reached_end = False
+        self.unreadable: CodecHookFailed | None = None
+        """What a worker would put it off for."""
 
     @property
     def began(self) -> bool:
@@ -178,6 +184,10 @@ class Rehearsal(LiveAttempt):
 
     def hear(self, inbox: int) -> None:
         return None
+
+    async def hand_back(self, *, wait_ms: int = 0, because: CodecHookFailed | None = None) -> None:
+        self.unreadable = because
+        self._end(Gone("would be put off"), Stopped)
 
     def finish(self, ending: Ending) -> None:
         """Of its children nobody is waited for."""
