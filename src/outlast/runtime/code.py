@@ -9,9 +9,10 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
+from itertools import islice
 from types import CoroutineType
 from typing import Any, Protocol, cast
 
@@ -48,8 +49,9 @@ Idle = Callable[[], bool]
 Ended = Callable[[Any, BaseException | None], None]
 
 
-LOOKED_INTO_MAX = 1_000
-"""Collections of so many are looked into for what is kept there to be awaited later."""
+LOOKED_AT_MAX = 10
+"""A collection without a coroutine among so many of its first holds none that is kept there to be awaited later."""
+_COLLECTIONS = (list, tuple, dict)
 _NOWHERE = contextvars.Context()
 
 
@@ -63,30 +65,29 @@ async def _raises(error: Exception) -> Any:
 
 def _not_awaited(tasks: Iterable[asyncio.Task[Any]]) -> list[CoroutineType[Any, Any, Any]]:
     """What the code has called and keeps in its variables to await it later. It will, when it is replayed: Python need
-    not complain that it never was."""
+    not complain that it never was. Every suspension looks: this is short of calls."""
     kept: list[CoroutineType[Any, Any, Any]] = []
-    seen: set[int] = set()
+    seen: set[object] = set()
     look: list[Any] = [task.get_coro() for task in tasks]
     while look:
         found: Any = look.pop()
-        if not isinstance(found, CoroutineType) or found.cr_frame is None or id(cast("object", found)) in seen:
+        if type(found) is not CoroutineType or found in seen:
             continue
         coroutine = cast("CoroutineType[Any, Any, Any]", found)
-        seen.add(id(coroutine))
-        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+        seen.add(coroutine)
+        if (frame := found.cr_frame) is None:
+            continue
+        if not coroutine.cr_suspended and not coroutine.cr_running:
             kept.append(coroutine)
         look.append(coroutine.cr_await)
-        for value in found.cr_frame.f_locals.values():
-            look += _within(value)
+        for value in frame.f_locals.values():
+            if type(value) is CoroutineType:
+                look.append(value)
+            elif type(value) in _COLLECTIONS and value:
+                held: Iterable[Any] = cast("dict[Any, Any]", value).values() if type(value) is dict else value
+                if [one for one in islice(held, LOOKED_AT_MAX) if type(one) is CoroutineType]:
+                    look += held
     return kept
-
-
-def _within(value: Any) -> Iterable[Any]:
-    """A value; of a plain collection the coroutines in it, unless it is large."""
-    if type(value) not in (list, tuple, dict):
-        return (value,)
-    held: Collection[Any] = cast("dict[Any, Any]", value).values() if type(value) is dict else value
-    return [one for one in held if type(one) is CoroutineType] if len(held) <= LOOKED_INTO_MAX else ()
 
 
 class AsyncCode:

@@ -222,11 +222,15 @@ async def test_what_the_code_keeps_to_await_it_later_is_no_mistake_when_it_is_su
     async def own(number: int) -> int:
         return await double(number)
 
+    async def plain(number: int) -> int:
+        return number
+
     @app.workflow
     async def later() -> list[int]:
-        one, some = double(1), [double(2), own(3)]
+        one, some, many = double(1), [double(2), own(3)], [plain(number) for number in range(1_500)]
         race = outlast.race(double(4), double(4))
         await outlast.sleep("1d")
+        assert [await each for each in many] == list(range(1_500))
         return [await one, *[await each for each in some], await race]
 
     @app.workflow
