@@ -140,6 +140,51 @@ async def test_it_is_cancelled_when_its_parent_waits_for_it_with_its_end(app: Ap
         await are_cancelled(app)
 
 
+class Unreadable:
+    """A codec that fails for so many of the starts that it reads."""
+
+    left = 0
+
+    def encode(self, data: bytes) -> bytes:
+        return data
+
+    def decode(self, data: bytes) -> bytes:
+        if self.left and b"/slow.1" in data:
+            self.left -= 1
+            raise ConnectionError("no answer")
+        return data
+
+
+async def test_a_codec_that_fails_twice_as_the_code_ends_puts_it_off_once(
+    behind: Behind, caplog: pytest.LogCaptureFixture
+):
+    """Neither what is owed to the child nor what a retry runs again can be found out."""
+    codec = Unreadable()
+    app = App("sqlite:///given-up.db", codec=codec)
+
+    @app.step
+    async def quick() -> None:
+        await behind()
+        codec.left = 2
+
+    @app.workflow
+    async def slow() -> None:
+        await outlast.receive("never")
+
+    @app.workflow(retry=Retry(max_attempts=2))
+    async def parent() -> None:
+        await outlast.race(slow(), quick())
+        raise LookupError("in vain")
+
+    async with harness(app) as h:
+        handle = await parent.options(id="it").start()
+        with pytest.raises(LookupError, match="in vain"):
+            await handle.result()
+        assert codec.left == 0
+        assert (await h.info("it/slow.1")).status == "cancelled"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_a_loop_leaves_none_behind(app: App, behind: Behind):
     @app.step
     async def quick() -> None:

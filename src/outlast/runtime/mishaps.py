@@ -29,7 +29,8 @@ PUT_OFF_MS = 5_000
 
 
 async def put_off(attempt: LiveAttempt, error: CodecHookFailed) -> None:
-    await attempt.hand_back(wait_ms=PUT_OFF_MS, because=error)
+    with suppress(LeaseLost):  # it has failed twice in an attempt, or too late: it is with another, or nobody, already
+        await attempt.hand_back(wait_ms=PUT_OFF_MS, because=error)
 
 
 def unfit(attempt: LiveAttempt, error: CodecError) -> Raised | Diverged:
