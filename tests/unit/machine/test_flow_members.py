@@ -36,6 +36,7 @@ from outlast.machine.decide_member import (
     finished,
     forgotten,
     handed_on,
+    makes_up_for_upstreams,
     needs_upstreams,
     recounted,
     reopened,
@@ -293,6 +294,21 @@ def test_a_member_that_does_not_wait_any_more_waits_for_nothing_else():
     refused = widened(waiting(settled=Settled.IMPOSSIBLE), ("f/a",), b"template", "x")
     assert isinstance(refused, Refusal)
     assert "does not wait" in refused.message
+
+
+@pytest.mark.parametrize(
+    "status, settled, makes_up",
+    [
+        (S.SUCCEEDED, Settled.SATISFIED, True),
+        (S.SUCCEEDED, Settled.IMPOSSIBLE, False),
+        (S.CANCELLED, Settled.OPEN, True),
+        (S.SKIPPED, Settled.IMPOSSIBLE, True),
+    ],
+)
+def test_a_clean_up_does_not_make_up_for_what_it_cleans_up_after(status: Status, settled: Settled, makes_up: bool):
+    view = waiting(settled=settled)
+    ended = msgspec.structs.replace(view.execution, status=status)
+    assert makes_up_for_upstreams(msgspec.structs.replace(view, execution=ended)) is makes_up
 
 
 # ---- the whole ----------------------------------------------------------------------------------------------------
