@@ -272,7 +272,8 @@ def cursor_number(text: str, what: str) -> int:
 class Feed(Struct, frozen=True):
     """Completions in commit order, and the cursor to go on from: a late commit is never skipped.
 
-    `cursors` are those to go on from behind each of them; None where that is a completion's own number.
+    `cursors` are those to go on from behind each of them; None where that is a completion's own number. A cursor is for
+    the filter that it came with: what that left out may be behind it.
     """
 
     completions: list[Completion]

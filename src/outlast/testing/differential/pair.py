@@ -49,10 +49,12 @@ class Disagreement(AssertionError):
 
 
 class Position(Struct, frozen=True):
-    """How far a feed has been read: its cursor, and what that means to the oracle (a number per partition)."""
+    """How far a feed has been read: its cursor, and what that means to the oracle (a number per partition). It goes on
+    with the filter that it was read with: a store may have passed by what that left out."""
 
     cursor: str | None = None
     covered: dict[int, int] = msgspec.field(default_factory=dict[int, int])
+    filter: Filter | None = None
 
 
 class Pair:
@@ -246,9 +248,10 @@ class Pair:
 
     async def completions(self, position: Position, *, limit: int, filter: Filter) -> tuple[Feed, Position]:
         """The next page behind a position, and where it ends. Nothing is skipped, nothing comes twice."""
-        feed = await self.store.completions(after=position.cursor, limit=limit, filter=filter)
+        kept = position.filter or filter
+        feed = await self.store.completions(after=position.cursor, limit=limit, filter=kept)
         ahead = [c for c in self._feed() if c.seq > position.covered.get(self._home_of(c), 0)]
-        wanted = [c for c in ahead if self.oracle.passes(filter, c.namespace, c.execution)]
+        wanted = [c for c in ahead if self.oracle.passes(kept, c.namespace, c.execution)]
         _same("the length of a feed's page", len(feed.completions), min(limit, len(wanted)))
         full = len(feed.completions) == limit
         covered = dict(position.covered)
@@ -258,7 +261,7 @@ class Pair:
             _same("the feed", [_bare(c) for c in found], [_bare(c) for c in expected[: len(found)]])
             passed = expected[: len(found)] if full else [c for c in ahead if self._home_of(c) == partition]
             covered[partition] = max([covered.get(partition, 0), *(c.seq for c in passed)])
-        return feed, Position(feed.cursor, covered)
+        return feed, Position(feed.cursor, covered, kept)
 
     def _feed(self) -> list[Completion]:
         return [c for c in self.oracle.scan(Completion.KIND, ()) if isinstance(c, Completion)]
