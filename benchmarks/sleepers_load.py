@@ -47,16 +47,16 @@ def build(app: App) -> tuple[AsyncWorkflow[[float], float], AsyncWorkflow[[], in
 
 
 async def main(file: str, count: int, spread: int) -> dict[str, float]:
-    warm_up = min(WARM_UP, count // 5)
+    warm_up, part = min(WARM_UP, count // 5), count // TURNS
     clock, url = ManualClock(), f"sqlite:///{file}?synchronous=FULL"
     turned = App(url, store=lambda: store_for(url, clock=clock), lease_ttl="1d")
     sleeper, awake = build(turned)
     figures: dict[str, float] = {}
     async with turned:
         hour_s = clock.now_ms() / 1_000 + HOUR_S
-        await asleep(turned, sleeper, hour_s, warm_up)
+        await asleep(turned, sleeper, hour_s, warm_up, part)
         before, pages_before = holding(), apsw.memory_used()
-        await asleep(turned, sleeper, hour_s, count)
+        await asleep(turned, sleeper, hour_s, count, part)
         after, pages_after = holding(), apsw.memory_used()
         figures |= {
             "bytes_each": max(0, after.resident_bytes - before.resident_bytes) / (count - warm_up),
@@ -68,7 +68,6 @@ async def main(file: str, count: int, spread: int) -> dict[str, float]:
     clock.advance(timedelta(seconds=1))
     woken: list[float] = []
     drained: list[float] = []
-    part = count // TURNS
     for turn in range(TURNS):
         clock.advance(timedelta(seconds=HOUR_S))
         woken.append(await worked_off(turned, 2 * turn * part, part))
@@ -92,12 +91,13 @@ async def worked_off(app: App, before: int, number: int) -> float:
         return number / (time.perf_counter() - began_s)
 
 
-async def asleep(app: App, sleeper: AsyncWorkflow[[float], float], first_s: float, count: int) -> None:
-    """Until so many sleep in all: equal parts of them until that hour, and the next ones."""
+async def asleep(app: App, sleeper: AsyncWorkflow[[float], float], first_s: float, count: int, part: int) -> None:
+    """Until so many sleep in all: the first part of them until that hour, the next until the next one. So they wake in
+    the order in which they fell asleep, as all of them would that sleep for an hour."""
     there = await app.count(workflow="sleeper")
     for begin in range(there, count, BATCH):
         numbers = range(begin, min(begin + BATCH, count))
-        await app.start_many(sleeper.bind(first_s + number % TURNS * HOUR_S) for number in numbers)
+        await app.start_many(sleeper.bind(first_s + min(number // part, TURNS - 1) * HOUR_S) for number in numbers)
     await until_count(app, "suspended", count)
 
 
