@@ -51,7 +51,7 @@ from outlast.model.flow import (
 )
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
-from outlast.model.record import Key, Now
+from outlast.model.record import Key, Now, Plain, settled
 from outlast.model.status import Status
 
 R = TypeVar("R", Execution, Payload)
@@ -451,6 +451,33 @@ def acknowledged(partition: int, member: Member, flow: Flow, change_id: str, *, 
         writes.append(Patch(flow.key, {"cancel_at": None}))
     return Changes(
         id=change_id, partition=partition, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes)
+    )
+
+
+LATER_MIN_MS, LATER_MAX_MS, LATER_PART = 1_000, 30_000, 4
+"""What has run for so long may run on: it is looked at again after a quarter of that time, within these bounds."""
+
+
+def may_run_on(flow: Flow, execution: Execution) -> bool:
+    """Whether the flow's cancel waits until its code has stopped by itself."""
+    return flow.policy is CancelPolicy.CANCEL_PENDING and execution.status is Status.ACTIVE
+
+
+def put_off(partition: int, flow: Flow, change_id: str, *, ran_ms: int) -> Changes:
+    """Only what may run on is owed its cancel. It stays owed, and is due again when one of them may have stopped. Not
+    if somebody has put it off meanwhile, or the flow has ended: then it owes nothing."""
+    later_ms = min(max(ran_ms // LATER_PART, LATER_MIN_MS), LATER_MAX_MS)
+    seen: dict[str, Plain] = {
+        "state": FlowState.STOPPED,
+        "revision": flow.revision,
+        "cancel_at": settled(flow.cancel_at),
+    }
+    return Changes(
+        id=change_id,
+        partition=partition,
+        anchors=(flow.key,),
+        guards=(Matches(flow.key, seen),),
+        writes=(Patch(flow.key, {"cancel_at": Now(later_ms)}),),
     )
 
 

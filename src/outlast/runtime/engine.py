@@ -90,7 +90,13 @@ class Engine:
         self.timing: Timing = timing or LoopTiming()
         self.places: dict[str, Key | None] = {}
         """Where walks over all records stand, by name."""
-        self.group = GroupCommit(store, batch_max=batch_max, patience_s=patience_s, pause=pause or self.timing.sleep)
+        self.group = GroupCommit(
+            store,
+            batch_max=batch_max,
+            patience_s=patience_s,
+            pause=pause or self.timing.sleep,
+            time_s=self.timing.time_s,
+        )
 
         self.flows = Flows(self)
         self.outbox = Outbox(self)

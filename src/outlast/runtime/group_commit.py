@@ -16,6 +16,8 @@ A start whose id is held by somebody else's transaction leaves the line (`aside.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -60,6 +62,7 @@ class GroupCommit:
         batch_max: int = 500,
         patience_s: float = 30.0,
         pause: Pause = asyncio.sleep,
+        time_s: Callable[[], float] = time.monotonic,
     ) -> None:
         assert 1 <= batch_max <= limits.BATCH_MAX_CHANGES
         self._store = store
@@ -74,7 +77,7 @@ class GroupCommit:
         """Of a sharded store: the line of a partition, and how many of its changes are in it."""
         self._aside = Aside(store, patience_s=patience_s, pause=pause)
         self._closed = False
-        self.refusals = Refusals()
+        self.refusals = Refusals(time_s)
         self.now = 0
         """The store's time as last heard."""
 

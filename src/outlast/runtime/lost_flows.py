@@ -11,12 +11,11 @@ from itertools import islice
 
 from outlast import limits
 from outlast.codec.values import Values
-from outlast.errors import CodecError, CodecHookFailed
 from outlast.machine.flow_parents import was_closed
 from outlast.model.execution import Execution
 from outlast.model.flow import Flow, flow_key
-from outlast.model.journal import START, SUCCEEDED, JournalEntry
-from outlast.runtime.operations.child import Started
+from outlast.model.journal import JournalEntry
+from outlast.runtime.operations.child import started_by
 from outlast.store.port import Store
 
 
@@ -33,17 +32,9 @@ async def closed(
 
 
 def _started(values: Values, parent: str, entry: JournalEntry) -> str | None:
-    """What this execution has started and may be a flow: those are not named under it. None for any other entry, and
-    for what cannot be read."""
-    if entry.op != START or entry.outcome != SUCCEEDED or entry.value is None:
-        return None
-    try:
-        started: Started = values.decode(entry.value, Started, f"start of {entry.name!r}")
-    except CodecHookFailed:
-        raise
-    except CodecError:
-        return None
-    return started.id if started.by == parent and "/" not in started.id else None
+    """What this execution has started and may be a flow: those are not named under it."""
+    started = started_by(values, parent, entry)
+    return started.id if started is not None and "/" not in started.id else None
 
 
 def _is_closed(head: object, parent: str) -> bool:

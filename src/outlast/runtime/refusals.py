@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from outlast.errors import StoreCorrupt, StoreFull, StoreReadOnly
 
@@ -18,7 +19,8 @@ QUIET_S = 5.0
 
 
 class Refusals:
-    def __init__(self) -> None:
+    def __init__(self, time_s: Callable[[], float] = time.monotonic) -> None:
+        self._time_s = time_s
         self._said: set[type[BaseException]] = set()
         self._since_s = self._last_s = 0.0
 
@@ -30,7 +32,7 @@ class Refusals:
         """Whether this is why, and so has been said."""
         if not isinstance(error, StoreFull | StoreReadOnly | StoreCorrupt):
             return False
-        self._last_s = time.monotonic()
+        self._last_s = self._time_s()
         self._since_s = self._since_s if self._said else self._last_s
         if type(error) not in self._said:
             self._said.add(type(error))
@@ -38,7 +40,7 @@ class Refusals:
         return True
 
     def commit_made(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._time_s()
         if self._said and now_s - self._last_s > QUIET_S:
             _log.warning("the store takes work again, after %.0f s", now_s - self._since_s)
             self._said.clear()

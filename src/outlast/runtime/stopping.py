@@ -19,14 +19,11 @@ from outlast.errors import OutlastError, StoreError
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Matches, Patch, Refusal, together
 from outlast.machine.decide import decide
-from outlast.machine.decide_flow import acknowledged
+from outlast.machine.decide_flow import acknowledged, may_run_on, put_off
 from outlast.machine.decide_member import MemberView, dropped
-from outlast.model.execution import Execution
-from outlast.model.flow import CancelPolicy, Flow, FlowState
+from outlast.model.flow import Flow, FlowState
 from outlast.model.partition import partition_of
-from outlast.model.record import Now, Plain
 from outlast.model.record import settled as time_of
-from outlast.model.status import Status
 from outlast.store.port import EVERYTHING, Filter
 
 if TYPE_CHECKING:
@@ -44,10 +41,6 @@ again does not keep the others waiting."""
 DROPPED_MAX = 100
 """So many entries that name nothing are dropped in one commit."""
 SHOWN_MAX = 10
-LATER_MIN_MS = 1_000
-LATER_MAX_MS = 30_000
-LATER_PART = 4
-"""What has run for so long may run on: it is looked at again after a quarter of that time, within these bounds."""
 
 
 class Stopped(Struct):
@@ -107,7 +100,7 @@ async def _owed(
             if view.member.acknowledged:
                 continue
             tags = view.execution.tag_map if filter.tag is not None else {}
-            if _may_run_on(flow, view.execution):
+            if may_run_on(flow, view.execution):
                 running.append(view)
             elif filter.tag is not None and tags.get(filter.tag[0]) != filter.tag[1]:
                 outside += 1
@@ -117,10 +110,6 @@ async def _owed(
         await _drop(engine, flow, partition, nothing[:DROPPED_MAX], members, done)
         outside += len(nothing) - done.dropped
     return owed, running, outside
-
-
-def _may_run_on(flow: Flow, execution: Execution) -> bool:
-    return flow.policy is CancelPolicy.CANCEL_PENDING and execution.status is Status.ACTIVE
 
 
 async def _cancel(engine: Engine, flow: Flow, view: MemberView, done: Stopped, *, last: bool = False) -> None:
@@ -157,7 +146,7 @@ async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) 
     """True once it is told, or has ended, or the flow was retried meanwhile. False if it runs and may go on running."""
     execution, member = view.execution, view.member
     for _ in range(LOOKS_MAX):
-        if _may_run_on(flow, execution):
+        if may_run_on(flow, execution):
             return False
         ack = acknowledged(view.partition, member, flow, engine.entropy.new_id(), last=last)
         fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=flow.reason or "")
@@ -210,21 +199,6 @@ async def _clear(engine: Engine, flow: Flow, partition: int) -> None:
 
 
 async def _put_off(engine: Engine, flow: Flow, partition: int, running: list[MemberView]) -> bool:
-    """It stays owed, and is due again when one of those that run may have stopped. Not if somebody has put it off
-    meanwhile, or the flow has ended: then it owes nothing."""
     began_at = max(time_of(view.execution.claimed_at) or 0 for view in running)
     ran_ms = await engine.store.now() - began_at
-    later_ms = min(max(ran_ms // LATER_PART, LATER_MIN_MS), LATER_MAX_MS)
-    seen: dict[str, Plain] = {
-        "state": FlowState.STOPPED,
-        "revision": flow.revision,
-        "cancel_at": time_of(flow.cancel_at),
-    }
-    changes = Changes(
-        id=engine.entropy.new_id(),
-        partition=partition,
-        anchors=(flow.key,),
-        guards=(Matches(flow.key, seen),),
-        writes=(Patch(flow.key, {"cancel_at": Now(later_ms)}),),
-    )
-    return (await engine.commit(changes)).applied
+    return (await engine.commit(put_off(partition, flow, engine.entropy.new_id(), ran_ms=ran_ms))).applied

@@ -25,7 +25,9 @@ from outlast.machine.decide_flow import (
     in_the_way,
     known,
     lanes_of,
+    may_run_on,
     opened,
+    put_off,
     reopened,
     reopening,
     staged,
@@ -335,3 +337,26 @@ def test_a_retry_shuts_the_flow_and_owes_the_rest():
 )
 def test_what_cannot_be_retried_says_why(seen: FlowView, code: Code):
     assert refusal(reopening(seen, change_id="x")) is code
+
+
+@pytest.mark.parametrize("ran_ms, later_ms", [(0, 1_000), (40_000, 10_000), (10**9, 30_000)])
+def test_a_flow_that_owes_only_what_runs_is_looked_at_later_the_longer_that_runs(ran_ms: int, later_ms: int):
+    gate = flow(state=FlowState.STOPPED, policy=CancelPolicy.CANCEL_PENDING, revision=2, cancel_at=5)
+    later = put_off(PARTITION, gate, "x", ran_ms=ran_ms)
+    assert later.writes == (Patch(gate.key, {"cancel_at": Now(later_ms)}),)
+    assert later.guards == (Matches(gate.key, {"state": FlowState.STOPPED, "revision": 2, "cancel_at": 5}),)
+
+
+@pytest.mark.parametrize(
+    "policy, status, may",
+    [
+        (CancelPolicy.CANCEL_PENDING, Status.ACTIVE, True),
+        (CancelPolicy.CANCEL_PENDING, Status.SUSPENDED, False),
+        (CancelPolicy.CANCEL_ALL, Status.ACTIVE, False),
+    ],
+)
+def test_only_code_that_runs_may_run_on_and_only_if_what_is_pending_is_cancelled(
+    policy: CancelPolicy, status: Status, may: bool
+):
+    execution = structs.replace(active(), status=status)
+    assert may_run_on(flow(state=FlowState.STOPPED, policy=policy), execution) is may
