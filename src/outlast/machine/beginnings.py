@@ -4,24 +4,44 @@ new generation of what has ended."""
 from __future__ import annotations
 
 from functools import lru_cache
+from operator import attrgetter
+from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from outlast.machine import facts
 from outlast.machine.changes import Insert, Put, Write, lane_channel
+from outlast.machine.claiming import claim_fields
 from outlast.machine.parts import Fields
 from outlast.model.event import Event
 from outlast.model.execution import Execution, route_of
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
-from outlast.model.retry import RetryPolicy
 from outlast.model.status import Reason, Status
 from outlast.model.tag import Tag
 
 _encoder = msgspec.json.Encoder(order="sorted")
-# The same few of every workflow, asked for with each of its starts.
-_route = lru_cache(maxsize=10_000)(route_of)
-_encoded = lru_cache(maxsize=10_000)(RetryPolicy.encode)
+
+_ALIKE = (
+    "namespace",
+    "workflow",
+    "version",
+    "signature",
+    "lane",
+    "requires",
+    "quota",
+    "priority",
+    "delay_ms",
+    "deadline_ms",
+    "timeout_ms",
+    "retry",
+    "crash_cap",
+    "retention_ms",
+    "after_dependencies",
+)
+"""What the starts of one workflow have in common, most often."""
+_alike = attrgetter(*_ALIKE)
 
 REOPENED: Fields = {
     "cause": None,
@@ -78,19 +98,44 @@ def events_of(fact: facts.Start) -> list[Write]:
 
 
 def execution_of(fact: facts.Start) -> Execution:
+    """The execution as it begins, ready or blocked."""
+    return _made(fact, _like(None, *_alike(fact)))
+
+
+def held_of(fact: facts.Start, worker: str) -> Execution:
+    """… or held by the worker that starts it."""
+    return _made(fact, _like(worker, *_alike(fact)))
+
+
+def _made(fact: facts.Start, like: Execution) -> Execution:
+    return structs.replace(
+        like,
+        id=fact.id,
+        parent=fact.parent,
+        flow=fact.flow,
+        tags=_encoder.encode(fact.tags).decode() if fact.tags else "{}",
+        input_digest=fact.input_digest,
+        epoch=like.epoch + fact.first_epoch,
+        inbox=len(fact.sends),
+        claim_id=None if like.worker is None else fact.change_id,
+        change_id=fact.change_id,
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _like(worker: str | None, *alike: Any) -> Execution:
+    """What the executions that are started so have in common. Remembered: a workflow is started so again and again."""
+    fact = facts.Start(change_id="", id="any", input=b"", input_digest="", **dict(zip(_ALIKE, alike, strict=True)))
     blocked_on = Reason.DEPENDENCIES if fact.after_dependencies else Reason.DELAY if fact.delay_ms else None
-    return Execution(
+    execution = Execution(
         namespace=fact.namespace,
         id=fact.id,
         workflow=fact.workflow,
         version=fact.version,
         signature=fact.signature,
         lane=fact.lane,
-        route=_route(fact.workflow, fact.version, fact.requires, fact.quota),
-        parent=fact.parent,
-        flow=fact.flow,
+        route=route_of(fact.workflow, fact.version, fact.requires, fact.quota),
         quota=fact.quota,
-        tags=_encoder.encode(fact.tags).decode() if fact.tags else "{}",
         input_digest=fact.input_digest,
         status=Status.BLOCKED if blocked_on else Status.READY,
         reason=blocked_on,
@@ -99,16 +144,16 @@ def execution_of(fact: facts.Start) -> Execution:
         ready_at=None if blocked_on else Now(),
         wake_at=Now(fact.delay_ms) if blocked_on == Reason.DELAY else None,
         deadline_at=None if fact.deadline_ms is None else Now(fact.deadline_ms),
-        epoch=fact.first_epoch,
-        inbox=len(fact.sends),
         timeout_ms=fact.timeout_ms,
         deadline_ms=fact.deadline_ms,
-        retry=_encoded(fact.retry),
+        retry=fact.retry.encode(),
         crash_cap=fact.crash_cap,
         retention_ms=fact.retention_ms,
         created_at=Now(),
-        change_id=fact.change_id,
     )
+    if worker is None:
+        return execution
+    return structs.replace(execution, **claim_fields(execution, facts.Claim(change_id="", worker=worker)))
 
 
 def input_of(fact: facts.Start, *, generation: int) -> Payload:

@@ -28,7 +28,7 @@ _VALUES = {
     for field in msgspec.structs.fields(kind)
     if field.type in (bytes, bytes | None)
 }
-"""The kinds whose records carry values of the user's, and in which field."""
+"""The kinds whose records carry values of the user's, and in which field: each has at most one."""
 
 
 class View(Struct, frozen=True, gc=False):
@@ -177,7 +177,10 @@ def size_of(changes: Changes) -> int:
             if name is not None:
                 size += len(getattr(write.record, name) or b"")
         elif type(write) is Patch:
-            size += sum(len(value) for value in write.fields.values() if type(value) is bytes)
+            name = _VALUES.get(write.key.kind)
+            value = None if name is None else write.fields.get(name)
+            if type(value) is bytes:
+                size += len(value)
     return size
 
 
@@ -209,8 +212,8 @@ def patched(record: Record, fields: dict[str, Any], now: int) -> Record:
 
 def inserted(record: Record, now: int) -> Record:
     """The record as a store keeps it when it is inserted at `now` (its `seq`, if any, is the store's to give)."""
-    relative = {name: time for name in record.TIMES if type(time := getattr(record, name)) is Now}
-    return patched(record, relative, now)
+    at = {name: now + time.plus_ms for name in record.TIMES if type(time := getattr(record, name)) is Now}
+    return msgspec.structs.replace(record, **at)
 
 
 def execution_after(view: View, changes: Changes, now: int) -> Execution | None:
@@ -224,7 +227,7 @@ def outline_after(view: View, changes: Changes) -> Execution | None:
     execution = view.execution
     for write in changes.writes:
         if type(write) is Insert:
-            if isinstance(write.record, Execution):
+            if type(write.record) is Execution:
                 execution = write.record
         elif execution is None:
             continue

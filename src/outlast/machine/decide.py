@@ -57,24 +57,28 @@ def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
 def _refused(execution: Execution, fact: facts.AnyFact) -> Refusal | None:
     """What can be answered from the status and the epoch alone."""
     status = execution.status
-    epoch = getattr(fact, "epoch", None)
-    if status.terminal and not allowed(type(fact), status):
+    epoch: int | None = getattr(fact, "epoch", None)
+    moves = allowed(type(fact), status)
+    holds = epoch is None or (epoch == execution.epoch and (status is Status.ACTIVE or status.terminal))
+    if moves and holds:
+        return None
+    if not moves and status.terminal:
         if _ENDS.get(type(fact)) is status and epoch in (None, execution.epoch):
             return Refusal(Code.ALREADY, f"is {status}")
         return Refusal(Code.TERMINAL, f"has ended: it is {status}")
-    if epoch is not None and (epoch != execution.epoch or not (status is Status.ACTIVE or status.terminal)):
+    if not holds:
         return Refusal(Code.NOT_HOLDER, f"is {status} at epoch {execution.epoch}, not held at epoch {epoch}")
-    if isinstance(fact, facts.Release) and not allowed(type(fact), status):
+    if isinstance(fact, facts.Release):
         return Refusal(Code.ALREADY, "is not held")  # what is held is not ready: it was released before
-    if isinstance(fact, facts.Retry) and not allowed(type(fact), status):
+    if isinstance(fact, facts.Retry):
         return Refusal(Code.NOT_ALLOWED, f"is {status}: only what has ended is retried")
-    if not allowed(type(fact), status):
-        return Refusal(Code.NOT_ALLOWED, f"is {status}, which {type(fact).__name__} does not apply to")
-    return None
+    return Refusal(Code.NOT_ALLOWED, f"is {status}, which {type(fact).__name__} does not apply to")
 
 
 def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     match fact:
+        case facts.Complete():  # first: it comes with almost every execution
+            return decide_holder.complete(view, execution, fact)
         case facts.Claim():
             return decide_holder.claim(view, execution, fact)
         case facts.Answered():
@@ -83,8 +87,6 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
             return decide_holder.progressed(view, execution, fact)
         case facts.Suspend():
             return decide_holder.suspend(view, execution, fact, now)
-        case facts.Complete():
-            return decide_holder.complete(view, execution, fact)
         case facts.Fail():
             return decide_holder.fail(view, execution, fact)
         case facts.Continue():

@@ -22,6 +22,7 @@ from outlast.machine.changes import (
     View,
     Write,
 )
+from outlast.machine.claiming import attempt_begun, claim_fields
 from outlast.machine.parts import (
     LEASE_GONE,
     Fields,
@@ -43,7 +44,7 @@ from outlast.machine.parts import (
     runnable,
     superseded,
 )
-from outlast.model.attempt import Attempt, Outcome, attempt_key
+from outlast.model.attempt import Outcome
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import CHILD, UPDATE, Event, event_key
 from outlast.model.execution import UNWINDING, Execution, ParentClose, execution_key, suspect_route
@@ -64,42 +65,6 @@ def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
     if execution.quota is not None:
         writes.append(Add(quota_key(view.partition, execution.namespace, execution.quota), "free", -1))
     return changes(view, execution, fact, [as_seen(execution)], writes)
-
-
-def claim_fields(execution: Execution, fact: facts.Claim) -> Fields:
-    left_ms = None if execution.timeout_ms is None else max(0, execution.timeout_ms - execution.ran_ms)
-    return {
-        "status": Status.ACTIVE,
-        "reason": None,
-        "epoch": execution.epoch + fact.leap,
-        "worker": fact.worker,
-        "claim_id": fact.change_id,
-        "claimed_at": Now(),
-        "attempt_deadline_at": None if left_ms is None else Now(left_ms),
-        "ready_at": None,
-        "attempt_open": True,
-        "change_id": fact.change_id,
-    }
-
-
-def attempt_begun(execution: Execution, fact: facts.Claim) -> Write:
-    """A new attempt's record; a resumed one goes on under its new holder."""
-    epoch = execution.epoch + fact.leap
-    if execution.attempt_open:
-        key = attempt_key(execution.namespace, execution.id, execution.generation, execution.attempt)
-        return Patch(key, {"epoch": epoch, "worker": fact.worker, "change_id": fact.change_id})
-    return Insert(
-        Attempt(
-            namespace=execution.namespace,
-            execution=execution.id,
-            generation=execution.generation,
-            number=execution.attempt,
-            epoch=epoch,
-            worker=fact.worker,
-            started_at=Now(),
-            change_id=fact.change_id,
-        )
-    )
 
 
 def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) -> Changes | Refusal:
@@ -295,7 +260,7 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
     writes = ended(view, execution, fact, Status.SUCCEEDED, cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
-    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
+    return changes(view, execution, fact, (held_to_the_end(execution),), writes, HOME)
 
 
 def tries_again(execution: Execution, *, retryable: bool) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from outlast.machine import facts
 from outlast.machine.beginnings import (
     REOPENED,
     beside,
     events_of,
     execution_of,
+    held_of,
     input_of,
     rings_of,
     tags_of,
@@ -25,7 +24,7 @@ from outlast.machine.changes import (
     View,
     Write,
 )
-from outlast.machine.decide_holder import attempt_begun, claim_fields
+from outlast.machine.claiming import new_attempt
 from outlast.machine.parts import as_seen, changes, claim_gates, inbox_record, rings_for, runnable
 from outlast.model import event
 from outlast.model.execution import Execution
@@ -76,19 +75,18 @@ def start(view: View, fact: facts.Start) -> Changes | Refusal:
 
 
 def _new(view: View, fact: facts.Start) -> Changes:
-    execution, worker = execution_of(fact), fact.worker
-    if worker is not None:
-        return _claimed(view, execution, fact, worker)
-    return changes(view, execution, fact, (), [Insert(execution), *beside(fact)], *rings_of(execution))
+    if fact.worker is not None:
+        return _claimed(view, fact, fact.worker)
+    execution = execution_of(fact)
+    return changes(view, execution, fact, (), (Insert(execution), *beside(fact)), *rings_of(execution))
 
 
-def _claimed(view: View, execution: Execution, fact: facts.Start, worker: str) -> Changes:
+def _claimed(view: View, fact: facts.Start, worker: str) -> Changes:
     """Start and claim in one: the records of both, and the gates that a claim would ask, as guards. If one of them is
     shut, the start is made anew without the claim."""
-    claim = facts.Claim(change_id=fact.change_id, worker=worker)
-    held = msgspec.structs.replace(execution, **claim_fields(execution, claim))
-    gates = claim_gates(view, execution, worker)
-    return changes(view, execution, fact, gates, [Insert(held), *beside(fact), attempt_begun(execution, claim)])
+    held = held_of(fact, worker)
+    gates, attempt = claim_gates(view, held, worker), new_attempt(held, held.epoch, worker, fact.change_id)
+    return changes(view, held, fact, gates, (Insert(held), *beside(fact), attempt))
 
 
 def _restart(view: View, existing: Execution, fact: facts.Start) -> Changes:

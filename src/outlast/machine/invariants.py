@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast.errors import CorruptState
 from outlast.model.execution import Execution
-from outlast.model.status import Reason, Status, is_reason
+from outlast.model.status import TERMINAL, Reason, Status, is_reason
 
 
 def check(execution: Execution) -> Execution:
@@ -24,9 +24,17 @@ def violations(execution: Execution) -> list[str]:
 
 
 def _always(e: Execution, broken: list[str]) -> None:
-    _held_or_not(e, broken)
-    terminal = e.status.terminal
-    if (e.ready_at is not None) != (e.status is Status.READY):
+    status = e.status
+    leased, terminal = status is Status.ACTIVE, status in TERMINAL
+    if (e.worker is not None) != leased:
+        broken.append("exactly the active hold a lease: worker")
+    if (e.claim_id is not None) != leased:
+        broken.append("exactly the active hold a lease: claim_id")
+    if (e.claimed_at is not None) != leased:
+        broken.append("exactly the active hold a lease: claimed_at")
+    if not leased and e.attempt_deadline_at is not None:
+        broken.append("only an active attempt can time out")
+    if (e.ready_at is not None) != (status is Status.READY):
         broken.append("exactly the ready are in the order of claims")
     if (e.finished_at is not None) != terminal:
         broken.append("exactly the ended have an end")
@@ -38,22 +46,10 @@ def _always(e: Execution, broken: list[str]) -> None:
         broken.append("counters do not go below zero")
     if not 1 <= e.journal_generation <= e.generation:
         broken.append("a journal is of this generation or an earlier one")
-    if e.awaits and e.status is not Status.SUSPENDED:
+    if e.awaits and status is not Status.SUSPENDED:
         broken.append("only the suspended have an operation that others may end")
     if e.reason is not None and not is_reason(e.reason):
         broken.append(f"a reason of the vocabulary, not {e.reason!r}")
-
-
-def _held_or_not(e: Execution, broken: list[str]) -> None:
-    leased = e.status is Status.ACTIVE
-    if (e.worker is not None) != leased:
-        broken.append("exactly the active hold a lease: worker")
-    if (e.claim_id is not None) != leased:
-        broken.append("exactly the active hold a lease: claim_id")
-    if (e.claimed_at is not None) != leased:
-        broken.append("exactly the active hold a lease: claimed_at")
-    if not leased and e.attempt_deadline_at is not None:
-        broken.append("only an active attempt can time out")
 
 
 def _blocked(e: Execution, broken: list[str]) -> None:
