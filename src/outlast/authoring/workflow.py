@@ -119,6 +119,8 @@ class Workflow(Generic[P, R]):
         self._options = options
         self._retry = options.retry.policy()
         self._start_options = StartOptions()
+        self._likeness: facts.Start | None = None
+        """What its starts with these options have in common, since the first of them."""
         self.arguments = Arguments(fn, self.name)
         self.definition = WorkflowDefinition(
             name=self.name,
@@ -150,6 +152,7 @@ class Workflow(Generic[P, R]):
         """The same workflow, with options for its next starts."""
         changed = copy.copy(self)
         changed._start_options = structs.replace(self._start_options, **parse_options(options))
+        changed._likeness = None
         return changed
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
@@ -280,35 +283,52 @@ class Workflow(Generic[P, R]):
         flow: str | None = None,
         after_dependencies: bool = False,
     ) -> facts.Start:
-        values, entropy = self.app.values, self.app.entropy
-        given, own = self._start_options, self._options
-        requires = own.requires if given.requires is None else given.requires
-        return facts.Start(
+        entropy, like = self.app.entropy, self._likeness
+        if like is None or like.namespace != namespace:
+            like = self._likeness = self._like(namespace)
+        return structs.replace(
+            like,
             change_id=entropy.new_id(),
-            namespace=namespace,
             id=execution_id,
             flow=flow,
             after_dependencies=after_dependencies,
+            input=data,
+            input_digest=digest,
+            retention_ms=retention_ms,
+            first_epoch=int(entropy.random() * limits.FIRST_EPOCHS),
+            worker=worker,
+            sends=self._sent() if self._start_options.sends else (),
+        )
+
+    def _like(self, namespace: str) -> facts.Start:
+        """What all its starts with these options have in common; the rest is put in its place with each of them."""
+        given, own = self._start_options, self._options
+        return facts.Start(
+            change_id="",
+            namespace=namespace,
+            id="any",
             workflow=self.name,
             version=self.version,
             signature=self.signature,
-            input=data,
-            input_digest=digest,
+            input=b"",
+            input_digest="",
             lane=given.lane or own.lane,
-            requires=requires,
+            requires=own.requires if given.requires is None else given.requires,
             priority=given.priority,
             delay_ms=given.delay_ms,
             deadline_ms=own.deadline_ms if given.deadline_ms is None else given.deadline_ms,
             timeout_ms=own.timeout_ms,
             retry=self._retry,
-            retention_ms=retention_ms,
             tags=given.tags,
             if_exists=given.if_exists,
-            first_epoch=int(entropy.random() * limits.FIRST_EPOCHS),
-            worker=worker,
-            sends=tuple(
-                facts.Sent(name, values.encode(value, f"event {name!r}")) for name, value in given.sends.items()
-            ),
+        )
+
+    def _sent(self) -> tuple[facts.Sent, ...]:
+        """Encoded with each start: what is sent may have been changed since."""
+        values = self.app.values
+        return tuple(
+            facts.Sent(name, values.encode(value, f"event {name!r}"))
+            for name, value in self._start_options.sends.items()
         )
 
     def __repr__(self) -> str:

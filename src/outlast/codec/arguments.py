@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from outlast.codec.annotations import Hints, Unresolved
-from outlast.codec.values import Values
+from outlast.codec.pickled import MARK
+from outlast.codec.values import Values, is_simple
 from outlast.errors import CodecError, InvalidArguments
 
 _BY_NAME = dict[str, msgspec.Raw]
@@ -22,6 +23,7 @@ class Arguments:
 
     def __init__(self, fn: Callable[..., Any], what: str) -> None:
         self._what = what
+        self._input = f"input of {what}"
         self._hints = Hints(fn)
         self.signature = inspect.signature(fn)
         self._annotations: dict[str, Any] = {}
@@ -63,9 +65,21 @@ class Arguments:
     def encode(self, values: Values, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bytes, str]:
         """(bytes, digest); `InvalidArguments` if they do not fit the signature or its types."""
         given = self.bound(args, kwargs)
-        raw = {name: msgspec.Raw(self.encode_one(values, name, value)) for name, value in given.items()}
-        data = msgspec.json.encode(raw)
-        return values.seal(data, f"input of {self._what}"), values.digest(given, data)
+        data = self._at_once(values, given)
+        if data is None:
+            raw = {name: msgspec.Raw(self.encode_one(values, name, value)) for name, value in given.items()}
+            data = msgspec.json.encode(raw)
+        return values.seal(data, self._input), values.digest(given, data)
+
+    def _at_once(self, values: Values, given: dict[str, Any]) -> bytes | None:
+        """The bytes of arguments that are all simple, as one by one; None if one of them is to be looked at."""
+        for name, value in given.items():
+            if not is_simple(value, self.annotation(name)):
+                return None
+        try:
+            return values.plain(given, self._what)
+        except CodecError:
+            return None  # a text that cannot be written: which one is said when each is alone
 
     def encode_one(self, values: Values, name: str, value: Any) -> bytes:
         return self.encode_part(values, name, value, self.annotation(name))
@@ -80,10 +94,11 @@ class Arguments:
 
     def decode(self, values: Values, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with; `CodecError` if they are not those that it takes, of its types."""
-        plain = values.unseal(data, f"input of {self._what}")
+        plain = values.unseal(data, self._input)
         raw: dict[str, msgspec.Raw] = values.read(plain, _BY_NAME, self._what, "input")
         if self._plain is not None and raw.keys() == self._names:
-            return tuple([values.read(raw[name], self.annotation(name), self._what, name) for name in self._plain]), {}
+            read = values.read if MARK in plain else values.read_json
+            return tuple([read(raw[name], self.annotation(name), self._what, name) for name in self._plain]), {}
         unknown = raw.keys() - self._names
         if unknown:
             raise CodecError(f"{self._what} does not take {min(unknown)!r}, which this execution was started with")

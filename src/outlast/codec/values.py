@@ -47,6 +47,12 @@ _LARGE = 2**63
 """Smaller numbers come back as they are, whoever reads them."""
 
 
+def is_simple(value: object, annotation: Any) -> bool:
+    """Whether it is what was declared, and comes back as it is once it is written."""
+    kind = type(value)
+    return kind is annotation and (kind is str or kind is bool or (type(value) is int and abs(value) < _LARGE))
+
+
 class Values:
     """`values.decode(values.encode(order, "order"), Order, "order")`."""
 
@@ -96,9 +102,8 @@ class Values:
 
     def check(self, value: object, data: bytes, annotation: Any, what: object, path: str = "value") -> Any:
         """The value as a replay would see it; `CodecError` if that is not equal. `path` is what to call the value."""
-        kind = type(value)
-        if kind is annotation and (kind is str or kind is bool or (type(value) is int and abs(value) < _LARGE)):
-            return value  # it was written, so it comes back as it is
+        if is_simple(value, annotation):
+            return value
         settled = self.read(data, annotation, what, path)
         if not equal(value, settled) and (change := change_in(value, settled, path)) is not None:
             raise CodecError(f"{what}: {_explained(change, annotation)}")
@@ -116,13 +121,18 @@ class Values:
             data = self._encoder.encode(value)
         except _RAISED as error:
             raise CodecError(f"{what}: {self._why_not(value, path, error)}") from error
-        refuse_lookalike(data, f"{what}: {path}")
+        if is_pickled(data):
+            refuse_lookalike(data, f"{what}: {path}")
         return data
 
     def read(self, data: bytes | msgspec.Raw, annotation: Any, what: object, path: str = "value") -> Any:
         """The value of JSON, by its annotation."""
         if is_pickled(data):
             return self._unpickled(data, what, path)
+        return self.read_json(data, annotation, what, path)
+
+    def read_json(self, data: bytes | msgspec.Raw, annotation: Any, what: object, path: str = "value") -> Any:
+        """… of which is known that it was not pickled."""
         try:
             decoder = self._decoders[annotation]
         except (KeyError, TypeError):

@@ -91,7 +91,7 @@ class Start(Fact, frozen=True, kw_only=True):
     sends: tuple[Sent, ...] = ()
 
     def __post_init__(self) -> None:
-        check_name("namespace", self.namespace)
+        check_recurring_name("namespace", self.namespace)
         # The engine itself names children and members under their parent.
         if self.parent is None and self.flow is None:
             check_id(self.id)
@@ -100,7 +100,8 @@ class Start(Fact, frozen=True, kw_only=True):
         check_word("workflow", self.workflow)
         check_word("version", self.version)
         check_word("lane", self.lane)
-        check_payload("input", self.input)
+        if len(self.input) > limits.PAYLOAD_MAX_BYTES:
+            check_payload("input", self.input)
         if self.requires:
             _at_most("requires", len(self.requires), limits.REQUIRES_MAX, "capabilities")
             for word in self.requires:
@@ -355,7 +356,8 @@ class Complete(HolderFact, frozen=True, kw_only=True):
     output: bytes
 
     def __post_init__(self) -> None:
-        check_payload("output", self.output)
+        if len(self.output) > limits.PAYLOAD_MAX_BYTES:
+            check_payload("output", self.output)
 
 
 class Fail(HolderFact, frozen=True, kw_only=True):
