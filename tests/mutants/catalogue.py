@@ -201,9 +201,9 @@ _GUARDS = (
         what="a completion is refused by a cancel that was not yet observed",
         file="machine/decide_holder.py",
         old="""cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
-    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)""",
+    return changes(view, execution, fact, (held_to_the_end(execution),), writes, HOME)""",
         new="""cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
-    return changes(view, execution, fact, [held_and_heard(execution, execution.inbox)], writes, HOME)""",
+    return changes(view, execution, fact, (held_and_heard(execution, execution.inbox),), writes, HOME)""",
         noticed_by=(f"{SETTLEMENT}02_a_completion_beats_a_cancel_not_yet_observed",),
     ),
     Mutant(
@@ -428,7 +428,7 @@ _TRANSITIONS = (
         breaks="rule 1",
         what="the epochs of every execution begin at zero, also of an id that was purged and started anew",
         file="machine/beginnings.py",
-        old="        epoch=fact.first_epoch,\n",
+        old="        epoch=like.epoch + fact.first_epoch,\n",
         new="",
         noticed_by=(f"{RULE}01_a_zombie_of_a_former_life_is_refused",),
     ),
@@ -458,8 +458,8 @@ _LIMITS_AND_PLACES = (
         breaks="settlement 7",
         what="a start that claims asks neither the lane nor the session",
         file="machine/decide_start.py",
-        old="    return changes(view, execution, fact, gates, [Insert(held)",
-        new="    return changes(view, execution, fact, [], [Insert(held)",
+        old="    return changes(view, held, fact, gates, (Insert(held)",
+        new="    return changes(view, held, fact, (), (Insert(held)",
         noticed_by=(
             f"{CONFORMANCE}ClaimGate::test_a_start_that_claims_finds_a_paused_lane_shut",
             f"{CONFORMANCE}ClaimGate::test_a_start_that_claims_needs_a_live_session",

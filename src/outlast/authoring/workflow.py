@@ -163,7 +163,7 @@ class Workflow(Generic[P, R]):
         a child of that one."""
         attempt = self.parent()
         if attempt is None:
-            return await self.app.opened().start(Bound(self, args, kwargs))
+            return self._handle(await self.app.opened().start(self, args, kwargs))
         return self.held(await attempt.call(self.child(attempt, args, kwargs, called=False)))
 
     async def start_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
@@ -174,12 +174,10 @@ class Workflow(Generic[P, R]):
 
     def execution(self, execution_id: str) -> Handle[R]:
         """A handle on an execution that was started before. In a workflow, telling it something is durable."""
-        from outlast.client.handle import Handle
-
         check_name("id", execution_id, max_chars=limits.ID_MAX_CHARS)
         if inside() is None:
             self.app.opened()
-        return Handle(self.app, execution_id, self.arguments.result)
+        return self._handle(execution_id)
 
     # ---- inside a workflow ----------------------------------------------------------------------------------------
 
@@ -208,9 +206,12 @@ class Workflow(Generic[P, R]):
         )
 
     def held(self, started: Started) -> Handle[R]:
+        return self._handle(started.id, start=started.start)
+
+    def _handle(self, execution_id: str, *, start: str | None = None) -> Handle[R]:
         from outlast.client.handle import Handle
 
-        return Handle(self.app, started.id, self.arguments.result, start=started.start)
+        return Handle(self.app, execution_id, self.arguments.result, start=start)
 
     def result_of(self, started: Started) -> AwaitChild:
         """Of a child that is called: nobody else holds it, so giving the call up gives the child up."""
@@ -335,8 +336,8 @@ class Workflow(Generic[P, R]):
         return f"<workflow {self.name!r}, version {self.version!r}>"
 
     async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        handle = await self.app.opened().start(Bound(self, args, kwargs))
-        return await handle.result()
+        client = self.app.opened()
+        return await client.result(await client.start(self, args, kwargs), self.arguments.result)
 
 
 class AsyncWorkflow(Workflow[P, R]):

@@ -106,22 +106,27 @@ class Client:
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
-    async def start(self, one: Bound[R]) -> Handle[R]:
-        """Accepted once this returns. Where there is room in this process, it begins here at once."""
-        workflow, path = self._own(one), self._fast_path
-        worker = None if path is None else path.room(*workflow.placement) if workflow.starts_at_once else None
+    async def start(self, workflow: Workflow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Accepted once this returns, with its id. Where there is room in this process, it begins here at once."""
+        self._check_own(workflow)
+        path = self._fast_path
+        worker = path.room(*workflow.placement) if path is not None and workflow.starts_at_once else None
+        if worker is None:
+            path = None
         try:
-            fact = workflow.fact(one.args, one.kwargs, namespace=self.namespace, worker=worker)
+            fact = workflow.fact(args, kwargs, namespace=self.namespace, worker=worker)
         except BaseException:
-            if path is not None and worker is not None:
+            if path is not None:
                 path.leave()
             raise
-        if path is not None and worker is not None:
-            await self._settle(fact, await path.begin(fact))
+        told = await (self._engine.begin(fact) if path is None else path.begin(fact))
+        if told.applied:
+            self.waiters.started(fact.namespace, fact.id)
         else:
-            await self._settle(fact, await self._engine.begin(fact))
+            await self._refuse_other(fact, told)
+        if path is None:
             self._started()
-        return Handle(self._owner, fact.id, workflow.arguments.result)
+        return fact.id
 
     async def start_in(self, connection: Any, one: Bound[R]) -> Handle[R]:
         """Inside of the caller's transaction: accepted when that commits."""
@@ -136,7 +141,8 @@ class Client:
         return Handle(self._owner, fact.id, one.workflow.arguments.result)
 
     def _joining(self, one: Bound[R]) -> tuple[Joining, facts.Start, Changes]:
-        workflow, store = self._own(one), self._engine.store
+        workflow, store = one.workflow, self._engine.store
+        self._check_own(workflow)
         workflow.refuse_options_outside()
         if not store.capabilities.joins or not isinstance(store, Joining):
             raise TransactionUnsupported(
@@ -161,28 +167,30 @@ class Client:
         """All checked before any is started; those with an id that exists are the same execution."""
         starts: list[tuple[facts.Start, Any]] = []
         for one in bound:
-            workflow = self._own(one)
+            workflow = one.workflow
+            self._check_own(workflow)
             fact = workflow.fact(one.args, one.kwargs, namespace=self.namespace)
             starts.append((fact, workflow.arguments.result))
-        told = await asyncio.gather(*(self._engine.begin(fact) for fact, _ in starts))
+        told = await self._engine.begin_all([fact for fact, _ in starts])
         self._started()
         for (fact, _), one_told in zip(starts, told, strict=True):
-            await self._settle(fact, one_told)
+            if one_told.applied:
+                self.waiters.started(fact.namespace, fact.id)
+            else:
+                await self._refuse_other(fact, one_told)
         return [Handle(self._owner, fact.id, result) for fact, result in starts]
 
-    def _own(self, one: Bound[R]) -> Workflow[Any, R]:
-        if one.workflow.app is not self._owner:
-            raise InvalidInput(f"workflow {one.workflow.name!r} belongs to another app: start it with that app")
-        one.workflow.refuse_child_options()
-        return one.workflow
+    def _check_own(self, workflow: Workflow[Any, Any]) -> None:
+        if workflow.app is not self._owner:
+            raise InvalidInput(f"workflow {workflow.name!r} belongs to another app: start it with that app")
+        workflow.refuse_child_options()
 
-    async def _settle(self, fact: facts.Start, told: Told) -> None:
+    async def _refuse_other(self, fact: facts.Start, told: Told) -> None:
+        """What was not started is fine if it is the same."""
         if told.refusal is not None and told.refusal.code is Code.TERMINAL:
             raise ExecutionRefused(fact.id, Code.TERMINAL, told.refusal.message)
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
-        if told.applied:
-            self.waiters.started(fact.namespace, fact.id)
 
     async def _conflict(self, fact: facts.Start, told: Told) -> ExecutionConflict:
         """Shows both: what is there, and what was given."""

@@ -63,6 +63,8 @@ class Handle(Generic[R]):
         if attempt is not None:
             return await attempt.call(self.awaited(timeout))
         waiting = self._client.result(self.id, self._annotation)
+        if timeout is None:
+            return await waiting
         return await self._in_time(waiting, timeout, f"execution {self.id!r} did not end", "; it goes on")
 
     async def _in_time(self, waiting: Awaitable[T], timeout: Duration | None, what: str, then: str = "") -> T:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
@@ -40,6 +41,7 @@ PATIENCE_S = 30.0
 FRESH_S = 0.1
 """What was started here so short a time ago, and nobody rang since, has not ended elsewhere: wait without a look."""
 FRESH_MAX = 10_000
+_NOT_FRESH = (-1, 0.0)
 DISTANCE = 20
 """A look that found nothing is not repeated before it was idle for so many times as long as it took."""
 FOUND_DISTANCE_S = 0.02
@@ -50,7 +52,7 @@ HAVE_VALUES = frozenset({Status.SUCCEEDED, Status.FAILED})
 """These ends always leave an output or a failure."""
 
 
-class End(Struct, frozen=True):
+class End(Struct, frozen=True, gc=False):
     """How an execution ended, and its output or failure."""
 
     status: Status
@@ -72,7 +74,7 @@ class Waiters:
         self._owed = asyncio.Event()
         self._looked = 0
         self._look_at_s = 0.0
-        self._fresh: dict[Name, tuple[int, float]] = {}
+        self._fresh: OrderedDict[Name, tuple[int, float]] = OrderedDict()
         self.rings = 0
         """Grows whenever something may have ended, here or elsewhere."""
         self._bell: asyncio.Event | None = None
@@ -84,7 +86,7 @@ class Waiters:
         """Started by this process, just now."""
         self._fresh[(namespace, execution_id)] = (self._looked, self._timing.time_s())
         if len(self._fresh) > FRESH_MAX:
-            del self._fresh[next(iter(self._fresh))]
+            self._fresh.popitem(last=False)
 
     def touched(self, namespace: str, execution_id: str) -> None:
         """Told something: it may have ended by that."""
@@ -109,17 +111,12 @@ class Waiters:
     async def ended(self, namespace: str, execution_id: str) -> End | None:
         """How the execution ended, once it has; None if there is none."""
         name = (namespace, execution_id)
-        loop = asyncio.get_running_loop()
-        looked, started_at_s = self._fresh.pop(name, (-1, 0.0))
+        looked, started_at_s = self._fresh.pop(name, _NOT_FRESH)
         fresh = looked == self._looked and self._timing.time_s() - started_at_s < FRESH_S
         gone: Execution | None = None
         while True:
-            future: asyncio.Future[End | None] = loop.create_future()
             # Wait before looking: an end between the two rings, too.
-            self._waiting.setdefault(name, set()).add(future)
-            self._keep_polling()
-            if self.on_wait is not None:
-                self.on_wait()
+            future = self._wait(name)
             try:
                 if not fresh:
                     [found] = await self._load([execution_key(namespace, execution_id)])
@@ -154,14 +151,9 @@ class Waiters:
 
     async def found(self, namespace: str, execution_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
         """What a look finds, once it does: it looks again whenever something may have happened."""
-        name, loop = (namespace, execution_id), asyncio.get_running_loop()
+        name = (namespace, execution_id)
         while True:
-            ended: asyncio.Future[End | None] = loop.create_future()
-            bell = self._next_ring()
-            self._waiting.setdefault(name, set()).add(ended)
-            self._keep_polling()
-            if self.on_wait is not None:
-                self.on_wait()
+            ended, bell = self._wait(name), self._next_ring()
             rung = asyncio.ensure_future(bell.wait())
             try:
                 began_s = self._timing.time_s()
@@ -200,6 +192,19 @@ class Waiters:
         finally:
             self._beside.remove(place)
 
+    def _wait(self, name: Name) -> asyncio.Future[End | None]:
+        future: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.get(name)
+        if waiting is None:
+            self._waiting[name] = {future}
+        else:
+            waiting.add(future)
+        if self._poll is None:
+            self._poll = asyncio.create_task(self._polling(), name="outlast waiters")
+        if self.on_wait is not None:
+            self.on_wait()
+        return future
+
     def _leave(self, name: Name, future: asyncio.Future[End | None]) -> None:
         waiting = self._waiting.get(name)
         if waiting is not None:
@@ -224,13 +229,14 @@ class Waiters:
         completion: Completion | None = None
         value: bytes | None = None
         for write in changes.writes:
-            if type(write) is Patch and write.key.kind == Event.KIND and write.key.values[2] == UPDATE:
+            if type(write) is Insert:
+                record = write.record
+                if type(record) is Completion:
+                    completion = record
+                elif type(record) is Payload and (record.role is Role.OUTPUT or record.role is Role.FAILURE):
+                    value = record.value
+            elif type(write) is Patch and write.key.kind == Event.KIND and write.key.values[2] == UPDATE:
                 self._wake((str(write.key.values[0]), str(write.key.values[1])), None)
-            elif isinstance(write, Insert):
-                if isinstance(write.record, Completion):
-                    completion = write.record
-                elif isinstance(write.record, Payload) and write.record.role in (Role.OUTPUT, Role.FAILURE):
-                    value = write.record.value
         if completion is not None:
             name = (completion.namespace, completion.execution)
             self._fresh.pop(name, None)
@@ -319,10 +325,6 @@ class Waiters:
                 future.set_result(end)
                 woken = True
         return woken
-
-    def _keep_polling(self) -> None:
-        if self._poll is None:
-            self._poll = asyncio.create_task(self._polling(), name="outlast waiters")
 
     async def _polling(self) -> None:
         while True:

@@ -7,7 +7,8 @@ refused by the machine, or refused by the record that was there first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
@@ -43,6 +44,8 @@ from outlast.runtime.settling import Debt, settling
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
+T = TypeVar("T")
+
 LOOKS_TOGETHER = 5
 """So often a cancel is tried together with the children's; if they do not hold still, they follow."""
 LOOKS_MAX = 1_000
@@ -53,7 +56,7 @@ ANY_TIME = (EventSent, DeferredResolved, ChildCompleted)
 """Said at any time: what it comes to may depend on the time, and is decided anew by the store's."""
 
 
-class Told(Struct, frozen=True):
+class Told(Struct, frozen=True, gc=False):
     """What became of a fact.
 
     `refusal` is the machine's; `instead` is the record that was there first (an event or a deferred with that key).
@@ -214,18 +217,48 @@ class Engine:
         already, or a gate was shut: then a start is made without the claim. `IdHeld`, and that soon, where somebody
         else's transaction holds the id: who claims does not wait for it (`begin_held`).
         """
-        view = self.view(fact.namespace, fact.id, None)
-        answer = decide(view, fact, self.group.now)
+        answer, asked = self.propose(fact)
+        verdict, committed_at = await asked
+        return self.begun(fact, answer, verdict, committed_at) or await self.begun_before(fact, verdict)
+
+    async def begin_all(self, starts: Sequence[Start]) -> list[Told]:
+        """Start many, none of them by a worker."""
+        proposed: list[tuple[Start, Changes, asyncio.Future[tuple[Verdict, int]]]] = []
+        for number, fact in enumerate(starts):
+            if number and number % self.group.batch_max == 0:
+                await asyncio.sleep(0)  # the first are on their way to the store while the next are decided
+            proposed.append((fact, *self.propose(fact)))
+        told: list[Told | Coroutine[Any, Any, Told]] = []
+        for (fact, answer, _), (verdict, at) in zip(proposed, await _all([one[2] for one in proposed]), strict=True):
+            told.append(self.begun(fact, answer, verdict, at) or self.begun_before(fact, verdict))
+        known = iter(await asyncio.gather(*(one for one in told if not isinstance(one, Told))))
+        return [one if isinstance(one, Told) else next(known) for one in told]
+
+    # The pieces of `begin`, for who starts much: each coroutine less is time for the others.
+
+    def propose(self, fact: Start) -> tuple[Changes, asyncio.Future[tuple[Verdict, int]]]:
+        """What a start of a new id comes to, on its way to the store: its verdict, and the time of that."""
+        answer = decide(self.view(fact.namespace, fact.id, None), fact, self.group.now)
         assert isinstance(answer, Changes)
-        verdict, committed_at = await self.commit_timed(answer)
+        return answer, self.group.commit_timed(answer)
+
+    def begun(self, fact: Start, answer: Changes, verdict: Verdict, committed_at: int) -> Told | None:
+        """What became of it; None if something of that id is known already (`begun_before`), or a gate was shut. There
+        is nothing to post: a start owes nobody anything."""
         if not verdict.applied:
-            apart = fact if fact.worker is None else structs.replace(fact, worker=None)
-            return await self.tell(fact.namespace, fact.id, apart)
+            return None
         if fact.worker is None:
             return Told(None, verdict=verdict)
         if verdict.again:
+            return None
+        return Told(None, verdict=verdict, claimed=execution_after(View(answer.partition, None), answer, committed_at))
+
+    async def begun_before(self, fact: Start, verdict: Verdict) -> Told:
+        """What became of a start that was refused, or whose commit was repeated."""
+        if verdict.applied:
             return Told(None, verdict=verdict, claimed=await self._still_held(fact))
-        return Told(None, verdict=verdict, claimed=execution_after(view, answer, committed_at))
+        apart = fact if fact.worker is None else structs.replace(fact, worker=None)
+        return await self.tell(fact.namespace, fact.id, apart)
 
     async def _still_held(self, fact: Start) -> Execution | None:
         """The reply of its commit was lost: when it began is in the record, if the worker holds it still."""
@@ -267,6 +300,17 @@ class Engine:
         if self.group.now == 0:
             self.group.now = await self.store.now()
         return self.group.now
+
+
+async def _all(asked: Sequence[asyncio.Future[T]]) -> list[T]:
+    """The answers, in their order. They come together: whoever waits for the first need not be woken by each."""
+    try:
+        return [await one for one in asked]
+    except BaseException:
+        for one in asked:
+            if not one.cancel() and not one.cancelled():
+                one.exception()  # it was the same for many of them, and is said once
+        raise
 
 
 def _taken(verdict: Verdict) -> bool:

@@ -34,8 +34,11 @@ class FastPath:
 
     async def begin(self, fact: Start) -> Told:
         """Start it, and let the worker run what it holds."""
+        engine = self._engine
         try:
-            told = await self._engine.begin(fact)
+            answer, asked = engine.propose(fact)
+            verdict, committed_at = await asked
+            told = engine.begun(fact, answer, verdict, committed_at) or await engine.begun_before(fact, verdict)
         except asyncio.CancelledError:
             # The commit may be under way: a start that was accepted must not lie idle until its lease runs out.
             self._worker.errand(self._begin_anyway(fact))
@@ -43,7 +46,7 @@ class FastPath:
         except IdHeld:
             # Somebody else's transaction may stay open for long: the room is not kept for that.
             self._worker.release()
-            told = await self._engine.begin_held(fact)
+            told = await engine.begin_held(fact)
             self._worker.kick()
             return told
         except BaseException:

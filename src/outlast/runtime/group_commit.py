@@ -68,7 +68,7 @@ class GroupCommit:
         self._store = store
         self._sharded = store if isinstance(store, Sharded) else None
         self._halves = store.capabilities.apart
-        self._batch_max = batch_max
+        self.batch_max = batch_max
         self._patience_s = patience_s
         self._pause = pause
         self._line = _Line()
@@ -165,8 +165,8 @@ class GroupCommit:
         if self._halves and len(waiting) >= HALVED_MIN:
             going_on = sum(not is_end(changes) for changes, _, _ in waiting)
             if going_on >= HALVED_MIN:
-                return min(self._batch_max, len(waiting) - going_on // 2)
-        return self._batch_max
+                return min(self.batch_max, len(waiting) - going_on // 2)
+        return self.batch_max
 
     async def _commit(self, batch: list[Waiting]) -> None:
         if not batch:
