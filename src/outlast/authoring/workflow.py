@@ -8,7 +8,6 @@ receipt = checkout.sync.start(order).result()                    # the blocking 
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast
@@ -40,6 +39,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+_OF_ONE_START = frozenset({"id", "retention", "send"})
+"""Options that starts do not have in common."""
 
 
 class WorkflowOptions(Struct, frozen=True, kw_only=True):
@@ -119,8 +121,8 @@ class Workflow(Generic[P, R]):
         self._options = options
         self._retry = options.retry.policy()
         self._start_options = StartOptions()
-        self._likeness: facts.Start | None = None
-        """What its starts with these options have in common, since the first of them."""
+        self._likes: dict[str, facts.Start] = {}
+        """What its starts with these options have in common, by their namespace, since the first of them."""
         self.arguments = Arguments(fn, self.name)
         self.definition = WorkflowDefinition(
             name=self.name,
@@ -150,9 +152,12 @@ class Workflow(Generic[P, R]):
 
     def options(self, **options: Unpack[Options]) -> Self:
         """The same workflow, with options for its next starts."""
-        changed = copy.copy(self)
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__)
         changed._start_options = structs.replace(self._start_options, **parse_options(options))
-        changed._likeness = None
+        if not options.keys() <= _OF_ONE_START:
+            changed._likes = {}
+            changed.__dict__.pop("placement", None)
         return changed
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
@@ -234,7 +239,7 @@ class Workflow(Generic[P, R]):
     def sync(self) -> SyncFace[P, R]:
         return SyncFace(self)
 
-    @property
+    @functools.cached_property
     def placement(self) -> tuple[str, frozenset[str]]:
         """The lane of its next start, and what a worker must offer."""
         given, own = self._start_options, self._options
@@ -284,9 +289,9 @@ class Workflow(Generic[P, R]):
         flow: str | None = None,
         after_dependencies: bool = False,
     ) -> facts.Start:
-        entropy, like = self.app.entropy, self._likeness
-        if like is None or like.namespace != namespace:
-            like = self._likeness = self._like(namespace)
+        entropy, like = self.app.entropy, self._likes.get(namespace)
+        if like is None:
+            like = self._likes[namespace] = self._like(namespace)
         return structs.replace(
             like,
             change_id=entropy.new_id(),

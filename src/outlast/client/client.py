@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from outlast.authoring.workflow import Bound, Workflow
 
 R = TypeVar("R")
+_SUCCEEDED = Status.SUCCEEDED
 
 FRAMES_POLL_S = (0.02, 0.5)
 """Who tails a stream looks again so soon after a frame, and at least so often when nothing comes."""
@@ -228,10 +229,10 @@ class Client:
         end = await self.waiters.ended(self.namespace, execution_id)
         if end is None:
             raise ExecutionNotFound(self.namespace, execution_id)
+        if end.status is _SUCCEEDED:
+            assert end.value is not None
+            return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
         match end.status:
-            case Status.SUCCEEDED:
-                assert end.value is not None
-                return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
             case Status.CANCELLED:
                 why = await cancelled_because(self._engine.store, self.namespace, execution_id)
                 raise was_cancelled(execution_id, why)

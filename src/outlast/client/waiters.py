@@ -41,6 +41,7 @@ PATIENCE_S = 30.0
 FRESH_S = 0.1
 """What was started here so short a time ago, and nobody rang since, has not ended elsewhere: wait without a look."""
 FRESH_MAX = 10_000
+_ENDS = (Role.OUTPUT, Role.FAILURE)
 _NOT_FRESH = (-1, 0.0)
 DISTANCE = 20
 """A look that found nothing is not repeated before it was idle for so many times as long as it took."""
@@ -233,7 +234,7 @@ class Waiters:
                 record = write.record
                 if type(record) is Completion:
                     completion = record
-                elif type(record) is Payload and (record.role is Role.OUTPUT or record.role is Role.FAILURE):
+                elif type(record) is Payload and record.role in _ENDS:
                     value = record.value
             elif type(write) is Patch and write.key.kind == Event.KIND and write.key.values[2] == UPDATE:
                 self._wake((str(write.key.values[0]), str(write.key.values[1])), None)

@@ -27,7 +27,7 @@ import msgspec
 from outlast import limits
 from outlast.codec.annotations import Unresolved, name_of
 from outlast.codec.custom import anything_for_object, from_plain, to_builtins, to_plain
-from outlast.codec.pickled import is_pickled, pickled, refuse_lookalike, unpickled
+from outlast.codec.pickled import MARK, is_pickled, pickled, refuse_lookalike, unpickled
 from outlast.codec.references import Placeholder
 from outlast.codec.shapes import Change, change_in, culprit_in, equal, unstorable_in
 from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LimitExceeded
@@ -80,7 +80,8 @@ class Values:
 
     def decode(self, data: bytes, annotation: Any, what: object) -> Any:
         """The value of stored bytes, by its annotation."""
-        return self.read(self.unseal(data, what), annotation, what)
+        plain = data if self._hook is None else self.unseal(data, what)
+        return self._unpickled(plain, what) if plain.startswith(MARK) else self.read_json(plain, annotation, what)
 
     def settle(self, value: object, annotation: Any, what: object) -> tuple[bytes, Any]:
         """The bytes of a value, and the value as a replay would see it, which is equal."""
@@ -121,7 +122,7 @@ class Values:
             data = self._encoder.encode(value)
         except _RAISED as error:
             raise CodecError(f"{what}: {self._why_not(value, path, error)}") from error
-        if is_pickled(data):
+        if data.startswith(MARK):
             refuse_lookalike(data, f"{what}: {path}")
         return data
 
@@ -185,7 +186,7 @@ class Values:
             return True
         return False
 
-    def _unpickled(self, data: bytes | msgspec.Raw, what: object, path: str) -> Any:
+    def _unpickled(self, data: bytes | msgspec.Raw, what: object, path: str = "value") -> Any:
         if not self._allow_pickle:
             raise CodecError(f"{what}: {path} was pickled, and is read only with App(allow_pickle=True)")
         try:

@@ -17,6 +17,8 @@ from outlast.machine.transitions import allowed
 from outlast.model.execution import Execution
 from outlast.model.status import Status
 
+_ACTIVE = Status.ACTIVE
+
 # The end that a fact asks for: when it is already there, the fact's effect stands.
 _ENDS: dict[type[facts.Fact], Status] = {
     facts.Complete: Status.SUCCEEDED,
@@ -36,7 +38,7 @@ def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     if (
         type(fact) is facts.StepRecorded
         and execution is not None
-        and execution.status is Status.ACTIVE
+        and execution.status is _ACTIVE
         and execution.epoch == fact.epoch
     ):
         # The commonest fact of all, and the one that changes no status: nothing else to look up or check.
@@ -59,7 +61,7 @@ def _refused(execution: Execution, fact: facts.AnyFact) -> Refusal | None:
     status = execution.status
     epoch: int | None = getattr(fact, "epoch", None)
     moves = allowed(type(fact), status)
-    holds = epoch is None or (epoch == execution.epoch and (status is Status.ACTIVE or status.terminal))
+    holds = epoch is None or (epoch == execution.epoch and (status is _ACTIVE or status.terminal))
     if moves and holds:
         return None
     if not moves and status.terminal:

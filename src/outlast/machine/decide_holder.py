@@ -55,6 +55,8 @@ from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
 
+_ACTIVE = Status.ACTIVE
+
 
 def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
     """The specification of the stores' native claim: they must write exactly this."""
@@ -96,7 +98,7 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
             id=fact.change_id,
             partition=view.partition,
             anchors=(key,),
-            guards=(Matches(key, {"status": Status.ACTIVE, "epoch": fact.epoch}),),  # `held_by`, in short
+            guards=(Matches(key, {"status": _ACTIVE, "epoch": fact.epoch}),),  # `held_by`, in short
             writes=(Insert(entry),),
         )
     return _step_and_more(view, execution, fact, entry)

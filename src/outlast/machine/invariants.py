@@ -6,6 +6,8 @@ from outlast.errors import CorruptState
 from outlast.model.execution import Execution
 from outlast.model.status import TERMINAL, Reason, Status, is_reason
 
+_ACTIVE, _READY = Status.ACTIVE, Status.READY
+
 
 def check(execution: Execution) -> Execution:
     """The execution itself, or `CorruptState` that names every invariant it breaks."""
@@ -25,7 +27,7 @@ def violations(execution: Execution) -> list[str]:
 
 def _always(e: Execution, broken: list[str]) -> None:
     status = e.status
-    leased, terminal = status is Status.ACTIVE, status in TERMINAL
+    leased, terminal = status is _ACTIVE, status in TERMINAL
     if (e.worker is not None) != leased:
         broken.append("exactly the active hold a lease: worker")
     if (e.claim_id is not None) != leased:
@@ -34,7 +36,7 @@ def _always(e: Execution, broken: list[str]) -> None:
         broken.append("exactly the active hold a lease: claimed_at")
     if not leased and e.attempt_deadline_at is not None:
         broken.append("only an active attempt can time out")
-    if (e.ready_at is not None) != (status is Status.READY):
+    if (e.ready_at is not None) != (status is _READY):
         broken.append("exactly the ready are in the order of claims")
     if (e.finished_at is not None) != terminal:
         broken.append("exactly the ended have an end")

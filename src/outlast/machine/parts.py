@@ -35,6 +35,8 @@ from outlast.model.status import Reason, Status
 
 Fields = dict[str, Plain | Now]
 
+_ACTIVE, _SUCCEEDED = Status.ACTIVE, Status.SUCCEEDED
+
 
 def changes(
     view: View,
@@ -85,14 +87,14 @@ def as_seen(execution: Execution) -> Matches:
 
 def held_by(execution: Execution) -> Matches:
     """The fence of every write by a holder: same epoch, still active. A zombie's write is refused here."""
-    return Matches(key_of(execution), {"status": Status.ACTIVE, "epoch": execution.epoch})
+    return Matches(key_of(execution), {"status": _ACTIVE, "epoch": execution.epoch})
 
 
 def held_to_the_end(execution: Execution) -> Matches:
     """The fence of an end by its holder: nobody may be left behind."""
     return Matches(
         key_of(execution),
-        {"status": Status.ACTIVE, "epoch": execution.epoch, "has_children": execution.has_children},
+        {"status": _ACTIVE, "epoch": execution.epoch, "has_children": execution.has_children},
     )
 
 
@@ -275,7 +277,7 @@ def ended(
     """All that belongs to an end, in one commit: status, completion, output or failure, attempt, the word to the
     parent, and what is owed to the children and to the flow."""
     fields: Fields = {
-        **(LEASE_GONE if execution.status is Status.ACTIVE else WAIT_GONE),
+        **(LEASE_GONE if execution.status is _ACTIVE else WAIT_GONE),
         "status": status,
         "cause": cause,
         "deadline_at": None,
@@ -302,10 +304,10 @@ def ended(
         change_id=fact.change_id,
     )
     writes: list[Write] = [Patch(key_of(execution), fields), Insert(completion)]
-    failure = value if status is not Status.SUCCEEDED else None
-    writes += attempt_ended(execution, fact, outcome, failure)
+    succeeded = status is _SUCCEEDED
+    writes += attempt_ended(execution, fact, outcome, None if succeeded else value)
     if value is not None:
-        writes.append(payload(execution, fact, Role.OUTPUT if status is Status.SUCCEEDED else Role.FAILURE, value))
+        writes.append(payload(execution, fact, Role.OUTPUT if succeeded else Role.FAILURE, value))
     writes += permit_back(view, execution)
     writes += word_to_parent(view, execution, fact, status, value, cause)
     if execution.flow is not None:

@@ -18,7 +18,8 @@ class Status(StrEnum):
     EXPIRED = "expired"
     SKIPPED = "skipped"
 
-    # A member is looked up in tables at every decision; an enum's own hash is a call into Python.
+    # A member is looked up in tables at every decision; an enum's own hash is a call into Python. So is an attribute of
+    # its class, in Python 3.11: where one is asked for at every decision, a module holds it under a name of its own.
     __hash__ = str.__hash__
 
     @property
