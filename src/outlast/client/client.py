@@ -166,20 +166,20 @@ class Client:
 
     async def start_many(self, bound: Sequence[Bound[R]]) -> list[Handle[R]]:
         """All checked before any is started; those with an id that exists are the same execution."""
-        starts: list[tuple[facts.Start, Any]] = []
+        starts: list[facts.Start] = []
         for one in bound:
-            workflow = one.workflow
-            self._check_own(workflow)
-            fact = workflow.fact(one.args, one.kwargs, namespace=self.namespace)
-            starts.append((fact, workflow.arguments.result))
-        told = await self._engine.begin_all([fact for fact, _ in starts])
+            self._check_own(one.workflow)
+            starts.append(one.workflow.fact(one.args, one.kwargs, namespace=self.namespace))
+        told = await self._engine.begin_all(starts)
         self._started()
-        for (fact, _), one_told in zip(starts, told, strict=True):
+        for fact, one_told in zip(starts, told, strict=True):
             if one_told.applied:
                 self.waiters.started(fact.namespace, fact.id)
             else:
                 await self._refuse_other(fact, one_told)
-        return [Handle(self._owner, fact.id, result) for fact, result in starts]
+        return [
+            Handle(self._owner, fact.id, one.workflow.arguments.result) for one, fact in zip(bound, starts, strict=True)
+        ]
 
     def _check_own(self, workflow: Workflow[Any, Any]) -> None:
         if workflow.app is not self._owner:

@@ -141,6 +141,9 @@ def ran_so_far(execution: Execution, now: int) -> int:
 LEASE_GONE: Fields = {"worker": None, "claim_id": None, "claimed_at": None, "attempt_deadline_at": None}
 WAIT_GONE: Fields = {"reason": None, "waits": "", "awaits": "", "wake_at": None, "ready_at": None}
 """An active execution has a lease and waits for nothing, all others have none: an end takes away what there is."""
+_OVER: Fields = {"deadline_at": None, "resumed": False, "held": False, "attempt_open": False}
+_OVER_HELD: Fields = {**LEASE_GONE, **_OVER}
+_OVER_WAITING: Fields = {**WAIT_GONE, **_OVER}
 
 
 def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: bool | None = None) -> Fields:
@@ -276,18 +279,12 @@ def ended(
 ) -> list[Write]:
     """All that belongs to an end, in one commit: status, completion, output or failure, attempt, the word to the
     parent, and what is owed to the children and to the flow."""
-    fields: Fields = {
-        **(LEASE_GONE if execution.status is _ACTIVE else WAIT_GONE),
-        "status": status,
-        "cause": cause,
-        "deadline_at": None,
-        "resumed": False,
-        "held": False,
-        "attempt": execution.attempt if execution.attempt_open else execution.attempt - 1,
-        "attempt_open": False,
-        "finished_at": Now(),
-        "change_id": fact.change_id,
-    }
+    fields = (_OVER_HELD if execution.status is _ACTIVE else _OVER_WAITING).copy()
+    fields["status"] = status
+    fields["cause"] = cause
+    fields["attempt"] = execution.attempt if execution.attempt_open else execution.attempt - 1
+    fields["finished_at"] = Now()
+    fields["change_id"] = fact.change_id
     if counted:
         fields.update(counted)
     if execution.retention_ms is not None:

@@ -223,13 +223,16 @@ class Engine:
 
     async def begin_all(self, starts: Sequence[Start]) -> list[Told]:
         """Start many, none of them by a worker."""
-        proposed: list[tuple[Start, Changes, asyncio.Future[tuple[Verdict, int]]]] = []
+        answers: list[Changes] = []
+        asked: list[asyncio.Future[tuple[Verdict, int]]] = []
         for number, fact in enumerate(starts):
             if number and number % self.group.batch_max == 0:
                 await asyncio.sleep(0)  # the first are on their way to the store while the next are decided
-            proposed.append((fact, *self.propose(fact)))
+            answer, verdict = self.propose(fact)
+            answers.append(answer)
+            asked.append(verdict)
         told: list[Told | Coroutine[Any, Any, Told]] = []
-        for (fact, answer, _), (verdict, at) in zip(proposed, await _all([one[2] for one in proposed]), strict=True):
+        for fact, answer, (verdict, at) in zip(starts, answers, await _all(asked), strict=True):
             told.append(self.begun(fact, answer, verdict, at) or self.begun_before(fact, verdict))
         known = iter(await asyncio.gather(*(one for one in told if not isinstance(one, Told))))
         return [one if isinstance(one, Told) else next(known) for one in told]
