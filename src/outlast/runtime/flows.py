@@ -258,7 +258,8 @@ class Flows:
         [stored] = await self._load([payload_key(e.namespace, e.id, 1, Role.TEMPLATE)], seen)
         assert isinstance(stored, Payload)
         template = decode_template(values, stored.value, what)
-        needed = needed_by(template)
+        # What takes something from its upstreams takes it from the only one.
+        needed = needed_by(template) if view.member.upstreams > 1 else (edges[0].upstream,)
         known = {edge.upstream: edge for edge in edges}
         others = [edge_key(e.namespace, e.id, upstream) for upstream in needed if upstream not in known]
         for record in await self._load(others):
