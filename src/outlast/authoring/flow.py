@@ -553,9 +553,7 @@ class Flow:
 def _template(member: FlowMember[Any], bound: dict[str, Bound]) -> Template:
     """Its arguments, with references by the ids of its flow's members."""
     marks = {name: one.mark for name, one in bound.items() if one.mark != MARK}
-    return Template(
-        {**member.raw, **{name: msgspec.Raw(one.data) for name, one in bound.items()}}, tuple(bound), marks
-    )
+    return Template({**member.raw, **{name: msgspec.Raw(one.data) for name, one in bound.items()}}, tuple(bound), marks)
 
 
 def _content(member: NewMember) -> tuple[Any, ...]:

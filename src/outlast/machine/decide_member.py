@@ -87,14 +87,18 @@ class Ended(Struct, frozen=True):
 
 
 class Advanced(Struct, frozen=True):
-    """What the answers meant to a member: `injected` if its input was made of them, `skipped` if it ended by them.
+    """What the answers meant to a member: `input` if that was made of them, `skipped` if it ended by them.
 
     `changes` is to be committed; None if there is nothing to write."""
 
     answer: Answer
-    injected: bool = False
+    input: bytes | None = None
     skipped: bool = False
     changes: Changes | None = None
+
+    @property
+    def injected(self) -> bool:
+        return self.input is not None
 
 
 def answered_edge(partition: int, end: Ended, downstream: str) -> Changes:
@@ -178,7 +182,7 @@ def advance(
     changes = _decided(view, wake, count, settled)
     if input is not None:
         changes = structs.replace(changes, writes=(*changes.writes, Insert(_input(view, input, change_id))))
-    return Advanced(answer, injected=input is not None, changes=changes)
+    return Advanced(answer, input=input, changes=changes)
 
 
 def _blamed(edges: list[Edge]) -> str:
@@ -285,10 +289,12 @@ def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Change
     )
 
 
-def handed_on(end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[str, Changes]]) -> Changes:
+def handed_on(
+    end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[str, Changes]], closing: Changes | None = None
+) -> Changes:
     """The end of a member that pays at once what it would owe: the answers, and what they mean to each downstream (its
-    id, and what `advance` or `claimed` said). Refused if the flow has grown or was stopped since it was looked at:
-    others may wait for this end by now."""
+    id, and what `advance` or `claimed` said), and to the flow, if that ends by it (`closed`). Refused if the flow has
+    grown or was stopped since it was looked at: others may wait for this end by now."""
     debt = debt_of_end(ended.id, end.id)
     answered = [whole_of(ended.flow), *(downstream for downstream, _ in advanced)]
     paid = structs.replace(
@@ -299,7 +305,18 @@ def handed_on(end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[s
             *(Insert(edge_of(ended, downstream)) for downstream in answered),
         ),
     )
-    return together(paid, [changes for _, changes in advanced])
+    others = [changes for _, changes in advanced]
+    return together(paid, others if closing is None else [*others, closing])
+
+
+def closed(partition: int, gate: Flow, summary: Summary, ends: Sequence[Ended], change_id: str) -> Changes:
+    """The end of a flow by that of its last member, which is the last of `ends`: all of them succeeded. The answers of
+    the others stand by now, its own is written with it; refused if somebody has counted one of them before."""
+    whole = whole_of(gate.id)
+    changes = tallied(partition, gate, summary, [edge_of(end, whole) for end in ends], change_id)
+    assert changes is not None, "there are ends, and the flow is open"
+    assert changes.rings, "all of them succeeded: it ends"
+    return changes
 
 
 def _owes(write: Write, debt: str) -> bool:
