@@ -198,17 +198,17 @@ class FlowClient(FlowLooks):
             some = succeeded[begin : begin + limits.LOAD_MAX_KEYS]
             keys = [payload_key(e.namespace, e.id, e.generation, Role.OUTPUT) for e in (v.execution for v in some)]
             records = zip(some, await self._engine.store.load(keys), strict=True)
-            found += [(view, record) for view, record in records if isinstance(record, Payload)]
+            found += [(view, record.value) for view, record in records if isinstance(record, Payload)]
         return self._decoded(found, views)
 
     def _decoded(self, outputs: Outputs, views: Sequence[MemberView] = ()) -> dict[str, Any]:
         """By the names of the members. `views` are all of them, if some did not succeed."""
         by_name = {view.member.name: view.execution for view in views or [view for view, _ in outputs]}
         found: dict[str, Any] = {}
-        for view, record in outputs:
+        for view, data in outputs:
             name, what = view.member.name, f"result of {view.execution.id!r}"
             annotation = self._result(view.execution, by_name.get(f"{name}[0]"))
-            found[name] = self._values.decode(record.value, annotation, what)
+            found[name] = self._values.decode(data, annotation, what)
         return found
 
     def _result(self, execution: Execution, item: Execution | None = None) -> Any:

@@ -26,7 +26,7 @@ MARK = "outlast:reference"
 OUTPUT, FAILURE, OUTPUTS = "output", "failure", "outputs"
 
 
-class Template(Struct, frozen=True, omit_defaults=True):
+class Template(Struct, frozen=True, gc=False, omit_defaults=True):
     """`arguments` by name, as JSON; those in `bound` have references in them, with a mark of their own in `marks`."""
 
     arguments: dict[str, msgspec.Raw]
@@ -34,7 +34,7 @@ class Template(Struct, frozen=True, omit_defaults=True):
     marks: dict[str, str] = {}
 
 
-class Bound(Struct, frozen=True):
+class Bound(Struct, frozen=True, gc=False):
     """An argument with placeholders in it, as JSON; `ordered` is the same for equal values in every process."""
 
     data: bytes
@@ -56,7 +56,7 @@ class UpstreamFailure(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class Given(Struct, frozen=True):
+class Given(Struct, frozen=True, gc=False):
     """What an upstream gave: how it ended, and its output or failure as it is stored, if it left one; if it did not
     succeed, for what cause."""
 
@@ -179,7 +179,8 @@ def _filled(values: Values, data: msgspec.Raw, mark: str, given: Mapping[str, Gi
 
 def _replaced(data: bytes | msgspec.Raw, mark: str, put: Callable[[Reference], Any]) -> msgspec.Raw:
     """The same JSON with every reference replaced."""
-    return msgspec.Raw(msgspec.json.encode(_put_into(msgspec.json.decode(data), mark, put)))
+    filled = _put_into(msgspec.json.decode(data), mark, put)
+    return filled if isinstance(filled, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(filled))
 
 
 def _put_into(value: Any, mark: str, put: Callable[[Reference], Any]) -> Any:

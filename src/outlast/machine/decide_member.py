@@ -7,6 +7,7 @@ was answered counts what has come since it last did, in one guarded change, and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct, structs
@@ -67,13 +68,13 @@ _COUNTS = {
 }
 
 
-class MemberView(Struct, frozen=True):
+class MemberView(Struct, frozen=True, gc=False):
     partition: int
     execution: Execution
     member: Member
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, gc=False):
     """The end of a member: which of its ends, and how."""
 
     namespace: str
@@ -86,7 +87,7 @@ class Ended(Struct, frozen=True):
         return self.id.partition("/")[0]
 
 
-class Advanced(Struct, frozen=True):
+class Advanced(Struct, frozen=True, gc=False):
     """What the answers meant to a member: `input` if that was made of them, `skipped` if it ended by them.
 
     `changes` is to be committed; None if there is nothing to write."""
@@ -154,8 +155,8 @@ def makes_up_for_upstreams(view: MemberView) -> bool:
 
 def wants_input(view: MemberView, edges: list[Edge]) -> bool:
     """Whether these answers let it run, with an input that must be made of what its upstreams gave."""
-    settled = settled_by(view.member, counted(view.member, edges))
-    return waits(view) and view.member.binds and runs(view.member, settled, edges)
+    member = view.member
+    return member.binds and waits(view) and runs(member, settled_by(member, counted(member, edges)), edges)
 
 
 def advance(
@@ -179,10 +180,8 @@ def advance(
         return Advanced(answer, skipped=True, changes=_decided(view, skip, count, settled))
     assert member.binds == (input is not None), "an input is made for those that bind, and for no others"
     wake = facts.Wake(change_id=change_id, cause=Reason.DEPENDENCIES)
-    changes = _decided(view, wake, count, settled)
-    if input is not None:
-        changes = structs.replace(changes, writes=(*changes.writes, Insert(_input(view, input, change_id))))
-    return Advanced(answer, input=input, changes=changes)
+    made = () if input is None else (Insert(_input(view, input, change_id)),)
+    return Advanced(answer, input=input, changes=_decided(view, wake, count, settled, made))
 
 
 def _blamed(edges: list[Edge]) -> str:
@@ -201,7 +200,9 @@ def _only_counted(view: MemberView, count: Count, change_id: str) -> Changes:
     )
 
 
-def _decided(view: MemberView, fact: facts.Wake | facts.Skip, count: Count, settled: Settled) -> Changes:
+def _decided(
+    view: MemberView, fact: facts.Wake | facts.Skip, count: Count, settled: Settled, made: tuple[Insert, ...] = ()
+) -> Changes:
     """What the machine says of the execution, and the join, which is settled by it."""
     answer = decide(View(view.partition, view.execution), fact, 0)
     assert not isinstance(answer, Refusal), "it waits for its dependencies"
@@ -211,7 +212,7 @@ def _decided(view: MemberView, fact: facts.Wake | facts.Skip, count: Count, sett
     return structs.replace(
         answer,
         guards=(*answer.guards, _as_counted(view.member)),
-        writes=(*answer.writes, Patch(view.member.key, fields)),
+        writes=(*answer.writes, Patch(view.member.key, fields), *made),
     )
 
 
@@ -347,10 +348,10 @@ def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], cha
     if not edges or flow.state is FlowState.REOPENING:
         return None
     fields: Fields = {"drained": edges[-1].upstream, "change_id": change_id}
+    more = Counter([edge.answer for edge in edges])
     for status, name in _COUNTS.items():
-        more = sum(edge.answer == status for edge in edges)
-        if more:
-            fields[name] = getattr(summary, name) + more
+        if more[status]:
+            fields[name] = getattr(summary, name) + more[status]
     if summary.outcome is None:
         fields["check_at"] = Now(RECHECK_MS)
     after = structs.replace(summary, **fields)

@@ -20,7 +20,7 @@ from outlast.machine.decide_member import Ended, MemberView, waits
 from outlast.model.execution import Execution
 from outlast.model.flow import Dependency, Flow, FlowState, Member, Summary
 from outlast.model.payload import Payload
-from outlast.model.record import Key
+from outlast.model.record import Key, Record
 
 TOGETHER_MAX = 8
 """So few that wait for nothing else are advanced in the commit that strikes off the debt."""
@@ -30,14 +30,14 @@ BYTES_MAX = 16 * 1024
 """Only of so many bytes of inputs each; and so many of an output are kept for who waits for the flow."""
 
 
-class Waiting(Struct, frozen=True):
+class Waiting(Struct, frozen=True, gc=False):
     """One that waits for an end: its input if that is given from the beginning, or the template that it is made by."""
 
     view: MemberView
     given: Payload | None
 
 
-class Last(Struct, frozen=True):
+class Last(Struct, frozen=True, gc=False):
     """The member whose end may be the last of its flow: the count as it was accepted, and how all others ended, each by
     a commit of this process."""
 
@@ -45,7 +45,7 @@ class Last(Struct, frozen=True):
     others: list[Ended]
 
 
-class Behind(Struct, frozen=True):
+class Behind(Struct, frozen=True, gc=False):
     """The few members that wait for one end alone, and their flow; or none, and then it may be the last."""
 
     flow: Flow
@@ -53,14 +53,14 @@ class Behind(Struct, frozen=True):
     last: Last | None = None
 
 
-class Known(Struct, frozen=True):
+class Known(Struct, frozen=True, gc=False):
     """What is behind a member. None: nothing, or it is not that simple."""
 
     behind: Behind | None
 
 
-Outputs: TypeAlias = list[tuple[MemberView, Payload]]
-"""What the members of a flow gave, in their order."""
+Outputs: TypeAlias = list[tuple[MemberView, bytes]]
+"""What the members of a flow gave, in their order. Of their executions as they were accepted."""
 
 
 def are_simple(views: list[MemberView], page: list[Dependency]) -> bool:
@@ -83,29 +83,28 @@ class Course:
         self._members: dict[str, Member] = {}
         self._given: dict[str, Payload] = {}
         self._behind: dict[str, list[Dependency]] = {}
-        self._ended: dict[str, tuple[Ended, Payload | None]] = {}
+        self._ended: dict[str, tuple[Ended, bytes | None]] = {}
         self._open: set[str] = set()
+        self._bytes = 0
         for write in started.writes:
             if type(write) is Insert:
                 self._note(write.record)
 
-    def _note(self, record: object) -> None:
-        match record:
-            case Execution():
-                self._executions[record.id] = record
-                self._open.add(record.id)
-            case Member():
-                self._members[record.execution] = record
-            case Payload():
-                self._given[record.execution] = record
-            case Dependency():
-                self._behind.setdefault(record.execution, []).append(record)
-            case Flow():
-                self.flow = record
-            case Summary():
-                self._summary = record
-            case _:
-                pass
+    def _note(self, record: Record) -> None:
+        if isinstance(record, Dependency):
+            self._behind.setdefault(record.execution, []).append(record)
+        elif isinstance(record, Execution):
+            self._executions[record.id] = record
+            self._open.add(record.id)
+        elif isinstance(record, Member):
+            self._members[record.execution] = record
+        elif isinstance(record, Payload):
+            self._given[record.execution] = record
+            self._bytes += len(record.value)
+        elif isinstance(record, Flow):
+            self.flow = record
+        elif isinstance(record, Summary):
+            self._summary = record
 
     @property
     def members(self) -> int:
@@ -143,16 +142,20 @@ class Course:
         assert isinstance(stored, Execution)
         return MemberView(self._partition, stored, self._members[execution_id])
 
-    def handed_on(self, ended: Ended, output: Payload) -> None:
+    def handed_on(self, ended: Ended, output: bytes) -> None:
         """By a commit of this process it has ended, and answered all that waited for it."""
         if ended.id in self._executions:
-            self._ended[ended.id] = (ended, output if len(output.value) <= BYTES_MAX else None)
+            self._ended[ended.id] = (ended, output if len(output) <= BYTES_MAX else None)
 
     def outputs(self) -> Outputs | None:
         """What all of them gave; None if that was too much to keep."""
-        found = [(self._view(one), output) for one, (_, output) in self._ended.items() if output is not None]
-        found.sort(key=lambda one: one[0].member.position)
-        return found if len(found) == self.members else None
+        found: Outputs = []
+        for one, member in self._members.items():  # in their order
+            _, output = self._ended.get(one, (None, None))
+            if output is None:
+                return None
+            found.append((MemberView(self._partition, self._executions[one], member), output))
+        return found
 
 
 def _size(given: Iterable[Payload | None]) -> int:

@@ -17,7 +17,7 @@ from outlast.model.status import Status
 from outlast.store.port import Store
 
 
-class MadeOf(Struct, frozen=True):
+class MadeOf(Struct, frozen=True, gc=False):
     """The template of a member that waits for one end alone, and what that end left."""
 
     template: bytes
@@ -76,6 +76,8 @@ async def _left_by(store: Store, namespace: str, answers: list[Edge]) -> list[by
 async def _causes(store: Store, namespace: str, answers: list[Edge]) -> dict[str, str | None]:
     """Why those ended that did not succeed."""
     keys = [execution_key(namespace, edge.upstream) for edge in answers if edge.answer != Status.SUCCEEDED]
+    if not keys:
+        return {}
     return {found.id: found.cause for found in await load_all(store, keys) if isinstance(found, Execution)}
 
 

@@ -17,11 +17,9 @@ from outlast.errors import OutlastError
 from outlast.machine import facts
 from outlast.machine.changes import Changes, View, execution_after
 from outlast.machine.decide_member import Advanced, Ended, MemberView, claimed, closed, edge_of, handed_on
-from outlast.machine.parts import payload
 from outlast.model.execution import Execution
 from outlast.model.flow import Flow
-from outlast.model.payload import Payload, Role
-from outlast.model.record import Record
+from outlast.model.payload import Payload
 from outlast.model.status import Status
 from outlast.runtime.ahead import Behind, Waiting
 from outlast.runtime.composing import MadeOf
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     from outlast.store.port import Verdict
 
 
-class Next(Struct, frozen=True):
+class Next(Struct, frozen=True, gc=False):
     """One that was waiting: what becomes of it, and with what input it begins here, if it does."""
 
     view: MemberView
@@ -91,15 +89,14 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
         for one in nexts:
             _begin(parts, one, begun.get(one.view.execution.id))
     if told is not None:
-        _went_on(flows, e, end, payload(e, fact, Role.OUTPUT, fact.output).record, ends=behind.last is not None)
+        _went_on(flows, e, end, fact.output, ends=behind.last is not None)
     return told is not None
 
 
-def _went_on(flows: Flows, execution: Execution, end: Ended, output: Record, *, ends: bool) -> None:
+def _went_on(flows: Flows, execution: Execution, end: Ended, output: bytes, *, ends: bool) -> None:
     """What is known of the flow, if this process started it."""
     course = flows.ahead.course(execution)
     if course is not None:
-        assert isinstance(output, Payload)
         course.handed_on(end, output)
     if ends:
         flows.ended(execution.namespace, end.flow, None if course is None else course.outputs())
