@@ -31,7 +31,6 @@ from outlast.machine.decide_flow import (
     NewFlow,
     NewMember,
     Piece,
-    accepted,
     chunks,
     in_the_way,
     known,
@@ -47,6 +46,7 @@ from outlast.model.execution import Execution
 from outlast.model.flow import CancelPolicy, Flow, Summary, summary_key
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
+from outlast.runtime.accepting import accept
 from outlast.runtime.ahead import Outputs
 from outlast.runtime.engine import Engine
 from outlast.runtime.purging import purge_flow
@@ -110,13 +110,13 @@ class FlowClient(FlowLooks):
         """Accepted as a whole once this returns: in one change, or staged in several and opened by the last."""
         partition, parts = self._partition(new.id), chunks(members)
         if len(parts) == 1:
-            whole = accepted(partition, new, members)
-            verdict, committed_at = await self._engine.commit_timed(whole)
-            if not verdict.applied:
-                await self._refused_start(new, partition, parts, verdict.refused_by)
-            elif not verdict.again:
-                self._engine.flows.ahead.remember(whole, committed_at)
+            found = await accept(self._engine, partition, new, members)
+            if not found.verdict.applied:
+                await self._refused_start(new, partition, parts, found.verdict.refused_by)
+            elif not found.verdict.again:
                 self._waiters.started(self.namespace, new.id)
+            if all(member.upstreams or member.start.id in found.begun for member in members):
+                return self.handle(new.id)  # nothing of it waits for a look
         else:
             await self._stage(new, partition, parts)
         self._started()

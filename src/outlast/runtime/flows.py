@@ -67,6 +67,7 @@ from outlast.runtime.settling import settling
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
+    from outlast.runtime.parts import Rooms
 
 Seen: TypeAlias = dict[Key, Record | None]
 """What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
@@ -90,6 +91,8 @@ class Flows:
         self._engine = engine
         self.values: Values | None = None
         self.ahead = Ahead(self.behind)
+        self.rooms: Rooms | None = None
+        """Of this process's worker, if what a flow begins with may begin there at once."""
         self.on_end: Callable[[str, str, Outputs | None], None] | None = None
         """Told the namespace and id of every flow that ended by a commit of this process, and what its members gave if
         that is known."""
