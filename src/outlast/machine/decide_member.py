@@ -31,7 +31,7 @@ from outlast.machine.changes import (
 from outlast.machine.decide import decide
 from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
-from outlast.machine.parts import Fields, claim_gates, debt_of_end
+from outlast.machine.parts import Fields, claim_gates, debt_of_end, key_of
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
@@ -272,15 +272,16 @@ def widened(
 def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Changes | None:
     """What `advance` lets run, claimed in the same commit by a worker that has room for it: the records of both, and
     what a claim would ask, as guards. None if it is not ready, or asks for more than guards can say."""
-    [wakes] = [write for write in woken.writes if type(write) is Patch and write.key == view.execution.key]
+    key = key_of(view.execution)
+    [wakes] = [write for write in woken.writes if type(write) is Patch and write.key == key]
     ready = structs.replace(view.execution, **wakes.fields)
     if ready.status is not Status.READY or ready.quota is not None:
         return None
     home = View(view.partition, ready)
     claim = decide(home, facts.Claim(change_id=woken.id, worker=worker), 0)
     assert not isinstance(claim, Refusal), "it is ready"
-    [takes] = [write for write in claim.writes if type(write) is Patch and write.key == ready.key]
-    both = Patch(ready.key, {**wakes.fields, **takes.fields})
+    [takes] = [write for write in claim.writes if type(write) is Patch and write.key == key]
+    both = Patch(key, {**wakes.fields, **takes.fields})
     others = [write for write in (*woken.writes, *claim.writes) if write is not wakes and write is not takes]
     return structs.replace(
         woken,
@@ -297,13 +298,13 @@ def handed_on(
     id, and what `advance` or `claimed` said), and to the flow, if that ends by it (`closed`). Refused if the flow has
     grown or was stopped since it was looked at: others may wait for this end by now."""
     debt = debt_of_end(ended.id, end.id)
-    answered = [whole_of(ended.flow), *(downstream for downstream, _ in advanced)]
+    answered = [whole_of(ended.flow), *[downstream for downstream, _ in advanced]]
     paid = structs.replace(
         end,
         guards=(*end.guards, _is_open(gate)),
         writes=(
-            *(write for write in end.writes if not _owes(write, debt)),
-            *(Insert(edge_of(ended, downstream)) for downstream in answered),
+            *[write for write in end.writes if not _owes(write, debt)],
+            *[Insert(edge_of(ended, downstream)) for downstream in answered],
         ),
     )
     others = [changes for _, changes in advanced]

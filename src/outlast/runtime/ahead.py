@@ -91,19 +91,19 @@ class Course:
                 self._note(write.record)
 
     def _note(self, record: Record) -> None:
-        if isinstance(record, Dependency):
+        if type(record) is Dependency:
             self._behind.setdefault(record.execution, []).append(record)
-        elif isinstance(record, Execution):
+        elif type(record) is Execution:
             self._executions[record.id] = record
             self._open.add(record.id)
-        elif isinstance(record, Member):
+        elif type(record) is Member:
             self._members[record.execution] = record
-        elif isinstance(record, Payload):
+        elif type(record) is Payload:
             self._given[record.execution] = record
             self._bytes += len(record.value)
-        elif isinstance(record, Flow):
+        elif type(record) is Flow:
             self.flow = record
-        elif isinstance(record, Summary):
+        elif type(record) is Summary:
             self._summary = record
 
     @property
@@ -213,6 +213,11 @@ class Ahead:
             self._members += course.members
             while self._members > KNOWN_MAX:
                 self.forget(*next(iter(self._courses)))
+
+    def outdated(self, flow: Flow, *, by: Flow) -> None:
+        """What was known of a flow that has grown since, or was opened again, would be refused at every end."""
+        if (flow.change_id, flow.revision) != (by.change_id, by.revision):
+            self.forget(flow.namespace, flow.id)
 
     def forget(self, namespace: str, flow_id: str) -> None:
         course = self._courses.pop((namespace, flow_id), None)

@@ -54,6 +54,8 @@ async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
         behind = await flows.behind(e)
     except OutlastError:
         return False  # the end itself waits for the store, as ever
+    if behind is not None and known is not None and known.behind is not None:
+        flows.ahead.outdated(known.behind.flow, by=behind.flow)
     return behind is not None and await _hand_on(parts, lease, fact, behind)
 
 
