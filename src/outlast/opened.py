@@ -115,6 +115,7 @@ class Opened:
         worker = Worker(self.parts, options, serves=app.registry.served, definition=app.definition_of)
         if config.fast_path:
             self.parts.rooms = worker
+            self._engine.flows.rooms = worker
             self._engine.flows.ahead.remembers = True
         return worker
 

@@ -514,8 +514,9 @@ class Flow:
         what = f"input of {member.name}"
         template: bytes | None = None
         if member.bound:
-            template = encode_template(values, self._template(member), what)
-            data, digest = b"", self._digest(member)
+            bound = {name: placed(one, self.id) for name, one in member.bound.items()}
+            template = encode_template(values, _template(member, bound), what)
+            data, digest = b"", self._digest(member, bound)
         else:
             plain = msgspec.json.encode(member.raw)
             data, digest = values.seal(plain, what), values.digest(member.given, plain)
@@ -538,21 +539,21 @@ class Flow:
             template=template,
         )
 
-    def _template(self, member: FlowMember[Any]) -> Template:
-        """References are by the ids of this flow's members."""
-        bound = {name: placed(one.data, one.mark, self.id) for name, one in member.bound.items()}
-        marks = {name: one.mark for name, one in member.bound.items() if one.mark != MARK}
-        return Template({**member.raw, **bound}, tuple(bound), marks)
-
-    def _digest(self, member: FlowMember[Any]) -> str:
+    def _digest(self, member: FlowMember[Any], bound: dict[str, Bound]) -> str:
         values, given = self._app.values, member.given
         plain = {name: one for name, one in member.raw.items() if name not in member.aside}
         ordered = {name: msgspec.Raw(values.in_order(given[name], bytes(one))) for name, one in plain.items()}
-        bound = {name: placed(one.ordered, one.mark, self.id) for name, one in member.bound.items()}
-        return sha256(msgspec.json.encode({**ordered, **bound})).hexdigest()
+        placed_in_order = {name: msgspec.Raw(one.ordered) for name, one in bound.items()}
+        return sha256(msgspec.json.encode({**ordered, **placed_in_order})).hexdigest()
 
     def __repr__(self) -> str:
         return f"<flow {self.id!r}, {len(self._members):,} members>"
+
+
+def _template(member: FlowMember[Any], bound: dict[str, Bound]) -> Template:
+    """Its arguments, with references by the ids of its flow's members."""
+    marks = {name: one.mark for name, one in bound.items() if one.mark != MARK}
+    return Template({**member.raw, **{name: msgspec.Raw(one.data) for name, one in bound.items()}}, tuple(bound), marks)
 
 
 def _content(member: NewMember) -> tuple[Any, ...]:

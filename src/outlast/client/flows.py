@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -31,7 +31,6 @@ from outlast.machine.decide_flow import (
     NewFlow,
     NewMember,
     Piece,
-    accepted,
     chunks,
     in_the_way,
     known,
@@ -47,6 +46,8 @@ from outlast.model.execution import Execution
 from outlast.model.flow import CancelPolicy, Flow, Summary, summary_key
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
+from outlast.runtime.accepting import accept
+from outlast.runtime.ahead import Outputs
 from outlast.runtime.engine import Engine
 from outlast.runtime.purging import purge_flow
 from outlast.runtime.stopping import GRACE_MS, cancel_members
@@ -86,7 +87,7 @@ class FlowClient(FlowLooks):
         self._registry = registry
         self._started = started
         self._sharded = engine.store if isinstance(engine.store, Sharded) else None
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, set[asyncio.Future[Outputs | None]]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
         engine.flows.on_end = self._ended
@@ -109,12 +110,13 @@ class FlowClient(FlowLooks):
         """Accepted as a whole once this returns: in one change, or staged in several and opened by the last."""
         partition, parts = self._partition(new.id), chunks(members)
         if len(parts) == 1:
-            whole = accepted(partition, new, members)
-            verdict, committed_at = await self._engine.commit_timed(whole)
-            if not verdict.applied:
-                await self._refused_start(new, partition, parts, verdict.refused_by)
-            elif not verdict.again:
-                self._engine.flows.ahead.remember(whole, committed_at)
+            found = await accept(self._engine, partition, new, members)
+            if not found.verdict.applied:
+                await self._refused_start(new, partition, parts, found.verdict.refused_by)
+            elif not found.verdict.again:
+                self._waiters.started(self.namespace, new.id)
+            if all(member.upstreams or member.start.id in found.begun for member in members):
+                return self.handle(new.id)  # nothing of it waits for a look
         else:
             await self._stage(new, partition, parts)
         self._started()
@@ -168,7 +170,10 @@ class FlowClient(FlowLooks):
 
     async def result(self, flow_id: str) -> dict[str, Any]:
         while True:
-            flow, summary = await self._end_of(flow_id)
+            end = await self._end_of(flow_id)
+            if isinstance(end, list):
+                return self._decoded(end)
+            flow, summary = end
             if summary.outcome is Status.CANCELLED:
                 raise FlowCancelled(flow_id, flow.reason or "")
             outcome = await self._waiters.patiently(partial(self._outcome, flow, summary))
@@ -187,17 +192,23 @@ class FlowClient(FlowLooks):
 
     async def _outputs(self, views: list[MemberView]) -> dict[str, Any]:
         """Of the members that succeeded."""
-        found: dict[str, Any] = {}
-        by_name = {view.member.name: view.execution for view in views}
+        found: Outputs = []
         succeeded = [view for view in views if view.execution.status is Status.SUCCEEDED]
         for begin in range(0, len(succeeded), limits.LOAD_MAX_KEYS):
             some = succeeded[begin : begin + limits.LOAD_MAX_KEYS]
             keys = [payload_key(e.namespace, e.id, e.generation, Role.OUTPUT) for e in (v.execution for v in some)]
-            for view, record in zip(some, await self._engine.store.load(keys), strict=True):
-                if isinstance(record, Payload):
-                    name, what = view.member.name, f"result of {view.execution.id!r}"
-                    annotation = self._result(view.execution, by_name.get(f"{name}[0]"))
-                    found[name] = self._values.decode(record.value, annotation, what)
+            records = zip(some, await self._engine.store.load(keys), strict=True)
+            found += [(view, record.value) for view, record in records if isinstance(record, Payload)]
+        return self._decoded(found, views)
+
+    def _decoded(self, outputs: Outputs, views: Sequence[MemberView] = ()) -> dict[str, Any]:
+        """By the names of the members. `views` are all of them, if some did not succeed."""
+        by_name = {view.member.name: view.execution for view in views or [view for view, _ in outputs]}
+        found: dict[str, Any] = {}
+        for view, data in outputs:
+            name, what = view.member.name, f"result of {view.execution.id!r}"
+            annotation = self._result(view.execution, by_name.get(f"{name}[0]"))
+            found[name] = self._values.decode(data, annotation, what)
         return found
 
     def _result(self, execution: Execution, item: Execution | None = None) -> Any:
@@ -210,31 +221,38 @@ class FlowClient(FlowLooks):
         except UnknownWorkflow:
             return Any
 
-    async def _end_of(self, flow_id: str) -> tuple[Flow, Summary]:
+    async def _end_of(self, flow_id: str) -> tuple[Flow, Summary] | Outputs:
+        """How it ended; or what its members gave, if all of them succeeded here and that is known."""
+        fresh = self._waiters.is_fresh(self.namespace, flow_id)
         while True:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future: asyncio.Future[Outputs | None] = asyncio.get_running_loop().create_future()
             # Wait before looking: an end between the two wakes, too.
             waiting = self._waiting.setdefault(flow_id, set())
             waiting.add(future)
             try:
-                flow, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
-                if summary.outcome is not None:
-                    return flow, summary
+                if not fresh:
+                    flow, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
+                    if summary.outcome is not None:
+                        return flow, summary
+                fresh = False
                 if self._looking is None:
                     self._looking = asyncio.create_task(self._look_for_ends(), name="outlast flows")
                 with self._waiters.beside((self.namespace, flow_id), future):
-                    await future
+                    outputs = await future
+                if outputs is not None:
+                    return outputs
             finally:
                 waiting.discard(future)
                 if not waiting and self._waiting.get(flow_id) is waiting:
                     del self._waiting[flow_id]
 
-    def _ended(self, namespace: str, flow_id: str) -> None:
+    def _ended(self, namespace: str, flow_id: str, outputs: Outputs | None = None) -> None:
         """By a commit of this process: known at once."""
+        self._waiters.touched(namespace, flow_id)
         if namespace == self.namespace:
             for future in self._waiting.get(flow_id, ()):
                 if not future.done():
-                    future.set_result(None)
+                    future.set_result(outputs)
 
     async def _look_for_ends(self) -> None:
         """Ends of other processes: one look for all that are waited for, when somebody rings, and as the net."""
@@ -309,6 +327,7 @@ class FlowClient(FlowLooks):
     async def _told(self, flow_id: str, decided: Callable[[FlowView], Changes | Refusal]) -> bool:
         """Until it is settled. True if it was so before."""
         partition = self._partition(flow_id)
+        self._waiters.touched(self.namespace, flow_id)
         for _ in range(LOOKS_MAX):
             flow, summary = await self._engine.flows.heads(self.namespace, flow_id)
             answer = decided(FlowView(partition, flow, summary))

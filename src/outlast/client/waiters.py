@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -67,7 +67,7 @@ class Waiters:
         self._store = store
         self._timing: Timing = timing or LoopTiming()
         self._waiting: dict[Name, set[asyncio.Future[End | None]]] = {}
-        self._beside: list[tuple[Name, asyncio.Future[None]]] = []
+        self._beside: list[tuple[Name, asyncio.Future[Any]]] = []
         self._poll: asyncio.Task[None] | None = None
         self._sharded = store if isinstance(store, Sharded) else None
         self._looks: dict[str, asyncio.Task[bool]] = {}
@@ -93,6 +93,11 @@ class Waiters:
         """Told something: it may have ended by that."""
         self._fresh.pop((namespace, execution_id), None)
 
+    def is_fresh(self, namespace: str, execution_id: str) -> bool:
+        """Whether it was started by this process just now, and nobody rang since: asked once."""
+        looked, started_at_s = self._fresh.pop((namespace, execution_id), _NOT_FRESH)
+        return looked == self._looked and self._timing.time_s() - started_at_s < FRESH_S
+
     async def rung(self, rings: int) -> None:
         """Until something may have ended since there were so many `rings`; for so long as the net takes, at most."""
         if self.rings == rings:
@@ -112,8 +117,7 @@ class Waiters:
     async def ended(self, namespace: str, execution_id: str) -> End | None:
         """How the execution ended, once it has; None if there is none."""
         name = (namespace, execution_id)
-        looked, started_at_s = self._fresh.pop(name, _NOT_FRESH)
-        fresh = looked == self._looked and self._timing.time_s() - started_at_s < FRESH_S
+        fresh = self.is_fresh(namespace, execution_id)
         gone: Execution | None = None
         while True:
             # Wait before looking: an end between the two rings, too.
@@ -180,7 +184,7 @@ class Waiters:
             pause.cancel()
 
     @contextmanager
-    def beside(self, name: Name, future: asyncio.Future[None], *, still: bool = False) -> Generator[None]:
+    def beside(self, name: Name, future: asyncio.Future[Any], *, still: bool = False) -> Generator[None]:
         """Somebody waits for more than an end (a flow's, a frame), and looks by himself. `future` fails if in vain.
 
         `still=True`: a repeated look; it does not count as beginning to wait (`on_wait` is not called)."""

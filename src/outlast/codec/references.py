@@ -9,7 +9,7 @@ from msgspec import Struct
 PathPart = str | int
 
 
-class Reference(Struct, frozen=True):
+class Reference(Struct, frozen=True, gc=False):
     """A place in a template: the `output` of one upstream, or the part of it at `path`; its `failure`; the `outputs` of
     several, as a list."""
 

@@ -26,7 +26,7 @@ MARK = "outlast:reference"
 OUTPUT, FAILURE, OUTPUTS = "output", "failure", "outputs"
 
 
-class Template(Struct, frozen=True, omit_defaults=True):
+class Template(Struct, frozen=True, gc=False, omit_defaults=True):
     """`arguments` by name, as JSON; those in `bound` have references in them, with a mark of their own in `marks`."""
 
     arguments: dict[str, msgspec.Raw]
@@ -34,7 +34,7 @@ class Template(Struct, frozen=True, omit_defaults=True):
     marks: dict[str, str] = {}
 
 
-class Bound(Struct, frozen=True):
+class Bound(Struct, frozen=True, gc=False):
     """An argument with placeholders in it, as JSON; `ordered` is the same for equal values in every process."""
 
     data: bytes
@@ -56,7 +56,7 @@ class UpstreamFailure(Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-class Given(Struct, frozen=True):
+class Given(Struct, frozen=True, gc=False):
     """What an upstream gave: how it ended, and its output or failure as it is stored, if it left one; if it did not
     succeed, for what cause."""
 
@@ -70,6 +70,8 @@ class Given(Struct, frozen=True):
 
 def encode_bound(values: Values, value: object, what: str, name: str) -> Bound | None:
     """An argument that may have placeholders in it, at any depth; None if it has none."""
+    if isinstance(value, Placeholder) and (whole := _whole(value)) is not None:
+        return whole
     mark = MARK
     while True:
         found: list[Placeholder] = []
@@ -83,6 +85,15 @@ def encode_bound(values: Values, value: object, what: str, name: str) -> Bound |
         if data.count(f'"{mark}"'.encode()) == len(found):
             return Bound(data, values.in_order(value, data, _hook(mark, to_builtins, [])), found, mark)
         mark += "+"  # its author has written just that
+
+
+def _whole(value: Placeholder) -> Bound | None:
+    """An argument that is a placeholder and nothing else, as most are; None if its author has written the mark."""
+    data = msgspec.json.encode({MARK: reference_of(value)})
+    return Bound(data, data, [value], MARK) if data.count(_QUOTED) == 1 else None
+
+
+_QUOTED = f'"{MARK}"'.encode()
 
 
 def _hook(mark: str, otherwise: Callable[[Any], Any], found: list[Placeholder]) -> Callable[[Any], Any]:
@@ -106,14 +117,17 @@ def decode_template(values: Values, data: bytes, what: str) -> Template:
         raise CodecHookFailed(f"{what} was sealed by another codec than this app's: {error}") from error
 
 
-def placed(data: bytes, mark: str, flow_id: str) -> msgspec.Raw:
-    """JSON whose references name members, with their ids instead."""
+def placed(bound: Bound, flow_id: str) -> Bound:
+    """The same with references that name members by their ids."""
+    mark = bound.mark
 
     def put(reference: Reference) -> Any:
-        ids = tuple(f"{flow_id}/{name}" for name in reference.upstreams)
+        ids = tuple([f"{flow_id}/{name}" for name in reference.upstreams])
         return {mark: Reference(reference.what, ids, reference.path)}
 
-    return _replaced(data, mark, put)
+    data = bytes(_replaced(bound.data, mark, put))
+    ordered = data if bound.ordered == bound.data else bytes(_replaced(bound.ordered, mark, put))
+    return Bound(data, ordered, bound.found, mark)
 
 
 # ---- composing ----------------------------------------------------------------------------------------------------
@@ -164,19 +178,21 @@ def _filled(values: Values, data: msgspec.Raw, mark: str, given: Mapping[str, Gi
 
 
 def _replaced(data: bytes | msgspec.Raw, mark: str, put: Callable[[Reference], Any]) -> msgspec.Raw:
-    """The same JSON with every reference replaced. As deep as its author wrote it, which encoding has bounded."""
+    """The same JSON with every reference replaced."""
+    filled = _put_into(msgspec.json.decode(data), mark, put)
+    return filled if isinstance(filled, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(filled))
 
-    def replaced(value: Any) -> Any:
-        if isinstance(value, dict):
-            fields = cast("dict[str, Any]", value)
-            if len(fields) == 1 and mark in fields:
-                return put(msgspec.convert(fields[mark], Reference))
-            return {name: replaced(one) for name, one in fields.items()}
-        if isinstance(value, list):
-            return [replaced(one) for one in cast("list[Any]", value)]
-        return value
 
-    return msgspec.Raw(msgspec.json.encode(replaced(msgspec.json.decode(data))))
+def _put_into(value: Any, mark: str, put: Callable[[Reference], Any]) -> Any:
+    """As deep as its author wrote it, which encoding has bounded."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        if len(fields) == 1 and mark in fields:
+            return put(msgspec.convert(fields[mark], Reference))
+        return {name: _put_into(one, mark, put) for name, one in fields.items()}
+    if isinstance(value, list):
+        return [_put_into(one, mark, put) for one in cast("list[Any]", value)]
+    return value
 
 
 def _taken(values: Values, reference: Reference, given: Mapping[str, Given], what: str) -> Any:

@@ -156,15 +156,15 @@ def is_end(changes: Changes) -> bool:
 
 def together(first: Changes, others: Sequence[Changes]) -> Changes:
     """One change that is all of them, or none."""
-    guards = list(first.guards)
+    anchors, rings = dict.fromkeys(first.anchors), dict.fromkeys(first.rings)
+    guards, writes = list(first.guards), list(first.writes)
     for other in others:
+        anchors.update(dict.fromkeys(other.anchors))
         guards += [guard for guard in other.guards if guard not in guards]
+        writes += other.writes
+        rings.update(dict.fromkeys(other.rings))
     return structs.replace(
-        first,
-        anchors=tuple(dict.fromkeys(key for one in (first, *others) for key in one.anchors)),
-        guards=tuple(guards),
-        writes=tuple(write for one in (first, *others) for write in one.writes),
-        rings=tuple(dict.fromkeys(ring for one in (first, *others) for ring in one.rings)),
+        first, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes), rings=tuple(rings)
     )
 
 

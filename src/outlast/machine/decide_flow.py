@@ -7,7 +7,7 @@ of it can be claimed or found before the change that opens it. What stays staged
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -28,11 +28,13 @@ from outlast.machine.changes import (
     Matches,
     Patch,
     Refusal,
+    View,
     Write,
     lane_channel,
 )
+from outlast.machine.decide_holder import attempt_begun, claim_fields
 from outlast.machine.flow_parents import told_to_parent
-from outlast.machine.parts import Fields
+from outlast.machine.parts import Fields, claim_gates
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
@@ -140,18 +142,34 @@ def in_the_way(new: NewFlow, taken: Key) -> Refusal | None:
 # ---- acceptance ---------------------------------------------------------------------------------------------------
 
 
-def accepted(partition: int, new: NewFlow, members: Sequence[NewMember]) -> Changes:
-    """All of it in one change."""
+def accepted(
+    partition: int,
+    new: NewFlow,
+    members: Sequence[NewMember],
+    *,
+    worker: str | None = None,
+    begins: Container[str] = (),
+) -> Changes:
+    """All of it in one change. `begins` are ids of members that wait for nothing: claimed in the same commit by a
+    worker that has room for them, with what a claim would ask as guards."""
+    guards: list[Guard] = [_not_an_execution(new)]
+    writes, left = _heads(new, FlowState.OPEN), list[NewMember]()
+    for member in members:
+        claim = None
+        if worker is not None and member.start.id in begins:
+            claim = facts.Claim(change_id=new.change_id, worker=worker)
+            gates = claim_gates(View(partition, None), execution_of(member.start), worker)
+            guards += [gate for gate in gates if gate not in guards]
+        else:
+            left.append(member)
+        writes += member_writes(new.id, member, new.change_id, claim)
     return Changes(
         id=new.change_id,
         partition=partition,
         anchors=(flow_key(new.namespace, new.id),),
-        guards=(_not_an_execution(new),),
-        writes=(
-            *_heads(new, FlowState.OPEN),
-            *(write for member in members for write in member_writes(new.id, member, new.change_id)),
-        ),
-        rings=lanes_of(members),
+        guards=tuple(guards),
+        writes=tuple(writes),
+        rings=lanes_of(left),
     )
 
 
@@ -275,9 +293,9 @@ def _piece(new: NewFlow, piece: Piece, change_id: str) -> list[Write]:
     return [*_alone(new.id, piece.member, change_id), *edges]
 
 
-def member_writes(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
-    """All the records of a new member."""
-    return [*_alone(flow_id, member, change_id), *_edges(member, member.upstreams, change_id)]
+def member_writes(flow_id: str, member: NewMember, change_id: str, claim: facts.Claim | None = None) -> list[Write]:
+    """All the records of a new member, and of the attempt that begins by the `claim`."""
+    return [*_alone(flow_id, member, change_id, claim), *_edges(member, member.upstreams, change_id)]
 
 
 def _edges(member: NewMember, upstreams: tuple[str, ...], change_id: str) -> list[Write]:
@@ -292,7 +310,7 @@ def _edges(member: NewMember, upstreams: tuple[str, ...], change_id: str) -> lis
     ]
 
 
-def _alone(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
+def _alone(flow_id: str, member: NewMember, change_id: str, claim: facts.Claim | None = None) -> list[Write]:
     start = member.start
     namespace, execution_id = start.namespace, start.id
     record = Member(
@@ -310,9 +328,14 @@ def _alone(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
         settled=Settled.OPEN if member.upstreams else Settled.SATISFIED,
         change_id=change_id,
     )
-    begun = execution_of(start)
+    new = _named(execution_of(start), change_id)
+    held: list[Write] = []
+    if claim is not None:
+        held.append(attempt_begun(new, claim))
+        new = structs.replace(new, **claim_fields(new, claim))
     return [
-        Insert(_named(begun, change_id)),
+        Insert(new),
+        *held,
         Insert(_named(_input(member), change_id)),
         *tags_of(start),
         *events_of(start),

@@ -7,6 +7,7 @@ was answered counts what has come since it last did, in one guarded change, and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct, structs
@@ -30,7 +31,7 @@ from outlast.machine.changes import (
 from outlast.machine.decide import decide
 from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
-from outlast.machine.parts import Fields, claim_gates, debt_of_end
+from outlast.machine.parts import Fields, claim_gates, debt_of_end, key_of
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
@@ -67,13 +68,13 @@ _COUNTS = {
 }
 
 
-class MemberView(Struct, frozen=True):
+class MemberView(Struct, frozen=True, gc=False):
     partition: int
     execution: Execution
     member: Member
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, gc=False):
     """The end of a member: which of its ends, and how."""
 
     namespace: str
@@ -86,15 +87,19 @@ class Ended(Struct, frozen=True):
         return self.id.partition("/")[0]
 
 
-class Advanced(Struct, frozen=True):
-    """What the answers meant to a member: `injected` if its input was made of them, `skipped` if it ended by them.
+class Advanced(Struct, frozen=True, gc=False):
+    """What the answers meant to a member: `input` if that was made of them, `skipped` if it ended by them.
 
     `changes` is to be committed; None if there is nothing to write."""
 
     answer: Answer
-    injected: bool = False
+    input: bytes | None = None
     skipped: bool = False
     changes: Changes | None = None
+
+    @property
+    def injected(self) -> bool:
+        return self.input is not None
 
 
 def answered_edge(partition: int, end: Ended, downstream: str) -> Changes:
@@ -150,8 +155,8 @@ def makes_up_for_upstreams(view: MemberView) -> bool:
 
 def wants_input(view: MemberView, edges: list[Edge]) -> bool:
     """Whether these answers let it run, with an input that must be made of what its upstreams gave."""
-    settled = settled_by(view.member, counted(view.member, edges))
-    return waits(view) and view.member.binds and runs(view.member, settled, edges)
+    member = view.member
+    return member.binds and waits(view) and runs(member, settled_by(member, counted(member, edges)), edges)
 
 
 def advance(
@@ -175,10 +180,8 @@ def advance(
         return Advanced(answer, skipped=True, changes=_decided(view, skip, count, settled))
     assert member.binds == (input is not None), "an input is made for those that bind, and for no others"
     wake = facts.Wake(change_id=change_id, cause=Reason.DEPENDENCIES)
-    changes = _decided(view, wake, count, settled)
-    if input is not None:
-        changes = structs.replace(changes, writes=(*changes.writes, Insert(_input(view, input, change_id))))
-    return Advanced(answer, injected=input is not None, changes=changes)
+    made = () if input is None else (Insert(_input(view, input, change_id)),)
+    return Advanced(answer, input=input, changes=_decided(view, wake, count, settled, made))
 
 
 def _blamed(edges: list[Edge]) -> str:
@@ -197,7 +200,9 @@ def _only_counted(view: MemberView, count: Count, change_id: str) -> Changes:
     )
 
 
-def _decided(view: MemberView, fact: facts.Wake | facts.Skip, count: Count, settled: Settled) -> Changes:
+def _decided(
+    view: MemberView, fact: facts.Wake | facts.Skip, count: Count, settled: Settled, made: tuple[Insert, ...] = ()
+) -> Changes:
     """What the machine says of the execution, and the join, which is settled by it."""
     answer = decide(View(view.partition, view.execution), fact, 0)
     assert not isinstance(answer, Refusal), "it waits for its dependencies"
@@ -207,7 +212,7 @@ def _decided(view: MemberView, fact: facts.Wake | facts.Skip, count: Count, sett
     return structs.replace(
         answer,
         guards=(*answer.guards, _as_counted(view.member)),
-        writes=(*answer.writes, Patch(view.member.key, fields)),
+        writes=(*answer.writes, Patch(view.member.key, fields), *made),
     )
 
 
@@ -267,15 +272,16 @@ def widened(
 def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Changes | None:
     """What `advance` lets run, claimed in the same commit by a worker that has room for it: the records of both, and
     what a claim would ask, as guards. None if it is not ready, or asks for more than guards can say."""
-    [wakes] = [write for write in woken.writes if type(write) is Patch and write.key == view.execution.key]
+    key = key_of(view.execution)
+    [wakes] = [write for write in woken.writes if type(write) is Patch and write.key == key]
     ready = structs.replace(view.execution, **wakes.fields)
     if ready.status is not Status.READY or ready.quota is not None:
         return None
     home = View(view.partition, ready)
     claim = decide(home, facts.Claim(change_id=woken.id, worker=worker), 0)
     assert not isinstance(claim, Refusal), "it is ready"
-    [takes] = [write for write in claim.writes if type(write) is Patch and write.key == ready.key]
-    both = Patch(ready.key, {**wakes.fields, **takes.fields})
+    [takes] = [write for write in claim.writes if type(write) is Patch and write.key == key]
+    both = Patch(key, {**wakes.fields, **takes.fields})
     others = [write for write in (*woken.writes, *claim.writes) if write is not wakes and write is not takes]
     return structs.replace(
         woken,
@@ -285,21 +291,34 @@ def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Change
     )
 
 
-def handed_on(end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[str, Changes]]) -> Changes:
+def handed_on(
+    end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[str, Changes]], closing: Changes | None = None
+) -> Changes:
     """The end of a member that pays at once what it would owe: the answers, and what they mean to each downstream (its
-    id, and what `advance` or `claimed` said). Refused if the flow has grown or was stopped since it was looked at:
-    others may wait for this end by now."""
+    id, and what `advance` or `claimed` said), and to the flow, if that ends by it (`closed`). Refused if the flow has
+    grown or was stopped since it was looked at: others may wait for this end by now."""
     debt = debt_of_end(ended.id, end.id)
-    answered = [whole_of(ended.flow), *(downstream for downstream, _ in advanced)]
+    answered = [whole_of(ended.flow), *[downstream for downstream, _ in advanced]]
     paid = structs.replace(
         end,
         guards=(*end.guards, _is_open(gate)),
         writes=(
-            *(write for write in end.writes if not _owes(write, debt)),
-            *(Insert(edge_of(ended, downstream)) for downstream in answered),
+            *[write for write in end.writes if not _owes(write, debt)],
+            *[Insert(edge_of(ended, downstream)) for downstream in answered],
         ),
     )
-    return together(paid, [changes for _, changes in advanced])
+    others = [changes for _, changes in advanced]
+    return together(paid, others if closing is None else [*others, closing])
+
+
+def closed(partition: int, gate: Flow, summary: Summary, ends: Sequence[Ended], change_id: str) -> Changes:
+    """The end of a flow by that of its last member, which is the last of `ends`: all of them succeeded. The answers of
+    the others stand by now, its own is written with it; refused if somebody has counted one of them before."""
+    whole = whole_of(gate.id)
+    changes = tallied(partition, gate, summary, [edge_of(end, whole) for end in ends], change_id)
+    assert changes is not None, "there are ends, and the flow is open"
+    assert changes.rings, "all of them succeeded: it ends"
+    return changes
 
 
 def _owes(write: Write, debt: str) -> bool:
@@ -330,10 +349,10 @@ def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], cha
     if not edges or flow.state is FlowState.REOPENING:
         return None
     fields: Fields = {"drained": edges[-1].upstream, "change_id": change_id}
+    more = Counter([edge.answer for edge in edges])
     for status, name in _COUNTS.items():
-        more = sum(edge.answer == status for edge in edges)
-        if more:
-            fields[name] = getattr(summary, name) + more
+        if more[status]:
+            fields[name] = getattr(summary, name) + more[status]
     if summary.outcome is None:
         fields["check_at"] = Now(RECHECK_MS)
     after = structs.replace(summary, **fields)

@@ -25,7 +25,7 @@ class Answer(StrEnum):
     IMPOSSIBLE = "impossible"
 
 
-class Count(Struct, frozen=True):
+class Count(Struct, frozen=True, gc=False):
     """The answers that a member has: how many, how many of them successes, and which was the last."""
 
     answered: int
@@ -35,7 +35,7 @@ class Count(Struct, frozen=True):
 
 def counted(member: Member, edges: list[Edge]) -> Count:
     """The member's answers, with those that have come since."""
-    successes = sum(edge.answer == Status.SUCCEEDED for edge in edges)
+    successes = sum([edge.answer == Status.SUCCEEDED for edge in edges])
     drained = edges[-1].upstream if edges else member.drained
     return Count(member.answered + len(edges), member.succeeded + successes, drained)
 

@@ -9,51 +9,58 @@ never relied upon. It is bounded: what nobody asks for is forgotten, the oldest 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
 from outlast.errors import OutlastError
 from outlast.machine.changes import Changes, Insert, inserted
-from outlast.machine.decide_member import MemberView, waits
-from outlast.model.execution import Execution, execution_key
-from outlast.model.flow import Dependency, Flow, FlowState, Member, flow_key, member_key
-from outlast.model.payload import Payload, Role, payload_key
+from outlast.machine.decide_member import Ended, MemberView, waits
+from outlast.model.execution import Execution
+from outlast.model.flow import Dependency, Flow, FlowState, Member, Summary
+from outlast.model.payload import Payload
 from outlast.model.record import Key, Record
-
-Seen: TypeAlias = dict[Key, Record | None]
-"""What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
 
 TOGETHER_MAX = 8
 """So few that wait for nothing else are advanced in the commit that strikes off the debt."""
 KNOWN_MAX = 2_000
 """So many members' downstreams are known ahead."""
 BYTES_MAX = 16 * 1024
-"""Only of so many bytes of inputs each."""
+"""Only of so many bytes of inputs each; and so many of an output are kept for who waits for the flow."""
 
 
-class Behind(Struct, frozen=True):
-    """Few members that wait for one end alone, their flow, and all that was read of them."""
+class Waiting(Struct, frozen=True, gc=False):
+    """One that waits for an end: its input if that is given from the beginning, or the template that it is made by."""
+
+    view: MemberView
+    given: Payload | None
+
+
+class Last(Struct, frozen=True, gc=False):
+    """The member whose end may be the last of its flow: the count as it was accepted, and how all others ended, each by
+    a commit of this process."""
+
+    summary: Summary
+    others: list[Ended]
+
+
+class Behind(Struct, frozen=True, gc=False):
+    """The few members that wait for one end alone, and their flow; or none, and then it may be the last."""
 
     flow: Flow
-    views: list[MemberView]
-    seen: Seen
+    waiting: list[Waiting]
+    last: Last | None = None
 
 
-class Known(Struct, frozen=True):
+class Known(Struct, frozen=True, gc=False):
     """What is behind a member. None: nothing, or it is not that simple."""
 
     behind: Behind | None
 
 
-def wanted_of(namespace: str, flow_id: str, page: list[Dependency]) -> list[Key]:
-    """All that must be known of those behind an end, the flow first."""
-    keys = [flow_key(namespace, flow_id)]
-    for one in page:
-        keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
-        keys += (payload_key(namespace, one.downstream, 1, role) for role in (Role.TEMPLATE, Role.INPUT))
-    return keys
+Outputs: TypeAlias = list[tuple[MemberView, bytes]]
+"""What the members of a flow gave, in their order. Of their executions as they were accepted."""
 
 
 def are_simple(views: list[MemberView], page: list[Dependency]) -> bool:
@@ -67,80 +74,159 @@ def are_few(page: list[Dependency]) -> bool:
     return len(page) <= TOGETHER_MAX and all(one.alone for one in page)
 
 
+class Course:
+    """A flow that this process started in one commit, and how far it has come by ends that handed on here."""
+
+    def __init__(self, started: Changes, now: int) -> None:
+        self._now, self._partition = now, started.partition
+        self._executions: dict[str, Execution] = {}
+        self._members: dict[str, Member] = {}
+        self._given: dict[str, Payload] = {}
+        self._behind: dict[str, list[Dependency]] = {}
+        self._ended: dict[str, tuple[Ended, bytes | None]] = {}
+        self._open: set[str] = set()
+        self._bytes = 0
+        for write in started.writes:
+            if type(write) is Insert:
+                self._note(write.record)
+
+    def _note(self, record: Record) -> None:
+        if type(record) is Dependency:
+            self._behind.setdefault(record.execution, []).append(record)
+        elif type(record) is Execution:
+            self._executions[record.id] = record
+            self._open.add(record.id)
+        elif type(record) is Member:
+            self._members[record.execution] = record
+        elif type(record) is Payload:
+            self._given[record.execution] = record
+            self._bytes += len(record.value)
+        elif type(record) is Flow:
+            self.flow = record
+        elif type(record) is Summary:
+            self._summary = record
+
+    @property
+    def members(self) -> int:
+        return len(self._executions)
+
+    def knows(self, execution_id: str) -> bool:
+        """Whether it can say what is behind a member: once, because what was refused is read anew."""
+        page = self._behind.get(execution_id, ())
+        return execution_id in self._open and (
+            len(page) > TOGETHER_MAX or _size(map(self._given_to, page)) <= BYTES_MAX
+        )
+
+    def behind(self, execution_id: str) -> Behind | None:
+        """What is behind a member that it knows; None: nothing, or it is not that simple."""
+        self._open.discard(execution_id)
+        page = self._behind.get(execution_id)
+        if page is None:
+            return self._end(execution_id)
+        if not are_few(page):
+            return None
+        waiting = [Waiting(self._view(one.downstream), self._given_to(one)) for one in page]
+        return Behind(self.flow, waiting) if are_simple([one.view for one in waiting], page) else None
+
+    def _given_to(self, edge: Dependency) -> Payload | None:
+        return self._given.get(edge.downstream)
+
+    def _end(self, execution_id: str) -> Behind | None:
+        others = [ended for ended, _ in self._ended.values()]
+        if execution_id in self._ended or len(others) != self.members - 1:
+            return None
+        return Behind(self.flow, [], Last(self._summary, others))
+
+    def _view(self, execution_id: str) -> MemberView:
+        stored = inserted(self._executions[execution_id], self._now)
+        assert isinstance(stored, Execution)
+        return MemberView(self._partition, stored, self._members[execution_id])
+
+    def handed_on(self, ended: Ended, output: bytes) -> None:
+        """By a commit of this process it has ended, and answered all that waited for it."""
+        if ended.id in self._executions:
+            self._ended[ended.id] = (ended, output if len(output) <= BYTES_MAX else None)
+
+    def outputs(self) -> Outputs | None:
+        """What all of them gave; None if that was too much to keep."""
+        found: Outputs = []
+        for one, member in self._members.items():  # in their order
+            _, output = self._ended.get(one, (None, None))
+            if output is None:
+                return None
+            found.append((MemberView(self._partition, self._executions[one], member), output))
+        return found
+
+
+def _size(given: Iterable[Payload | None]) -> int:
+    return sum([len(one.value) for one in given if one is not None])
+
+
 class Ahead:
     """`read` finds out what is behind a member."""
 
     def __init__(self, read: Callable[[Execution], Coroutine[Any, Any, Behind | None]]) -> None:
         self._read = read
-        self._known: dict[Key, Known | asyncio.Task[Known | None]] = {}
+        self._looks: dict[Key, asyncio.Task[Known | None]] = {}
+        self._courses: dict[tuple[str, str], Course] = {}
+        self._members = 0
+        """Of all courses."""
         self.remembers = False
         """Whether members begin in this process, so that it is worth while."""
 
     async def take(self, execution: Execution) -> Known | None:
         """What is known ahead of its end, once; None if nothing is."""
-        known = self._known.pop(execution.key, None)
-        return await known if isinstance(known, asyncio.Task) else known
+        course = self.course(execution)
+        if course is not None and course.knows(execution.id):
+            return Known(course.behind(execution.id))
+        look = self._looks.pop(execution.key, None)
+        return None if look is None else await look
+
+    def course(self, execution: Execution) -> Course | None:
+        """That of its flow, if this process started it."""
+        return None if execution.flow is None else self._courses.get((execution.namespace, execution.flow))
 
     def look(self, execution: Execution) -> None:
         """It is about to begin here: find out who waits for its end while that is being written."""
-        if execution.key not in self._known:
-            self._keep(execution.key, asyncio.create_task(self._look(execution), name="outlast look ahead"))
+        course = self.course(execution)
+        if not (course is not None and course.knows(execution.id)) and execution.key not in self._looks:
+            while len(self._looks) >= KNOWN_MAX:
+                self._looks.pop(next(iter(self._looks))).cancel()
+            self._looks[execution.key] = asyncio.create_task(self._look(execution), name="outlast look ahead")
 
     async def _look(self, execution: Execution) -> Known | None:
         try:
-            return _small(await self._read(execution))
+            behind = await self._read(execution)
         except OutlastError:
             return None  # whoever asks will ask the store, and hear of it there
+        given = () if behind is None else [one.given for one in behind.waiting]
+        return Known(behind) if _size(given) <= BYTES_MAX else None
 
     def remember(self, started: Changes, now: int) -> None:
         """A flow that was started by this commit, all of it."""
         if not self.remembers:
             return
-        records: Seen = {write.record.key: write.record for write in started.writes if type(write) is Insert}
-        [flow] = [record for record in records.values() if isinstance(record, Flow)]
-        behind: dict[str, list[Dependency]] = {r.id: [] for r in records.values() if isinstance(r, Execution)}
-        for record in records.values():
-            if isinstance(record, Dependency) and record.execution in behind:
-                behind[record.execution].append(record)
-        for upstream, page in behind.items():
-            known = _small(_of_new(flow, page, records, started, now))
-            if known is not None:
-                self._keep(execution_key(flow.namespace, upstream), known)
+        course = Course(started, now)
+        if course.flow.state is FlowState.OPEN and course.members <= KNOWN_MAX:
+            self.forget(course.flow.namespace, course.flow.id)
+            self._courses[course.flow.namespace, course.flow.id] = course
+            self._members += course.members
+            while self._members > KNOWN_MAX:
+                self.forget(*next(iter(self._courses)))
 
-    def _keep(self, key: Key, known: Known | asyncio.Task[Known | None]) -> None:
-        while len(self._known) >= KNOWN_MAX:
-            self._forget(next(iter(self._known)))
-        self._known[key] = known
+    def outdated(self, flow: Flow, *, by: Flow) -> None:
+        """What was known of a flow that has grown since, or was opened again, would be refused at every end."""
+        if (flow.change_id, flow.revision) != (by.change_id, by.revision):
+            self.forget(flow.namespace, flow.id)
 
-    def _forget(self, key: Key) -> None:
-        known = self._known.pop(key)
-        if isinstance(known, asyncio.Task):
-            known.cancel()
+    def forget(self, namespace: str, flow_id: str) -> None:
+        course = self._courses.pop((namespace, flow_id), None)
+        if course is not None:
+            self._members -= course.members
 
     def close(self) -> None:
-        for key in list(self._known):
-            self._forget(key)
-
-
-def _of_new(flow: Flow, page: list[Dependency], records: Seen, started: Changes, now: int) -> Behind | None:
-    if not page or not are_few(page) or flow.state is not FlowState.OPEN:
-        return None
-    seen = {key: records.get(key) for key in wanted_of(flow.namespace, flow.id, page)}
-    views: list[MemberView] = []
-    for one in page:
-        execution = seen[execution_key(flow.namespace, one.downstream)]
-        member = seen[member_key(flow.namespace, one.downstream)]
-        assert isinstance(execution, Execution)
-        assert isinstance(member, Member)
-        stored = inserted(execution, now)
-        assert isinstance(stored, Execution)
-        seen[stored.key] = stored
-        views.append(MemberView(started.partition, stored, member))
-    return Behind(flow, views, seen) if are_simple(views, page) else None
-
-
-def _small(behind: Behind | None) -> Known | None:
-    """None if it is too much to keep."""
-    records = () if behind is None else behind.seen.values()
-    size = sum(len(record.value) for record in records if isinstance(record, Payload))
-    return Known(behind) if size <= BYTES_MAX else None
+        for look in self._looks.values():
+            look.cancel()
+        self._looks.clear()
+        self._courses.clear()
+        self._members = 0

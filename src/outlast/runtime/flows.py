@@ -12,13 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Raw
 
-from outlast import limits
 from outlast.codec.failures import decode_failure
-from outlast.codec.templates import Given, compose, decode_template, needed_by
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
 from outlast.machine import facts
@@ -63,11 +61,16 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
 from outlast.model.record import settled as time_of
 from outlast.model.status import Status
-from outlast.runtime.ahead import Ahead, Behind, Seen, are_few, are_simple, wanted_of
+from outlast.runtime.ahead import Ahead, Behind, Outputs, Waiting, are_few, are_simple
+from outlast.runtime.composing import MadeOf, composed, load_all
 from outlast.runtime.settling import settling
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
+    from outlast.runtime.parts import Rooms
+
+Seen: TypeAlias = dict[Key, Record | None]
+"""What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
 
 PAGE = 500
 """So many edges are answered at a time."""
@@ -88,8 +91,11 @@ class Flows:
         self._engine = engine
         self.values: Values | None = None
         self.ahead = Ahead(self.behind)
-        self.on_end: Callable[[str, str], None] | None = None
-        """Told the namespace and id of every flow that ended by a commit of this process."""
+        self.rooms: Rooms | None = None
+        """Of this process's worker, if what a flow begins with may begin there at once."""
+        self.on_end: Callable[[str, str, Outputs | None], None] | None = None
+        """Told the namespace and id of every flow that ended by a commit of this process, and what its members gave if
+        that is known."""
         self._counting: dict[Key, asyncio.Task[Advanced | None]] = {}
         self._counting_next: dict[Key, asyncio.Task[Advanced | None]] = {}
 
@@ -152,13 +158,20 @@ class Flows:
         page = await self._downstreams(end, None)
         if not page or not are_few(page):
             return None
-        keys = wanted_of(namespace, flow_id, page)
-        seen: Seen = dict(zip(keys, await self._engine.store.load(keys), strict=True))
-        flow = seen[keys[0]]
+        keys = [flow_key(namespace, flow_id)]
+        for one in page:
+            keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
+            keys += (payload_key(namespace, one.downstream, 1, role) for role in (Role.TEMPLATE, Role.INPUT))
+        flow, *found = await self._engine.store.load(keys)
         if not isinstance(flow, Flow) or flow.state is not FlowState.OPEN:
             return None
-        views = await self.views(self._partition(namespace, flow_id), namespace, [one.downstream for one in page], seen)
-        return Behind(flow, views, seen) if are_simple(views, page) else None
+        partition, waiting = self._partition(namespace, flow_id), list[Waiting]()
+        for e, member, template, given in zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True):
+            if isinstance(e, Execution) and isinstance(member, Member):
+                made_of = template if member.binds else given
+                payload = made_of if isinstance(made_of, Payload) else None
+                waiting.append(Waiting(MemberView(partition, e, member), payload))
+        return Behind(flow, waiting) if are_simple([one.view for one in waiting], page) else None
 
     async def _downstreams(self, end: Ended, after: Key | None) -> list[Dependency]:
         found = await self._engine.store.scan(Dependency.KIND, (end.namespace, end.id), after=after, limit=PAGE)
@@ -182,11 +195,20 @@ class Flows:
         parts: list[Changes] = []
         for view in views:
             edge = edge_of(end, view.execution.id)
-            advanced = await self.decided(view, [edge], self._engine.entropy.new_id(), seen)
+            made_of = self._made_of(end, view, seen)
+            advanced = await self.decided(view, [edge], self._engine.entropy.new_id(), made_of)
             assert advanced.changes is not None
             parts += (answered_edge(partition, end, view.execution.id), advanced.changes)
         whole = together(answered_edge(partition, end, whole_of(end.flow)), parts)
         return (await self._engine.commit(settling(whole, delivery))).applied
+
+    def _made_of(self, end: Ended, view: MemberView, seen: Seen) -> MadeOf | None:
+        role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
+        template = seen[payload_key(end.namespace, view.execution.id, 1, Role.TEMPLATE)]
+        left = seen[payload_key(end.namespace, end.id, end.generation, role)]
+        if not isinstance(template, Payload):
+            return None
+        return MadeOf(template.value, left.value if isinstance(left, Payload) else None)
 
     # ---- a member that was answered -------------------------------------------------------------------------------
 
@@ -238,54 +260,19 @@ class Flows:
                 return advanced
         raise StoreUnavailable(f"member {execution_id!r} changed {LOOKS_MAX:,} times while its answers were counted")
 
-    async def decided(self, view: MemberView, edges: list[Edge], change_id: str, seen: Seen | None = None) -> Advanced:
+    async def decided(
+        self, view: MemberView, edges: list[Edge], change_id: str, made_of: MadeOf | None = None
+    ) -> Advanced:
+        """What the answers mean to a member. `made_of` is what its input is made of, if it waits for one end alone."""
         if not wants_input(view, edges):
             return advance(view, edges, change_id=change_id)
         try:
-            data = await self._composed(view, edges, seen or {})
+            data = await composed(self._engine.store, self.values, view, edges, made_of)
         except CodecHookFailed:
             raise  # its key service may be away: later
         except (CodecError, LimitExceeded) as error:
             return advance(view, edges, change_id=change_id, unusable=f"input: {error}"[:CAUSE_MAX_CHARS])
         return advance(view, edges, change_id=change_id, input=data)
-
-    async def _composed(self, view: MemberView, edges: list[Edge], seen: Seen) -> bytes:
-        """Its template, with what its upstreams gave."""
-        values, e = self.values, view.execution
-        if values is None:
-            raise StoreUnavailable(f"the input of {e.id!r} is made by a process that has the app's codec")
-        what = f"input of {e.id}"
-        [stored] = await self._load([payload_key(e.namespace, e.id, 1, Role.TEMPLATE)], seen)
-        assert isinstance(stored, Payload)
-        template = decode_template(values, stored.value, what)
-        needed = needed_by(template)
-        known = {edge.upstream: edge for edge in edges}
-        others = [edge_key(e.namespace, e.id, upstream) for upstream in needed if upstream not in known]
-        for record in await self._load(others):
-            if isinstance(record, Edge):
-                known[record.upstream] = record
-        answers = [known[upstream] for upstream in needed if upstream in known]
-        keys = [
-            payload_key(
-                e.namespace,
-                edge.upstream,
-                edge.generation,
-                Role.OUTPUT if edge.answer == Status.SUCCEEDED else Role.FAILURE,
-            )
-            for edge in answers
-        ]
-        left = [record.value if isinstance(record, Payload) else None for record in await self._load(keys, seen)]
-        causes = await self._causes(e.namespace, answers)
-        given = {
-            edge.upstream: Given(edge.answer, value, causes.get(edge.upstream))
-            for edge, value in zip(answers, left, strict=True)
-        }
-        return compose(values, template, given, what)
-
-    async def _causes(self, namespace: str, answers: list[Edge]) -> dict[str, str | None]:
-        """Why those ended that did not succeed."""
-        keys = [execution_key(namespace, edge.upstream) for edge in answers if edge.answer != Status.SUCCEEDED]
-        return {found.id: found.cause for found in await self._load(keys) if isinstance(found, Execution)}
 
     async def _edges(self, namespace: str, execution_id: str, drained: str) -> list[Edge]:
         after = edge_key(namespace, execution_id, drained) if drained else None
@@ -410,10 +397,15 @@ class Flows:
             if changes is None:
                 return
             if (await engine.commit(changes)).applied and changes.rings:
-                if self.on_end is not None:
-                    self.on_end(namespace, flow_id)
+                self.ended(namespace, flow_id)
                 return
         raise StoreUnavailable(f"flow {flow_id!r} changed {LOOKS_MAX:,} times while its ends were counted")
+
+    def ended(self, namespace: str, flow_id: str, outputs: Outputs | None = None) -> None:
+        """It has, by a commit of this process."""
+        self.ahead.forget(namespace, flow_id)
+        if self.on_end is not None:
+            self.on_end(namespace, flow_id, outputs)
 
     async def _made_up_for(self, namespace: str, flow_id: str) -> bool:
         """Whether behind each member that did not succeed there is one whose join was satisfied all the same, perhaps
@@ -487,10 +479,7 @@ class Flows:
     async def _load(self, keys: list[Key], seen: Seen | None = None) -> list[Record | None]:
         if seen is not None and all(key in seen for key in keys):
             return [seen[key] for key in keys]
-        found: list[Record | None] = []
-        for begin in range(0, len(keys), limits.LOAD_MAX_KEYS):
-            found += await self._engine.store.load(keys[begin : begin + limits.LOAD_MAX_KEYS])
-        return found
+        return await load_all(self._engine.store, keys)
 
     def _partition(self, namespace: str, execution_id: str) -> int:
         return partition_of(namespace, execution_id, self._engine.store.partitions)

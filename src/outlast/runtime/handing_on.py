@@ -2,8 +2,9 @@
 
 Otherwise an end owes its answers (`flows.py`), which is two commits more until the next member runs: one that answers,
 and the claim. Here all three are one, if few wait for this end and for nothing else, and whoever ran the member has
-room. If anything changed since it was looked at, nothing of it is written: what was known ahead (`ahead.py`) is read
-anew, and after that the end goes its ordinary way.
+room. So does the last end of a flow all of which ended here: it ends the flow, which would be two commits more. If
+anything changed since it was looked at, nothing of it is written: what was known ahead (`ahead.py`) is read anew, and
+after that the end goes its ordinary way.
 """
 
 from __future__ import annotations
@@ -14,22 +15,23 @@ from msgspec import Struct
 
 from outlast.errors import OutlastError
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Insert, View, execution_after
-from outlast.machine.decide_member import Ended, MemberView, claimed, edge_of, handed_on
-from outlast.machine.parts import payload
+from outlast.machine.changes import Changes, View, execution_after
+from outlast.machine.decide_member import Advanced, Ended, MemberView, claimed, closed, edge_of, handed_on
 from outlast.model.execution import Execution
 from outlast.model.flow import Flow
-from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.payload import Payload
 from outlast.model.status import Status
-from outlast.runtime.ahead import Behind, Seen
+from outlast.runtime.ahead import Behind, Waiting
+from outlast.runtime.composing import MadeOf
 
 if TYPE_CHECKING:
+    from outlast.runtime.flows import Flows
     from outlast.runtime.lease import Lease
     from outlast.runtime.parts import Parts
     from outlast.store.port import Verdict
 
 
-class Next(Struct, frozen=True):
+class Next(Struct, frozen=True, gc=False):
     """One that was waiting: what becomes of it, and with what input it begins here, if it does."""
 
     view: MemberView
@@ -52,20 +54,20 @@ async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
         behind = await flows.behind(e)
     except OutlastError:
         return False  # the end itself waits for the store, as ever
+    if behind is not None and known is not None and known.behind is not None:
+        flows.ahead.outdated(known.behind.flow, by=behind.flow)
     return behind is not None and await _hand_on(parts, lease, fact, behind)
 
 
 async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Behind) -> bool:
-    e, gate, seen = lease.execution, behind.flow, behind.seen
+    e, gate, flows = lease.execution, behind.flow, parts.engine.flows
     end = Ended(e.namespace, e.id, Status.SUCCEEDED, e.generation)
-    output = payload(e, fact, Role.OUTPUT, fact.output).record
-    seen[output.key] = output
     nexts: list[Next] = []
     begun: dict[str, Execution] = {}
     try:
-        for view in behind.views:
+        for waiting in behind.waiting:
             try:
-                found = await _next(parts, gate, view, end, seen, in_place=not nexts)
+                found = await _next(parts, gate, waiting, end, fact.output, in_place=not nexts)
             except OutlastError:
                 found = None  # its input cannot be made now: that is owed, and does not keep the end waiting
             if found is None:
@@ -73,23 +75,45 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
             nexts.append(found)
         for one in nexts:
             if one.input is not None:
-                parts.engine.flows.ahead.look(one.view.execution)
+                flows.ahead.look(one.view.execution)
         advanced = [(one.view.execution.id, one.changes) for one in nexts]
-        told = await lease.tell_once(fact, lambda answer: handed_on(answer, end, gate, advanced))
+
+        def amended(answer: Changes) -> Changes:
+            last, closing = behind.last, None
+            if last is not None:
+                closing = closed(answer.partition, gate, last.summary, [*last.others, end], answer.id)
+            return handed_on(answer, end, gate, advanced, closing)
+
+        told = await lease.tell_once(fact, amended)
         if told is not None:
             begun = await _begun(parts, nexts, *told)
     finally:
         for one in nexts:
             _begin(parts, one, begun.get(one.view.execution.id))
+    if told is not None:
+        _went_on(flows, e, end, fact.output, ends=behind.last is not None)
     return told is not None
 
 
-async def _next(parts: Parts, gate: Flow, view: MemberView, end: Ended, seen: Seen, *, in_place: bool) -> Next | None:
-    engine, execution = parts.engine, view.execution
-    advanced = await engine.flows.decided(view, [edge_of(end, execution.id)], engine.entropy.new_id(), seen)
+def _went_on(flows: Flows, execution: Execution, end: Ended, output: bytes, *, ends: bool) -> None:
+    """What is known of the flow, if this process started it."""
+    course = flows.ahead.course(execution)
+    if course is not None:
+        course.handed_on(end, output)
+    if ends:
+        flows.ended(execution.namespace, end.flow, None if course is None else course.outputs())
+
+
+async def _next(
+    parts: Parts, gate: Flow, waiting: Waiting, end: Ended, output: bytes, *, in_place: bool
+) -> Next | None:
+    engine, view, given = parts.engine, waiting.view, waiting.given
+    execution = view.execution
+    made_of = MadeOf(given.value, output) if given is not None and view.member.binds else None
+    advanced = await engine.flows.decided(view, [edge_of(end, execution.id)], engine.entropy.new_id(), made_of)
     if advanced.changes is None or advanced.skipped:
         return None
-    data, rooms = _input(view, advanced.changes, seen), parts.rooms
+    data, rooms = _input(view, advanced, given), parts.rooms
     worker = None if rooms is None or data is None else rooms.promise_next(execution, in_place=in_place)
     if rooms is None or worker is None:
         return Next(view, advanced.changes)
@@ -126,10 +150,8 @@ def _begin(parts: Parts, one: Next, execution: Execution | None) -> None:
         rooms.keep(execution, one.input)
 
 
-def _input(view: MemberView, changes: Changes, seen: Seen) -> bytes | None:
+def _input(view: MemberView, advanced: Advanced, given: Payload | None) -> bytes | None:
     """What it runs with: made of its upstreams' outputs just now, or given from the beginning."""
-    e = view.execution
-    key = payload_key(e.namespace, e.id, e.journal_generation, Role.INPUT)
-    made = [write.record for write in changes.writes if type(write) is Insert and write.record.key == key]
-    record = made[0] if made else seen.get(key)
-    return record.value if isinstance(record, Payload) else None
+    if view.member.binds:
+        return advanced.input
+    return None if given is None or given.generation != view.execution.journal_generation else given.value

@@ -88,7 +88,7 @@ class Outbox:
     def post(self, changes: Changes) -> None:
         """These changes are committed: carry what they owe."""
         for write in changes.writes:
-            if type(write) is Insert and isinstance(write.record, Delivery):
+            if type(write) is Insert and type(write.record) is Delivery:
                 if self._closed or len(self._posted) >= POSTED_MAX:
                     return
                 task = asyncio.get_running_loop().create_task(self._carry(write.record), name="outlast outbox")

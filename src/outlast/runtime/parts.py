@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -32,7 +32,11 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
 
 
 class Rooms(Protocol):
-    """Where what follows on an attempt that ends here may begin at once."""
+    """Where what is started here, or follows on an attempt that ends here, may begin at once."""
+
+    def promise(self, lane: str, requires: frozenset[str]) -> str | None:
+        """The name to claim under what is started now, if it may begin here."""
+        ...
 
     def promise_next(self, execution: Execution, *, in_place: bool) -> str | None:
         """The name to claim it under, if it may begin here; `in_place`: in the room that the ending attempt leaves.
@@ -42,6 +46,8 @@ class Rooms(Protocol):
     def keep(self, execution: Execution, data: bytes) -> None: ...
 
     def release(self) -> None: ...
+
+    def errand(self, work: Coroutine[Any, Any, None]) -> None: ...
 
 
 class Parts:

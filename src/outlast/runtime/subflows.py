@@ -72,8 +72,11 @@ async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) 
 async def _accepted(engine: Engine, partition: int, new: NewFlow, members: list[NewMember]) -> Refusal | None:
     """Until it is there, or cannot be: what was in the way may be purged meanwhile."""
     for _ in range(LOOKS_MAX):
-        verdict = await engine.commit(accepted(partition, new, members))
+        whole = accepted(partition, new, members)
+        verdict, committed_at = await engine.commit_timed(whole)
         if verdict.applied:
+            if not verdict.again:
+                engine.flows.ahead.remember(whole, committed_at)
             return None
         flow, summary = await engine.flows.heads(new.namespace, new.id)
         if flow is not None:

@@ -337,6 +337,10 @@ class Worker:
         if in_place and self._others_wait and self._free() <= 0:
             return None
         self._promised += 1
+        if in_place:
+            running = asyncio.current_task()
+            assert running is not None
+            self._leaving.add(running)  # not counted twice; nobody is told, because nothing is free
         return options.name
 
     def keep(self, execution: Execution, data: bytes) -> None:

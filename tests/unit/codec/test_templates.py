@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from outlast.codec.references import Placeholder, Reference
-from outlast.codec.templates import Given, compose, decode_template, encode_bound, needed_by
+from outlast.codec.templates import Given, Template, compose, decode_template, encode_bound, needed_by, placed
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed
 from tests.unit.codec.test_models import LOGIN
@@ -37,3 +37,17 @@ def test_what_json_would_change_is_refused_beside_a_reference_too(beside: Any, p
     with pytest.raises(CodecError) as raised:
         encode_bound(Values(allow_pickle=allow_pickle), [upstream, beside], "total", "items")
     assert str(raised.value).startswith(f"total: {path}")
+
+
+@pytest.mark.parametrize("path", [(), ("a", 1), ("outlast:reference",)], ids=["whole", "part", "mark"])
+def test_a_reference_alone_is_written_as_one_among_others(path: tuple[str | int, ...]):
+    upstream = Placeholder(Reference("output", ("a",), path))
+    alone = encode_bound(Values(), upstream, "total", "items")
+    listed = encode_bound(Values(), [upstream], "total", "items")
+    assert alone is not None
+    assert listed is not None
+    assert (b"[%b]" % alone.data, b"[%b]" % alone.ordered) == (listed.data, listed.ordered)
+    assert (alone.mark, alone.found) == (listed.mark, [upstream])
+    there, among = placed(alone, "f"), placed(listed, "f")
+    assert (b"[%b]" % there.data, b"[%b]" % there.ordered) == (among.data, among.ordered)
+    assert needed_by(Template({"items": msgspec.Raw(there.data)}, ("items",), {"items": there.mark})) == ("f/a",)

@@ -9,7 +9,20 @@ from msgspec import structs
 
 from outlast import limits
 from outlast.machine import facts
-from outlast.machine.changes import Absent, Add, Changes, Code, Delete, Insert, Matches, Patch, Refusal
+from outlast.machine.changes import (
+    Absent,
+    Add,
+    Changes,
+    Code,
+    Delete,
+    Insert,
+    Matches,
+    Patch,
+    Refusal,
+    View,
+    outline_after,
+)
+from outlast.machine.decide import decide
 from outlast.machine.decide_flow import (
     FlowView,
     NewFlow,
@@ -34,6 +47,8 @@ from outlast.machine.decide_flow import (
     staged_members,
     stopped,
 )
+from outlast.machine.parts import claim_gates
+from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
@@ -52,7 +67,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Status
-from tests.unit.machine.build import PARTITION, active
+from tests.unit.machine.build import NOW, PARTITION, active
 
 
 def new(**fields: Any) -> NewFlow:
@@ -122,6 +137,23 @@ def test_a_small_flow_is_one_change():
     ]
     assert changes.rings == ("lane:shop:default",)
     assert any(isinstance(guard, Absent) for guard in changes.guards), "no execution has its id"
+
+
+def test_what_begins_at_once_is_accepted_as_a_claim_would_have_it():
+    members = [member("a", timeout_ms=50), member("b"), member("c", "a")]
+    apart = accepted(PARTITION, new(), members)
+    changes = accepted(PARTITION, new(), members, worker="w", begins={"f/a"})
+    ready, *others = inserted(apart, Execution)
+    claim = decide(View(PARTITION, ready), facts.Claim(change_id="new", worker="w"), NOW)
+    assert isinstance(claim, Changes)
+    held = outline_after(View(PARTITION, ready), claim)
+    assert inserted(changes, Execution) == [held, *others]
+    assert inserted(changes, Attempt) == inserted(claim, Attempt)
+    assert set(changes.guards) == {*apart.guards, *claim_gates(View(PARTITION, None), ready, "w")}
+    assert changes.rings == ("lane:shop:default",), "the other one is to be looked for"
+    both = accepted(PARTITION, new(), members, worker="w", begins={"f/a", "f/b"})
+    assert both.guards == changes.guards, "each gate is asked once"
+    assert both.rings == ()
 
 
 def test_a_large_flow_is_staged_and_shut_until_it_is_opened():

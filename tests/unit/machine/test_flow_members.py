@@ -30,6 +30,7 @@ from outlast.machine.decide_member import (
     advance,
     answered_edge,
     claimed,
+    closed,
     dropped,
     edge_of,
     ended_unsettled,
@@ -183,6 +184,23 @@ def test_an_end_that_hands_on_owes_nothing_and_answers_all_edges():
     assert {guard.key for one in (end, woken(view)) for guard in one.guards} <= {guard.key for guard in both.guards}
     assert Matches(GATE.key, {"state": FlowState.OPEN, "revision": 3}) in both.guards
     assert set(both.rings) == {HOME, *woken(view).rings}
+
+
+def test_the_last_end_ends_its_flow_as_a_count_of_all_would():
+    upstream = active(flow="f", id="f/c")
+    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
+    assert isinstance(end, Changes)
+    ends = [Ended("shop", f"f/{name}", S.SUCCEEDED, 1) for name in "abc"]
+    counts = summary(members=3)
+    both = handed_on(end, ends[-1], GATE, [], closed(PARTITION, GATE, counts, ends, end.id))
+    apart = tallied(PARTITION, GATE, counts, [edge("a"), edge("b"), edge("c")], end.id)
+    assert apart is not None
+    assert patch_of(both, "summary") == patch_of(apart, "summary")
+    assert set(map(str, apart.guards)) <= set(map(str, both.guards)), "nobody has counted, and the flow is as it was"
+    inserted = [write.record for write in both.writes if isinstance(write, Insert)]
+    assert edge_of(ends[-1], "f/") in inserted
+    assert not [record for record in inserted if isinstance(record, Delivery)], "nothing is owed"
+    assert set(both.anchors) == {upstream.key, counts.key, GATE.key}
 
 
 # ---- advancing ----------------------------------------------------------------------------------------------------
