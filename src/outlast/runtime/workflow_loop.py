@@ -15,7 +15,7 @@ import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from outlast import limits
 from outlast.errors import InvalidDuration, LimitExceeded, WrongPlace
@@ -30,12 +30,29 @@ SPIN_SLICES = 20
 """Code that is not idle for so long waits by going round in circles (`asyncio.sleep(0)`): it is given what came."""
 
 
-def _never() -> bool:
-    return False
+class LoopOwner(Protocol):
+    """Whose code runs in a loop. Named by itself and not by its methods: each would be an object more per attempt."""
+
+    def idle(self) -> bool:
+        """Asked when nothing is ready: whether there is more to run."""
+        ...
+
+    def set_timer(self, when_s: float, fire: Callable[[], None]) -> asyncio.Future[Any]:
+        """Makes a durable timer; its future is cancelled with it."""
+        ...
 
 
-def _no_timer(when_s: float, fire: Callable[[], None]) -> NoReturn:
-    raise RuntimeError("the workflow's code has ended")
+class NobodysLoop:
+    """Of a loop that is closed."""
+
+    def idle(self) -> bool:
+        return False
+
+    def set_timer(self, when_s: float, fire: Callable[[], None]) -> NoReturn:
+        raise RuntimeError("the workflow's code has ended")
+
+
+_NOBODY = NobodysLoop()
 
 
 class Scope:
@@ -99,11 +116,11 @@ class _Call(asyncio.Handle):
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
-    """Pumped by the real loop. `on_idle` is asked when nothing is ready; it says whether there is more to run."""
+    """Pumped by the real loop."""
 
-    def __init__(self, real: asyncio.AbstractEventLoop, on_idle: Callable[[], bool]) -> None:
+    def __init__(self, real: asyncio.AbstractEventLoop, owner: LoopOwner) -> None:
         self._real = real
-        self._on_idle = on_idle
+        self._owner = owner
         self._context = contextvars.copy_context()
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: dict[asyncio.TimerHandle, asyncio.Future[Any]] = {}
@@ -114,8 +131,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._branches = 0
         self._slices = 0
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.set_timer: Callable[[float, Callable[[], None]], asyncio.Future[Any]]
-        """Makes a durable timer; its future is cancelled with it."""
 
     @property
     def spins(self) -> bool:
@@ -161,7 +176,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 if self._ready and self._slices < SPIN_SLICES:
                     break
                 self._slices = 0
-                if not self._on_idle():
+                if not self._owner.idle():
                     break
         finally:
             sys.set_asyncgen_hooks(*hooks)
@@ -190,8 +205,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._closed = True
         self._ready.clear()
         self._timers.clear()
-        self._on_idle = _never
-        self.set_timer = _no_timer
+        self._owner = _NOBODY
 
     # ---- what asyncio asks of a loop ------------------------------------------------------------------------------
 
@@ -226,7 +240,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if when - self.time() > limits.DURATION_MAX_MS / 1_000:
             raise InvalidDuration(f"a timer of {when - self.time():,.0f} s is over a hundred years")
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timers[timer] = self.set_timer(when, lambda: self._fire(timer))
+        self._timers[timer] = self._owner.set_timer(when, lambda: self._fire(timer))
         return timer
 
     def _fire(self, timer: asyncio.TimerHandle) -> None:
