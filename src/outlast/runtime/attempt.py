@@ -90,12 +90,24 @@ class LiveAttempt(AttemptState):
             return ending
         except LeaseLost as lost:
             return Gone(str(lost))
-        if self._ending is not None:  # lost or handed back before the code began
-            return self._ending
+        if self.over:  # lost or handed back before the code began
+            return self.how_it_ended
         self._begin_code(args, kwargs)
         if self._hearing is not None:
             self.hear(self._hearing.told)  # not before: what is recorded of it stands behind all that was read
-        ending = self._ending or await self._end_of_code()
+        if not self.over:
+            alarm = set_alarm(self)  # its timeout also stops code on a worker that is alive and well
+            self._until_ended = self.real.create_future()
+            try:
+                await self._until_ended
+            except asyncio.CancelledError:
+                self._stop(Stopped)  # its loop ends: the code is not left behind
+                self._code.close()
+                raise
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
+        ending = self.how_it_ended
         self._code.close()
         del self._code  # the end may be on its way for long: nothing of the code is kept for it
         if not isinstance(ending, LEFT_BEHIND):
@@ -121,21 +133,6 @@ class LiveAttempt(AttemptState):
         self._show_time(self.replay.began_at or self.lease.began_at)
         self._begun = True
         self._code.begin()
-
-    async def _end_of_code(self) -> Ending:
-        alarm = set_alarm(self)  # its timeout also stops code on a worker that is alive and well
-        self._until_ended = self.real.create_future()
-        try:
-            await self._until_ended
-        except asyncio.CancelledError:
-            self._stop(Stopped)  # its loop ends: the code is not left behind
-            self._code.close()
-            raise
-        finally:
-            if alarm is not None:
-                alarm.cancel()
-        assert self._ending is not None
-        return self._ending
 
     def lose(self, why: str) -> None:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""
@@ -163,10 +160,10 @@ class LiveAttempt(AttemptState):
     def begin(self, operation: Operation) -> asyncio.Future[Any]:
         """From now on it is performed or waited for, and its future has its outcome once that is durable."""
         future = operation.future
-        assert isinstance(future, asyncio.Future)
+        assert type(future) is asyncio.Future
         if self._signal is not None:
             raise self._signal
-        operation.watched(future, lambda done: self._future_done(operation, done))
+        operation.watched(future, self)
         self._call(operation)
         return future
 
@@ -215,7 +212,7 @@ class LiveAttempt(AttemptState):
     def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
         if self._asked is not None and self._asked.handling is not None:
             self._asked.refuse_operation(f"{kind.OP} {kind.name!r}")
-        return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place())
+        return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place(below=2))
 
     def _call(self, operation: Operation) -> None:
         entry = self.replay.recorded.get(operation.key)
@@ -344,9 +341,9 @@ class LiveAttempt(AttemptState):
         if operation.future.done():
             return  # the code gave it up
         self._outstanding.pop(operation.key, None)
-        self._delivered = operation
+        self._fired = operation.key if isinstance(operation.kind, Timer) else None
         operation.unwatch()
-        if isinstance(self._code, ThreadCode):
+        if type(self._code) is ThreadCode:
             self._code.delivered()
         if outcome.error is not None:
             operation.future.set_exception(outcome.error)
@@ -357,14 +354,14 @@ class LiveAttempt(AttemptState):
         """The code's time is that of the last outcome that it saw: the same when it is replayed."""
         if now > self.now_ms:
             self.now_ms = now
-            if isinstance(self._code, AsyncCode):
+            if type(self._code) is AsyncCode:
                 self._code.loop.show_time(now / 1_000)
 
     def _cancel_code(self) -> None:
         """Where the journal says that the cancel was observed: a replay unwinds from the same place."""
         if isinstance(self._code, ThreadCode):
             for operation in list(self._outstanding.values()):
-                self._give_up(operation)
+                self.give_up(operation)
         self._code.cancel()
 
     def _diverge(self, entry: JournalEntry, actual: str, line: str) -> None:
@@ -403,18 +400,14 @@ class LiveAttempt(AttemptState):
         self._arrivals.append((operation, outcome, entry))
         self.nudge()
 
-    def _future_done(self, operation: Operation, future: asyncio.Future[Any]) -> None:
+    def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""
-        if future.cancelled():
-            self._give_up(operation)
-
-    def _give_up(self, operation: Operation) -> None:
         if self._outstanding.pop(operation.key, None) is None or self._signal is not None or self._ending is not None:
             return
         operation.dropped = True
         operation.unwatch()
-        if self._delivered is not None and isinstance(self._delivered.kind, Timer):
-            self._struck = self._delivered.key
+        if self._fired is not None:
+            self._struck = self._fired
         self._held.pop(operation, None)
         if self._waits is not None:
             self._waits.drop(operation)
@@ -442,7 +435,7 @@ class LiveAttempt(AttemptState):
     async def quiet(self) -> None:
         """The code has ended: give up what it left under way, and let what is on its way to the journal arrive."""
         for operation in list(self._outstanding.values()):
-            self._give_up(operation)
+            self.give_up(operation)
         await self.performing.quiet()
         await self._settle_errands()
 

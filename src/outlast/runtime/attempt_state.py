@@ -7,6 +7,7 @@ it is first asked for (`late_parts.py`), and what is mostly empty is a dict, whi
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,9 +54,9 @@ class AttemptState:
         "_begun",
         "_caught_up",
         "_code",
-        "_delivered",
         "_ending",
         "_errands",
+        "_fired",
         "_giving_up",
         "_hearing",
         "_held",
@@ -109,8 +110,8 @@ class AttemptState:
         self._settling: dict[Operation, None] = {}
         """What has its outcome, which is on its way to the journal."""
         self._errands: dict[asyncio.Task[Any], None] = {}
-        self._delivered: Operation | None = None
-        """What the code has seen last."""
+        self._fired: OperationKey | None = None
+        """What the code has seen last, if that was a timer."""
         self._struck: OperationKey | None = None
         """The timer that made the code give something up last."""
         self._signal: type[Signal] | None = None
@@ -143,8 +144,17 @@ class AttemptState:
         return self.lease.execution
 
     @property
+    def context(self) -> contextvars.Context:
+        return self.parts.context
+
+    @property
     def over(self) -> bool:
         return self._ending is not None
+
+    @property
+    def how_it_ended(self) -> Ending:
+        assert self._ending is not None, "it is not over"
+        return self._ending
 
     @property
     def lives(self) -> bool:
@@ -162,6 +172,11 @@ class AttemptState:
         delivered = not self.replay and not self._arrivals
         return self.lives and self._signal is None and delivered and not self._code.can_move
 
+    @property
+    def owes_frames(self) -> bool:
+        """Whether something that its code or its steps have shown waits to be written."""
+        return self._stream is not None and self._stream.owes
+
     def hear(self, inbox: int) -> None:
         """Something came from outside; `inbox` is the newest number."""
         if inbox > self.claimed_inbox:
@@ -177,7 +192,6 @@ class AttemptState:
                 part.let_go()
         self.lease.let_go()
         self._outstanding.clear()
-        self._delivered = None
 
     # ---- for tests ------------------------------------------------------------------------------------------------
 

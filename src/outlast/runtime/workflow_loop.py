@@ -33,6 +33,11 @@ SPIN_SLICES = 20
 class LoopOwner(Protocol):
     """Whose code runs in a loop. Named by itself and not by its methods: each would be an object more per attempt."""
 
+    @property
+    def context(self) -> contextvars.Context:
+        """In which the code is looked after: of its loop, and not of whoever woke it."""
+        ...
+
     def idle(self) -> bool:
         """Asked when nothing is ready: whether there is more to run."""
         ...
@@ -44,6 +49,8 @@ class LoopOwner(Protocol):
 
 class NobodysLoop:
     """Of a loop that is closed."""
+
+    context = contextvars.Context()
 
     def idle(self) -> bool:
         return False
@@ -78,14 +85,17 @@ scope_var: contextvars.ContextVar[Scope] = contextvars.ContextVar("outlast_scope
 
 SCOPE_MARKS_CHARS = 24
 """What stands beside a call has a scope that is so much longer, at most."""
+SCOPE_OWN_MAX_CHARS = limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS
 
 
 def next_key(name: str) -> OperationKey:
     """The key of the operation that the running code calls now: its place in the order of the program."""
-    scope, limit = scope_var.get(), limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS
-    if len(scope.path) > limit:
-        raise LimitExceeded("nested branches (scope)", actual=len(scope.path), limit=limit, unit="characters")
-    return scope.path, name, scope.occurrence(name)
+    scope = scope_var.get()
+    path = scope.path
+    if len(path) > SCOPE_OWN_MAX_CHARS:
+        actual, limit = len(path), SCOPE_OWN_MAX_CHARS
+        raise LimitExceeded("nested branches (scope)", actual=actual, limit=limit, unit="characters")
+    return path, name, scope.occurrence(name)
 
 
 class Branch(asyncio.Task[T]):
@@ -121,7 +131,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def __init__(self, real: asyncio.AbstractEventLoop, owner: LoopOwner) -> None:
         self._real = real
         self._owner = owner
-        self._context = contextvars.copy_context()
+        self._context = owner.context
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: dict[asyncio.TimerHandle, asyncio.Future[Any]] = {}
         self._time_s = 0.0
@@ -157,21 +167,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         left = SLICE
         try:
             while True:
-                events._set_running_loop(self)
-                while self._ready and left:
-                    left -= 1
-                    handle = self._ready.popleft()
-                    if handle._cancelled:
-                        continue
-                    try:  # as `Handle._run` does, with a call less
-                        handle._context.run(handle._callback, *handle._args)
-                    except SystemExit:
-                        continue  # its task has ended with it; it does not end the worker
-                    except KeyboardInterrupt:
-                        raise
-                    except BaseException as error:
-                        self._complain(handle, error)
-                events._set_running_loop(outer)
+                if self._ready:
+                    left = self._run(left, outer)
                 self._slices = self._slices + 1 if self._ready else 0
                 if self._ready and self._slices < SPIN_SLICES:
                     break
@@ -180,10 +177,32 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                     break
         finally:
             sys.set_asyncgen_hooks(*hooks)
-            events._set_running_loop(outer)
             self._pumping = False
         if self._ready:
             self.wake()
+
+    def _run(self, most: int, outer: asyncio.AbstractEventLoop | None) -> int:
+        """Run what is ready, but not more than so much; what is left of that. Only then this is the running loop: to
+        say so takes as long as many a callback."""
+        ready = self._ready
+        events._set_running_loop(self)
+        try:
+            while ready and most:
+                most -= 1
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                try:  # as `Handle._run` does, with a call less
+                    handle._context.run(handle._callback, *handle._args)
+                except SystemExit:
+                    continue  # its task has ended with it; it does not end the worker
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    self._complain(handle, error)
+        finally:
+            events._set_running_loop(outer)
+        return most
 
     def _complain(self, handle: asyncio.Handle, error: BaseException) -> None:
         self.call_exception_handler({"message": f"exception in {handle!r}", "exception": error, "handle": handle})
