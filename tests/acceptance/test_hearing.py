@@ -115,7 +115,7 @@ async def test_an_event_that_is_put_back_is_taken_before_those_behind_it(place: 
         await until(lambda: waits(worker), "it does not wait")
         attempt = worker.resident("default", "it")
         assert attempt is not None
-        lease = Lease(attempt.parts, ClaimedExecution(await attempt.lease.look(), b""), heard=lambda _: None)
+        lease = Lease(attempt.parts, ClaimedExecution(await attempt.lease.look(), b""), listener=attempt)
         lease.early = await lease._first_events()
         mail, taken = Mail(attempt.parts, lease), list[Event | None]()
         first = await mail.event("word", None)

@@ -144,7 +144,7 @@ async def test_a_step_whose_loop_ends_has_not_failed(place: Place, gate: Gate, c
         assert one._opened.worker is not None
         worker = one._opened.worker
         [attempt] = worker._attempts.values()
-        for task in (*attempt.performing.live.values(), *worker._running):
+        for task in (*attempt.performing.live.values(), *worker._running.values()):
             task.cancel()
     await sessions_run_out(place.url)
     gate.open()

@@ -149,14 +149,14 @@ async def test_room_is_for_code_and_not_for_ends_on_their_way(
     """What has only to be written leaves its room to the next, up to as many as run; but one at a time is one."""
     app, ran, durable = place.app(), list[str](), asyncio.Event()
     echo = echo_on(app, ran)
-    really = Lease.tell
+    really = Lease.tell_timed
 
-    async def tell(self: Lease, fact: facts.AnyFact) -> Verdict | None:
+    async def tell(self: Lease, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
         if isinstance(fact, facts.Complete):
             await durable.wait()
         return await really(self, fact)
 
-    monkeypatch.setattr(Lease, "tell", tell)
+    monkeypatch.setattr(Lease, "tell_timed", tell)
     async with app.client():
         handles = [await echo.start(str(number)) for number in range(8)]
     async with app.worker(concurrency=concurrency):

@@ -835,7 +835,7 @@ _RUNTIME = (
         breaks="settlement 9",
         what="new operations begin while the journal is still being replayed",
         file="runtime/attempt.py",
-        old="        elif not self._caught_up and self.replay:\n            self._held.append(operation)\n",
+        old="        elif not self._caught_up and self.replay:\n            self._held[operation] = None\n",
         new="",
         noticed_by=(f"{ATTEMPT}code_does_nothing_new_before_its_journal_is_replayed",),
     ),

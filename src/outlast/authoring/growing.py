@@ -40,7 +40,7 @@ class Growth(Flow):
         self._tried = 0
         """So many of those that wait here were refused, and the code knows."""
         self.accepted: set[str] = set()
-        attempt.growths.append(self)
+        attempt.growths += (self,)
 
     async def start(self) -> Any:
         """Accept all that was added, in one commit; from then on it can be added to once more."""

@@ -41,6 +41,8 @@ late: the code never saw it."""
 _wake_time = msgspec.json.Decoder(int)  # made once: making one takes longer than using it
 _origin = msgspec.json.Decoder(Origin)
 
+_NO_PATCHES = frozenset[str]()
+
 UNBIDDEN = frozenset({CANCEL, UPDATE})
 """What comes to the code by itself when it is its turn: no operation is called for it."""
 
@@ -48,11 +50,32 @@ UNBIDDEN = frozenset({CANCEL, UPDATE})
 class Replay:
     """True while something is left to deliver."""
 
+    # Thousands live at once, most of them empty: what the collector of garbage would look at is made when it is needed.
+    __slots__ = (
+        "_called",
+        "_gap",
+        "_last",
+        "_left",
+        "_loose_left",
+        "_origins",
+        "_passed",
+        "cancelled",
+        "given_up",
+        "loose",
+        "patches",
+        "recorded",
+        "retried",
+        "tries",
+        "unwound",
+        "wake_times",
+    )
+
     def __init__(self) -> None:
         self._left: list[JournalEntry] = []
         """The next one last."""
         self._loose_left: dict[OperationKey, JournalEntry] = {}
-        self._called: list[tuple[int, OperationKey]] = []
+        self._called: list[tuple[int, OperationKey]] | None = None
+        """Of a loose one: what was called, the next one first."""
         self._gap: int | None = None
         self._last: int | None = None
         self.retried = False
@@ -69,7 +92,7 @@ class Replay:
         """What is noted as given up: its word in the journal."""
         self.unwound: JournalEntry | None = None
         """That the code has ended, and how: its undos run. It must not go on."""
-        self.patches: set[str] = set()
+        self.patches = _NO_PATCHES
         """Those that its code had when it began."""
         self._origins: tuple[tuple[int, Origin], ...] = ()
         """Of a fork: who recorded what stands before each of these places."""
@@ -145,7 +168,7 @@ class Replay:
 
     def call(self, key: OperationKey) -> None:
         """The code has called an operation that is recorded."""
-        if self.loose and key in self._loose_left:
+        if self._called is not None and key in self._loose_left:
             heappush(self._called, (self.recorded[key].position, key))
 
     def pass_over(self, key: OperationKey) -> None:
@@ -190,7 +213,7 @@ class Replay:
         """What the code left behind, or would have asked for behind a gap, it need not call again; and it may end
         before it observes a cancel.
         """
-        if self.loose or all(self._may_be_left(entry, called) for entry in self._left):
+        if self and (self.loose or all(self._may_be_left(entry, called) for entry in self._left)):
             self._left.clear()
             self._loose_left.clear()
 

@@ -18,121 +18,68 @@ import contextvars
 import logging
 import math
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
 from contextlib import suppress
-from random import Random
 from typing import Any
 
 from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LeaseLost, NonDeterminism, WrongPlace
 from outlast.machine import facts
-from outlast.machine.replay import UNBIDDEN, Replay, key_of
-from outlast.model.execution import Execution
+from outlast.machine.replay import UNBIDDEN, key_of
 from outlast.model.journal import CANCEL, JournalEntry, OperationKey
 from outlast.model.record import settled
 from outlast.runtime import faces, lost_children
-from outlast.runtime.asked import Asked
+from outlast.runtime.attempt_state import AttemptState
 from outlast.runtime.attempt_timeout import set_alarm
-from outlast.runtime.code import AsyncCode, Code, ThreadCode
+from outlast.runtime.code import AsyncCode, ThreadCode
 from outlast.runtime.current import attempt_var
 from outlast.runtime.diverging import called_instead, ended_instead, place_of
-from outlast.runtime.endings import Asleep, Diverged, Ending, Gone, Raised, commit_ending, ending_of, gravity, is_end
+from outlast.runtime.endings import (
+    LEFT_BEHIND,
+    Asleep,
+    Diverged,
+    Ending,
+    Gone,
+    Raised,
+    commit_ending,
+    ending_of,
+    gravity,
+    is_end,
+)
 from outlast.runtime.family import suspended_for_children
-from outlast.runtime.giving_up import GivingUp
-from outlast.runtime.hearing import Hearing
-from outlast.runtime.lease import UNRECORDABLE, Lease
+from outlast.runtime.lease import UNRECORDABLE
 from outlast.runtime.marks import marked, origins_of
 from outlast.runtime.mishaps import errand_failed, put_off, unfit
 from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, failed_with, recorded_outcome
-from outlast.runtime.operations.grow import Growing
 from outlast.runtime.operations.timer import Timer, fires
 from outlast.runtime.operations.wait import Wait
-from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.runtime.patches import Patches
-from outlast.runtime.performing import Performing
 from outlast.runtime.signals import Signal, Stopped, Suspended
-from outlast.runtime.stream import Stream
-from outlast.runtime.suspending import Suspending
-from outlast.runtime.unwinding import Unwinding
-from outlast.runtime.waits import Waits
-from outlast.runtime.workflow_loop import next_key
-from outlast.store.port import ClaimedExecution
+from outlast.runtime.workflow_loop import Scope, next_key, scope_var
 
 _log = logging.getLogger(__name__)
 
 
-class LiveAttempt:
-    """`ending = await LiveAttempt(parts, claimed, workflow, leaves=freed).run()`.
+class LiveAttempt(AttemptState):
+    """`ending = await LiveAttempt(parts, claimed, workflow, home).run()`."""
 
-    Many live at once. With more than 30 attributes each would have a dict of its own, several times as large.
-    """
-
-    def __init__(
-        self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition, *, leaves: Callable[[], None]
-    ) -> None:
-        """`leaves` is called when its code has ended, and only its end is on its way to the store."""
-        self.parts = parts
-        self._leaves = leaves
-        self.hearing = Hearing(self, claimed.execution.inbox)
-        self.lease = Lease(parts, claimed, heard=self.hearing.hear)
-        self.replay = Replay()
-        self.workflow = workflow
-        self.real = asyncio.get_running_loop()
-        self.patches = Patches(self)
-        self.performing = Performing(self)
-        self.waits = Waits(self)
-        self._outstanding: dict[OperationKey, Operation] = {}
-        self._held: list[Operation] = []
-        self._arrivals: list[tuple[Operation, Outcome, JournalEntry | None] | JournalEntry] = []
-        self._settling: set[Operation] = set()
-        """What has its outcome, which is on its way to the journal."""
-        self._errands: set[asyncio.Task[Any]] = set()
-        self._delivered: Operation | None = None
-        """What the code has seen last."""
-        self._struck: OperationKey | None = None
-        """The timer that made the code give something up last."""
-        self.giving_up = GivingUp(self)
-        self.suspending = Suspending(self)
-        self.asked = Asked(self)
-        self._signal: type[Signal] | None = None
-        self._ended: asyncio.Future[Ending] = self.real.create_future()
-        self._code: Code
-        self._begun = False
-        self._caught_up = False
-        """Whether all that was recorded before is delivered."""
-        self.now_ms = 0
-        """The code's time."""
-        self.stream = Stream(self)
-        self.unwinding = Unwinding(self)
-        self.random: dict[str, Random] = {}
-        """The random numbers of each branch of the code, by what they grew from."""
-        self.growths: list[Growing] = []
-        """What the code adds to its flow."""
-
-    @property
-    def execution(self) -> Execution:
-        return self.lease.execution
-
-    @property
-    def over(self) -> bool:
-        return self._ended.done()
-
-    @property
-    def lives(self) -> bool:
-        """Whether its code has begun, and not ended."""
-        return self._begun and not self._ended.done()
+    __slots__ = ()
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
     async def run(self) -> Ending:
         """From the claim to the end, committed. Never raises what user code raised."""
+        e = self.execution
         try:
-            e = self.execution
-            journal = await self.lease.journal()
-            self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
+            if e.never_ran:
+                self.begins_here = True
+            else:
+                journal = await self.lease.journal()
+                self.begins_here = not journal
+                self.replay.load(journal, retried=e.failures > 0 or e.generation > e.journal_generation)
             args, kwargs = self.workflow.arguments.decode(self.parts.values, self.lease.input)
-            if not journal:  # not before: code that does not take the arguments has not begun
-                await self.patches.begin(self.workflow.patches())
+            # Not before: code that does not take the arguments has not begun.
+            if self.begins_here and (patches := self.workflow.patches()):
+                await self.patches.begin(patches)
             if self.execution.cancel_requested and not self.replay.cancelled:
                 self.replay.hear(await self.lease.record_cancel(before=self.replay.unread()))
         except CodecHookFailed:
@@ -143,47 +90,49 @@ class LiveAttempt:
             return ending
         except LeaseLost as lost:
             return Gone(str(lost))
-        if self._ended.done():  # lost or handed back before the code began
-            return self._ended.result()
-        context = contextvars.copy_context()
-        context.run(attempt_var.set, self)
-        colour = AsyncCode if self.workflow.is_async else ThreadCode
-        self._code = colour(self.workflow.fn, args, kwargs, context, idle=self._idle, ended=self._code_ended)
-        if isinstance(self._code, AsyncCode):
-            self._code.loop.set_timer = self._set_timer
-        self._show_time(self.replay.began_at or self.lease.began_at)
-        self._begun = True
-        self._code.begin()
-        self.hear(self.hearing.told)  # not before: what is recorded of it stands behind all that was read
-        alarm = set_alarm(self)  # its timeout also stops code on a worker that is alive and well
-        try:
-            ending = await self._ended
-        except asyncio.CancelledError:
-            self._stop(Stopped)  # its loop ends: the code is not left behind
-            self._code.close()
-            raise
-        finally:
-            if alarm is not None:
-                alarm.cancel()
-        if not isinstance(ending, Gone | Asleep):
-            await self.stream.flushed()
-            await self.asked.settled()
-            await self.giving_up.settled()
+        if self.over:  # lost or handed back before the code began
+            return self.how_it_ended
+        self._begin_code(args, kwargs)
+        if self._hearing is not None:
+            self.hear(self._hearing.told)  # not before: what is recorded of it stands behind all that was read
+        if not self.over:
+            alarm = set_alarm(self)  # its timeout also stops code on a worker that is alive and well
+            self._until_ended = self.real.create_future()
+            try:
+                await self._until_ended
+            except asyncio.CancelledError:
+                self._stop(Stopped)  # its loop ends: the code is not left behind
+                self._code.close()
+                raise
+            finally:
+                if alarm is not None:
+                    alarm.cancel()
+        ending = self.how_it_ended
+        self._code.close()
+        del self._code  # the end may be on its way for long: nothing of the code is kept for it
+        if not isinstance(ending, LEFT_BEHIND):
+            if self._stream is not None:
+                await self._stream.flushed()
+            if self._asked is not None:
+                await self._asked.settled()
+            if self._giving_up is not None:
+                await self._giving_up.settled()
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
-        await self._settle_errands()
+        if self._errands or self._performing is not None:
+            await self._settle_errands()
         self._let_go()
         return ending
 
-    def _let_go(self) -> None:
-        """Leave no circle behind: what has ended is freed now, and not by a collection of garbage."""
-        for part in (self.hearing, self.lease, self.patches, self.performing, self.waits):
-            part.let_go()
-        for part in (self.unwinding, self.giving_up, self.suspending, self.asked):
-            part.let_go()
-        self._outstanding.clear()
-        self._delivered = None
+    def _begin_code(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        context = contextvars.copy_context()
+        context.run(_enter, self)
+        colour = AsyncCode if self.workflow.is_async else ThreadCode
+        self._code = colour(self.workflow.fn, args, kwargs, context, self)
+        self._show_time(self.replay.began_at or self.lease.began_at)
+        self._begun = True
+        self._code.begin()
 
     def lose(self, why: str) -> None:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""
@@ -197,26 +146,24 @@ class LiveAttempt:
         fact = facts.HandBack(change_id=self.lease.new_id(), epoch=self.execution.epoch, wait_ms=wait_ms)
         await self.lease.tell(fact)
 
-    def hear(self, inbox: int) -> None:
-        """Something came from outside; `inbox` is the newest number."""
-        self.hearing.hear(inbox)
-
     # ---- called by user code --------------------------------------------------------------------------------------
 
     def prepare(self, kind: Kind) -> Operation:
         """An operation of `async def` code. Its key is fixed here, at the call."""
+        if self._signal is not None:
+            raise self._signal
         code = self._code
-        if not isinstance(code, AsyncCode):
+        if type(code) is not AsyncCode:
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {faces.blocking(kind)}")
         return self._operation(kind, asyncio.Future(loop=code.loop))
 
     def begin(self, operation: Operation) -> asyncio.Future[Any]:
         """From now on it is performed or waited for, and its future has its outcome once that is durable."""
         future = operation.future
-        assert isinstance(future, asyncio.Future)
+        assert type(future) is asyncio.Future
         if self._signal is not None:
             raise self._signal
-        operation.watched(future, lambda done: self._future_done(operation, done))
+        operation.watched(future, self)
         self._call(operation)
         return future
 
@@ -226,6 +173,8 @@ class LiveAttempt:
 
     def call_from_thread(self, kind: Kind) -> Any:
         """An operation of `def` code: blocks its thread until the outcome is durable."""
+        if self._signal is not None:
+            raise self._signal
         code = self._code
         if not isinstance(code, ThreadCode):
             raise WrongPlace(f"{faces.subject(kind)} would block the workflow: write {faces.awaited(kind)}")
@@ -252,7 +201,7 @@ class LiveAttempt:
             self._call(operation)
         code.waits(operation.future)
 
-    def _set_timer(self, when_s: float, fire: Callable[[], None]) -> asyncio.Future[Any]:
+    def set_timer(self, when_s: float, fire: Callable[[], None]) -> asyncio.Future[Any]:
         """asyncio sets a timer in workflow code: it is durable, like a sleep. Cancelling the future cancels it."""
         assert isinstance(self._code, AsyncCode)
         delay_s = max(0.0, when_s - self._code.loop.time())
@@ -261,11 +210,9 @@ class LiveAttempt:
         return future
 
     def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
-        if self._signal is not None:
-            raise self._signal
-        if self.asked.handling is not None:
-            self.asked.refuse_operation(f"{kind.OP} {kind.name!r}")
-        return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place())
+        if self._asked is not None and self._asked.handling is not None:
+            self._asked.refuse_operation(f"{kind.OP} {kind.name!r}")
+        return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place(below=2))
 
     def _call(self, operation: Operation) -> None:
         entry = self.replay.recorded.get(operation.key)
@@ -276,13 +223,13 @@ class LiveAttempt:
         if entry is not None:
             self.replay.call(operation.key)
         elif not self._caught_up and self.replay:
-            self._held.append(operation)
+            self._held[operation] = None
         else:
             self.begin_or_hold(operation)
 
     def begin_or_hold(self, operation: Operation) -> None:
-        if self.suspending.under_way:
-            self._held.append(operation)
+        if self._suspending is not None and self._suspending.under_way:
+            self._held[operation] = None
         elif isinstance(operation.kind, Wait):
             self.waits.begin(operation)
         else:
@@ -290,19 +237,23 @@ class LiveAttempt:
 
     # ---- replay and delivery --------------------------------------------------------------------------------------
 
-    def _idle(self) -> bool:
+    def idle(self) -> bool:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
-        if self._ended.done() or self._signal is not None or self.unwinding.begun:
+        if self._ending is not None or self._signal is not None:
+            return False
+        if self._unwinding is not None and self._unwinding.begun:
             return False
         if not self._caught_up:
             delivered = self._deliver_next()
             if delivered is not None:
                 return delivered
             self._caught_up = not self.replay
-            self.stream.replayed()
-            self.giving_up.replayed()
-        if self._held and not self.suspending.under_way:
-            held, self._held = self._held, []
+            if self._stream is not None:
+                self._stream.replayed()
+            if self._giving_up is not None:
+                self._giving_up.replayed()
+        if self._held and not (self._suspending is not None and self._suspending.under_way):
+            held, self._held = self._held, {}
             for operation in held:
                 if not operation.future.done():
                     self.begin_or_hold(operation)
@@ -310,10 +261,12 @@ class LiveAttempt:
             self._deliver_arrival()
             return True
         if not self._settling and not self.lease.transacts:
-            updates = self.asked.updates and self.asked.takes(can_move=self._code.can_move)
-            if updates or self.waits.receives():
+            asked, waits = self._asked, self._waits
+            if asked is not None and asked.updates and asked.takes(can_move=self._code.can_move):
                 return False
-        if not self.performing.live and not self._code.can_move:
+            if waits is not None and waits.receives():
+                return False
+        if not (self._performing is not None and self._performing.live) and not self._code.can_move:
             self.nothing_runs()
         return False
 
@@ -388,9 +341,9 @@ class LiveAttempt:
         if operation.future.done():
             return  # the code gave it up
         self._outstanding.pop(operation.key, None)
-        self._delivered = operation
+        self._fired = operation.key if isinstance(operation.kind, Timer) else None
         operation.unwatch()
-        if isinstance(self._code, ThreadCode):
+        if type(self._code) is ThreadCode:
             self._code.delivered()
         if outcome.error is not None:
             operation.future.set_exception(outcome.error)
@@ -401,14 +354,14 @@ class LiveAttempt:
         """The code's time is that of the last outcome that it saw: the same when it is replayed."""
         if now > self.now_ms:
             self.now_ms = now
-            if isinstance(self._code, AsyncCode):
+            if type(self._code) is AsyncCode:
                 self._code.loop.show_time(now / 1_000)
 
     def _cancel_code(self) -> None:
         """Where the journal says that the cancel was observed: a replay unwinds from the same place."""
         if isinstance(self._code, ThreadCode):
             for operation in list(self._outstanding.values()):
-                self._give_up(operation)
+                self.give_up(operation)
         self._code.cancel()
 
     def _diverge(self, entry: JournalEntry, actual: str, line: str) -> None:
@@ -420,7 +373,7 @@ class LiveAttempt:
 
     def will_settle(self, operation: Operation, outcome: Outcome) -> None:
         """As `settle`, with the next place of all: whatever else ends from now on, the code has this first."""
-        self._settling.add(operation)
+        self._settling[operation] = None
         placed = None
         with suppress(InvalidInput):  # said by whoever settles it
             placed = self.lease.placed(operation, outcome)
@@ -429,7 +382,7 @@ class LiveAttempt:
     async def settle(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None = None) -> None:
         """Record the outcome, then let the code have it. A result that is too large is a failure of the operation, as
         is a child whose id another one has by now."""
-        self._settling.add(operation)
+        self._settling[operation] = None
         lease, entry = self.lease, outcome.entry
         try:
             if entry is None:
@@ -439,7 +392,7 @@ class LiveAttempt:
             with suppress(InvalidInput):  # no room, or a name of no use: the code sees it, now and at every replay
                 entry = await lease.record_placed(lease.placed(operation, outcome))
         finally:
-            self._settling.discard(operation)
+            self._settling.pop(operation, None)
         if entry is not None:
             self.replay.recorded[operation.key] = entry
         if outcome.error is not None:
@@ -447,40 +400,42 @@ class LiveAttempt:
         self._arrivals.append((operation, outcome, entry))
         self.nudge()
 
-    def _future_done(self, operation: Operation, future: asyncio.Future[Any]) -> None:
+    def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""
-        if future.cancelled():
-            self._give_up(operation)
-
-    def _give_up(self, operation: Operation) -> None:
-        if self._outstanding.pop(operation.key, None) is None or self._signal is not None or self._ended.done():
+        if self._outstanding.pop(operation.key, None) is None or self._signal is not None or self._ending is not None:
             return
         operation.dropped = True
         operation.unwatch()
-        if self._delivered is not None and isinstance(self._delivered.kind, Timer):
-            self._struck = self._delivered.key
-        if operation in self._held:
-            self._held.remove(operation)
-        self.waits.drop(operation)
-        task = self.performing.drop(operation, stop=operation not in self._settling)
+        if self._fired is not None:
+            self._struck = self._fired
+        self._held.pop(operation, None)
+        if self._waits is not None:
+            self._waits.drop(operation)
+        stop = operation not in self._settling
+        task = None if self._performing is None else self._performing.drop(operation, stop=stop)
         self.giving_up.note(operation, task)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
-    def _code_ended(self, value: Any, error: BaseException | None) -> None:
-        if self._ended.done():
+    def code_ended(self, value: Any, error: BaseException | None) -> None:
+        if self._ending is not None:
             return
         self.replay.code_ended(self._outstanding)
         if self.replay and not isinstance(error, asyncio.CancelledError):
             self._diverge(self.replay.head, *ended_instead(self.workflow, error))
+            return
+        if self._giving_up is not None:
+            self._giving_up.replayed()
+        ending = ending_of(value, error, cancelled=self.replay.cancelled)
+        if self._unwinding is None and not self.growths and self.replay.unwound is None:
+            self.finish(ending)  # nothing was registered that could be undone, or must be done
         else:
-            self.giving_up.replayed()
-            self.unwinding.code_ended(ending_of(value, error, cancelled=self.replay.cancelled), self.workflow)
+            self.unwinding.code_ended(ending, self.workflow)
 
     async def quiet(self) -> None:
         """The code has ended: give up what it left under way, and let what is on its way to the journal arrive."""
         for operation in list(self._outstanding.values()):
-            self._give_up(operation)
+            self.give_up(operation)
         await self.performing.quiet()
         await self._settle_errands()
 
@@ -499,25 +454,26 @@ class LiveAttempt:
         self._end(Asleep() if waits else ending, Suspended if waits else Stopped)
 
     def _end(self, ending: Ending, signal: type[Signal]) -> None:
-        if self._ended.done():
+        if self._ending is not None:
             return
-        self._ended.set_result(ending)
+        self._ending = ending
         self._stop(signal)
-        # Not from within the code's own callbacks.
-        if self._begun:
-            self.real.call_soon(self._code.close)
+        # `run` closes the code: not from within the code's own callbacks.
+        if self._until_ended is not None and not self._until_ended.done():
+            self._until_ended.set_result(None)
 
     def _stop(self, signal: type[Signal]) -> None:
         self._signal = signal
-        self.performing.close()
-        self.waits.close()
-        self.unwinding.close()
+        for part in (self._performing, self._waits, self._unwinding):
+            if part is not None:
+                part.close()
 
-    async def _commit(self, ending: Ending) -> None:
-        try:
-            await commit_ending(self.parts, self.lease, self.workflow, ending, self.escaped, leaves=self._leaves)
-        except LeaseLost as lost:
-            _log.warning("execution %s: the end came too late: %s", self.execution.id, lost)
+    def _commit(self, ending: Ending) -> Awaitable[None]:
+        return commit_ending(self, ending)
+
+    def leaves(self) -> None:
+        """Nothing is left but its end, on its way to the store."""
+        self._home.leaves(self)
 
     def escaped(self, error: BaseException) -> tuple[OperationKey, ...]:
         """What a retry runs again: the failures that escaped; of timeouts that the code itself set, the last that
@@ -534,35 +490,25 @@ class LiveAttempt:
 
     def accompany(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
         """The attempt waits for it before it waits for anything else; if it fails, the attempt is lost."""
-        self._errands.add(task)
+        self._errands[task] = None
         task.add_done_callback(self._errand_done)
         return task
 
     def _errand_done(self, task: asyncio.Task[Any]) -> None:
-        self._errands.discard(task)
+        self._errands.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            errand_failed(self, error, gravity(self._ended))
+            errand_failed(self, error, gravity(self._ending))
         self.nudge()
 
     async def _settle_errands(self) -> None:
-        pending = [task for task in (*self._errands, *self.performing.live.values()) if not task.done()]
+        performed = () if self._performing is None else self._performing.live.values()
+        pending = [task for task in (*self._errands, *performed) if not task.done()]
         if pending:
             await asyncio.gather(*pending, return_exceptions=True)
 
     def nudge(self) -> None:
-        if not self._ended.done():
+        if self._ending is None:
             self._code.nudge()
-
-    @property
-    def busy(self) -> bool:
-        """Whether commits are awaited."""
-        return bool(self._errands or self._settling)
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether all that is recorded was delivered, and the code has nothing to run."""
-        delivered = not self.replay and not self._arrivals
-        return self.lives and self._signal is None and delivered and not self._code.can_move
 
     def nothing_runs(self) -> None:
         """The code is idle, and nothing is performed for it."""
@@ -576,15 +522,8 @@ class LiveAttempt:
     def fall_asleep(self) -> None:
         self._end(Asleep(), Suspended)
 
-    # ---- for tests ------------------------------------------------------------------------------------------------
 
-    @property
-    def under_way(self) -> list[asyncio.Task[Any]]:
-        """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
-        tasks = (*self.performing.live.values(), *self._errands, *self.unwinding.under_way)
-        return [task for task in tasks if not task.done()]
-
-    @property
-    def thinks(self) -> bool:
-        """Whether a `def` workflow runs between two of its operations, in its thread."""
-        return self.lives and isinstance(self._code, ThreadCode) and self._code.can_move
+def _enter(attempt: LiveAttempt) -> None:
+    """From now on, what runs in this context is its code."""
+    attempt_var.set(attempt)
+    scope_var.set(Scope())

@@ -17,7 +17,7 @@ from types import CoroutineType
 from typing import Any, Protocol, cast
 
 from outlast.runtime.signals import Signal
-from outlast.runtime.workflow_loop import Scope, WorkflowLoop, scope_var, without_loop
+from outlast.runtime.workflow_loop import LoopOwner, NobodysLoop, WorkflowLoop, without_loop
 
 
 class Code(Protocol):
@@ -45,8 +45,10 @@ class Code(Protocol):
         ...
 
 
-Idle = Callable[[], bool]
-Ended = Callable[[Any, BaseException | None], None]
+class Owner(LoopOwner, Protocol):
+    """Whose code it is."""
+
+    def code_ended(self, value: Any, error: BaseException | None) -> None: ...
 
 
 LOOKED_AT_MAX = 10
@@ -55,8 +57,14 @@ _COLLECTIONS = (list, tuple, dict)
 _NOWHERE = contextvars.Context()
 
 
-def _nobody(value: Any, error: BaseException | None) -> None:
+class _Nobody(NobodysLoop):
     """Whoever would have liked to hear of the end has gone."""
+
+    def code_ended(self, value: Any, error: BaseException | None) -> None:
+        return None
+
+
+_NOBODY = _Nobody()
 
 
 async def _raises(error: Exception) -> Any:
@@ -93,30 +101,30 @@ def _not_awaited(tasks: Iterable[asyncio.Task[Any]]) -> list[CoroutineType[Any, 
 class AsyncCode:
     """An `async def` workflow."""
 
+    __slots__ = ("_args", "_context", "_fn", "_kwargs", "_main", "_owner", "loop")
+
     def __init__(
         self,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         context: contextvars.Context,
-        *,
-        idle: Idle,
-        ended: Ended,
+        owner: Owner,
     ) -> None:
-        self.loop = WorkflowLoop(asyncio.get_running_loop(), idle)
-        self._call = (fn, args, kwargs)
+        self.loop = WorkflowLoop(asyncio.get_running_loop(), owner)
+        self._fn = fn
+        self._args = args
+        self._kwargs = kwargs
         self._context = context
-        self._ended = ended
+        self._owner = owner
         self._main: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        self._context.run(scope_var.set, Scope())
         self.loop.begin(self._make)
 
     def _make(self) -> None:
-        fn, args, kwargs = self._call
         try:
-            code = fn(*args, **kwargs)
+            code = self._fn(*self._args, **self._kwargs)
         except Exception as error:  # of a decorator around it, which is user code too
             code = _raises(error)
         self._main = asyncio.Task(code, loop=self.loop, context=self._context)
@@ -125,13 +133,13 @@ class AsyncCode:
 
     def _done(self, main: asyncio.Task[Any]) -> None:
         self.loop.tasks.discard(main)
-        for branch in list(self.loop.tasks):
+        for branch in [*self.loop.tasks]:
             branch.cancel()
         if main.cancelled():
-            self._ended(None, asyncio.CancelledError())
+            self._owner.code_ended(None, asyncio.CancelledError())
         else:
             error = main.exception()
-            self._ended(None if error else main.result(), error)
+            self._owner.code_ended(None if error else main.result(), error)
 
     def nudge(self) -> None:
         self.loop.wake()
@@ -163,7 +171,7 @@ class AsyncCode:
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
         # No circle is left: all of it is freed now, and not by a collection of garbage.
-        self._main, self._ended, self._context = None, _nobody, _NOWHERE
+        self._main, self._owner, self._context = None, _NOBODY, _NOWHERE
 
     def lines(self) -> list[str]:
         found: list[str] = []
@@ -182,22 +190,18 @@ class ThreadCode:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         context: contextvars.Context,
-        *,
-        idle: Idle,
-        ended: Ended,
+        owner: Owner,
     ) -> None:
         self._real = asyncio.get_running_loop()
         self._call = (fn, args, kwargs)
         self._context = context
-        self._idle = idle
-        self._ended = ended
+        self._owner = owner
         self._waiting: ThreadFuture[Any] | None = None
         self._cancel_asked = False
         self._nudged = False
         self.thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        self._context.run(scope_var.set, Scope())
         self.thread = threading.Thread(target=self._context.run, args=(self._run,), name="outlast def", daemon=True)
         self.thread.start()
 
@@ -208,7 +212,7 @@ class ThreadCode:
             value = fn(*args, **kwargs)
         except BaseException as raised:
             error = raised
-        self._tell(self._ended, value, error)
+        self._tell(self._owner.code_ended, value, error)
 
     def _tell(self, callback: Callable[..., Any], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending, and another worker will go on
@@ -238,7 +242,7 @@ class ThreadCode:
     def _look(self) -> None:
         self._nudged = False
         if self._waiting is not None:
-            self._idle()
+            self._owner.idle()
 
     @property
     def can_move(self) -> bool:

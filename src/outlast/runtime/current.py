@@ -10,14 +10,24 @@ if TYPE_CHECKING:
     from outlast.runtime.operation import Operation
 
 attempt_var: contextvars.ContextVar[LiveAttempt | None] = contextvars.ContextVar("outlast_attempt", default=None)
-step_var: contextvars.ContextVar[str | None] = contextvars.ContextVar("outlast_step", default=None)
-"""The step whose body is running: a step inside a step is a plain call."""
 operation_var: contextvars.ContextVar[Operation | None] = contextvars.ContextVar("outlast_operation", default=None)
-"""The call that this step's body is run for."""
+"""The call that a step's body is run for: a step inside a step is a plain call."""
 connection_var: contextvars.ContextVar[Any] = contextvars.ContextVar("outlast_connection", default=None)
 """The connection of the transaction whose body is running."""
 
 
+class _StepVar:
+    """Read like the others. It needs no variable of its own: setting one with every step takes a while."""
+
+    def get(self) -> str | None:
+        operation = operation_var.get()
+        return None if operation is None else operation.kind.name
+
+
+step_var = _StepVar()
+"""The name of the step whose body is running."""
+
+
 def inside() -> LiveAttempt | None:
     """The attempt whose workflow code is running, outside of its steps."""
-    return None if step_var.get() is not None else attempt_var.get()
+    return None if operation_var.get() is not None else attempt_var.get()

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct, structs
 
 from outlast.codec.failures import Failure, encode_failure, failure_of
-from outlast.errors import CodecError, CodecHookFailed, CorruptState, LimitExceeded, NonDeterminism, is_fatal
+from outlast.errors import (
+    CodecError,
+    CodecHookFailed,
+    CorruptState,
+    LeaseLost,
+    LimitExceeded,
+    NonDeterminism,
+    is_fatal,
+)
 from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.handing_on import hand_on
-from outlast.runtime.lease import Lease
-from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.signals import ContinuedAsNew
+
+if TYPE_CHECKING:
+    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.lease import Lease
+    from outlast.runtime.parts import WorkflowDefinition
 
 _log = logging.getLogger(__name__)
 
@@ -60,13 +70,15 @@ class Diverged(Struct, frozen=True):
 CodeEnding: TypeAlias = Completed | Raised | Unwound | Continued
 """How code ends by itself."""
 Ending: TypeAlias = CodeEnding | Asleep | Gone | Diverged
-Escaped: TypeAlias = Callable[[Exception], tuple[OperationKey, ...]]
-"""The journaled operations that must run again if the code is retried after this error."""
 
 
-def gravity(ended: asyncio.Future[Ending]) -> int:
+LEFT_BEHIND = (Asleep, Gone)
+"""The code did not end by itself: whoever goes on with it settles what it has begun."""
+
+
+def gravity(ending: Ending | None) -> int:
     """The level at which to log that an errand failed: of an attempt that is gone, none of them can succeed."""
-    return logging.DEBUG if ended.done() and isinstance(ended.result(), Gone) else logging.ERROR
+    return logging.DEBUG if isinstance(ending, Gone) else logging.ERROR
 
 
 def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> CodeEnding:
@@ -96,34 +108,48 @@ def _going_on(group: BaseExceptionGroup[BaseException]) -> ContinuedAsNew | None
     return going_on if failed is None and isinstance(going_on, ContinuedAsNew) else None
 
 
-async def commit_ending(
-    parts: Parts,
-    lease: Lease,
-    workflow: WorkflowDefinition,
-    ending: Ending,
-    escaped: Escaped,
-    *,
-    leaves: Callable[[], None],
-) -> None:
-    """Write down how it ended. `LeaseLost` if that is no longer ours to say.
+async def commit_ending(attempt: LiveAttempt, ending: Ending) -> None:
+    """Write down how it ended, if that is still ours to say.
 
-    `leaves` is called when nothing else is left: not for code that is still being stopped, nor for a member of a flow
-    whose room the next one takes over."""
-    if not isinstance(ending, Completed | Gone):
-        leaves()
-    match ending:
-        case Completed(value):
-            await _complete(parts, lease, workflow, value, escaped, leaves)
-        case Raised(error, recorded):
-            await _fail(parts, lease, workflow, error, escaped, recorded)
-        case Unwound():
-            await _cancelled(parts, lease, workflow, escaped)
-        case Continued(data):
-            await _continue(lease, data)
-        case Diverged(error):
-            await _wait_for_version(lease, error)
-        case Asleep() | Gone():
-            pass
+    It leaves (`attempt.leaves`) when nothing else is left: not for code that is still being stopped, nor for a member
+    of a flow whose room the next one takes over."""
+    lease = attempt.lease
+    try:
+        if isinstance(ending, Completed):
+            fact = _completed(attempt, ending.value)
+            if isinstance(fact, facts.Complete):
+                if lease.execution.flow is None or not await hand_on(attempt.parts, lease, fact):
+                    attempt.leaves()
+                    await lease.tell_timed(fact)
+                return
+            ending = fact
+        if not isinstance(ending, Gone):
+            attempt.leaves()
+        match ending:
+            case Raised(error, recorded):
+                await _fail(attempt, error, recorded)
+            case Unwound():
+                await _cancelled(attempt)
+            case Continued(data):
+                await _continue(lease, data)
+            case Diverged(error):
+                await _wait_for_version(lease, error)
+            case Asleep() | Gone():
+                pass
+    except LeaseLost as lost:
+        _log.warning("execution %s: the end came too late: %s", lease.execution.id, lost)
+
+
+def _completed(attempt: LiveAttempt, value: Any) -> facts.Complete | Raised:
+    """A result that cannot be stored is a failure."""
+    lease, workflow = attempt.lease, attempt.workflow
+    try:
+        data, _ = attempt.parts.values.settle(value, workflow.arguments.result, f"result of {workflow.name}")
+        return facts.Complete(change_id=lease.new_id(), epoch=lease.execution.epoch, output=data)
+    except CodecHookFailed:
+        raise  # nothing is wrong with the result: it is put off, and tried again
+    except (CodecError, LimitExceeded) as error:
+        return Raised(error)
 
 
 async def _continue(lease: Lease, data: bytes) -> None:
@@ -139,49 +165,22 @@ async def _continue(lease: Lease, data: bytes) -> None:
         )
 
 
-async def _complete(
-    parts: Parts,
-    lease: Lease,
-    workflow: WorkflowDefinition,
-    value: Any,
-    escaped: Escaped,
-    leaves: Callable[[], None],
-) -> None:
-    try:
-        data, _ = parts.values.settle(value, workflow.arguments.result, f"result of {workflow.name}")
-        fact = facts.Complete(change_id=lease.new_id(), epoch=lease.execution.epoch, output=data)
-    except CodecHookFailed:
-        raise  # nothing is wrong with the result: it is put off, and tried again
-    except (CodecError, LimitExceeded) as error:
-        leaves()
-        await _fail(parts, lease, workflow, error, escaped)
-        return
-    if lease.execution.flow is None or not await hand_on(parts, lease, fact):
-        leaves()
-        await lease.tell(fact)
-
-
-async def _cancelled(parts: Parts, lease: Lease, workflow: WorkflowDefinition, escaped: Escaped) -> None:
+async def _cancelled(attempt: LiveAttempt) -> None:
     """A cancel of an earlier generation is taken out when it is retried. One that was left there must not make the code
     unwind for ever."""
+    lease = attempt.lease
     told = await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
     if told is None:
         error = CorruptState(f"execution {lease.execution.id!r} has recorded a cancel that nobody asked for: retry it")
-        await _fail(parts, lease, workflow, error, escaped, failure_of(error))
+        await _fail(attempt, error, failure_of(error))
 
 
-async def _fail(
-    parts: Parts,
-    lease: Lease,
-    workflow: WorkflowDefinition,
-    error: Exception,
-    escaped: Escaped,
-    recorded: Failure | None = None,
-) -> None:
-    keys = frozenset(escaped(error)) if recorded is None else frozenset[OperationKey]()
+async def _fail(attempt: LiveAttempt, error: Exception, recorded: Failure | None) -> None:
+    parts, lease = attempt.parts, attempt.lease
+    keys = frozenset(attempt.escaped(error)) if recorded is None else frozenset[OperationKey]()
     again = superseding.escaped(await lease.recorded(), keys) if keys else []
     failure = recorded or structs.replace(failure_of(error), again=superseding.places_of(again))
-    retryable = recorded is None and is_retryable(workflow, error)
+    retryable = recorded is None and is_retryable(attempt.workflow, error)
     ahead, last = superseding.parts(again)
     if tries_again(lease.execution, retryable=retryable):
         for entries in ahead:

@@ -13,11 +13,13 @@ if TYPE_CHECKING:
 class Hearing:
     """Of one attempt. The newest number of its inbox is said with every commit, and with every renewal."""
 
-    def __init__(self, attempt: LiveAttempt, inbox: int) -> None:
+    __slots__ = ("_attempt", "_looking", "heard", "told")
+
+    def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
-        self.heard = inbox
+        self.heard = attempt.claimed_inbox
         """How far everything was looked at."""
-        self.told = inbox
+        self.told = self.heard
         """How far it has grown, by anybody's word: also by what is said while somebody looks."""
         self._looking = False
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from msgspec import structs
 
@@ -70,25 +70,54 @@ Call: TypeAlias = Callable[[Any], bytes | Awaitable[bytes]]
 """The user's function with its connection, and its result as bytes."""
 
 
-def _ignored(inbox: int) -> None:
-    """What comes from outside now is for whoever claims it next."""
+class Listener(Protocol):
+    def hear(self, inbox: int) -> None:
+        """So far the inbox has grown."""
+        ...
+
+
+class _Nobody:
+    def hear(self, inbox: int) -> None:
+        """What comes from outside now is for whoever claims it next."""
+
+
+_NOBODY = _Nobody()
+
+_places = threading.Lock()
+"""Held while a place in a journal is taken, for a moment: one is enough for all."""
 
 
 class Lease:
-    def __init__(self, parts: Parts, claimed: ClaimedExecution, *, heard: Callable[[int], None]) -> None:
+    __slots__ = (
+        "_began_unknown",
+        "_entries",
+        "_first_open",
+        "_known",
+        "_listener",
+        "_open",
+        "_partition",
+        "_parts",
+        "_transacted",
+        "_turns",
+        "began_at",
+        "early",
+        "execution",
+        "input",
+    )
+
+    def __init__(self, parts: Parts, claimed: ClaimedExecution, *, listener: Listener) -> None:
         execution = self.execution = claimed.execution
         self.input = claimed.input
         self._parts = parts
-        self._heard = heard
+        self._listener = listener
         self._entries = 0
-        self._places = threading.Lock()
-        self._open: set[int] = set()
+        self._open: dict[int, None] = {}
         """Places that were taken, and have no outcome yet."""
         self._first_open = 0
         """No place before this one is open: thousands may be, and each asks for the first."""
         self._transacted: dict[int, None] = {}
         """Those of them that transactions have taken."""
-        self._turns: list[asyncio.Future[None]] = []
+        self._turns: dict[asyncio.Future[None], None] = {}
         self._began_unknown = claimed.began_at is None
         self.began_at = claimed.began_at or settled(execution.claimed_at) or settled(execution.created_at) or 0
         """When the code first began: the clock of every replay begins there. For code that has not begun and is only
@@ -101,7 +130,7 @@ class Lease:
 
     def let_go(self) -> None:
         """Nobody listens any more."""
-        self._heard = _ignored
+        self._listener = _NOBODY
 
     # ---- the journal ----------------------------------------------------------------------------------------------
 
@@ -162,7 +191,7 @@ class Lease:
         effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """One entry more. Its place is taken at once, so entries stand in the order of the calls."""
-        with self._places:
+        with _places:
             fact = self._fact(key, op, outcome, value, tries, consumes=consumes, unwinds=unwinds, effects=effects)
             self._take()
         return await self.record_placed(fact)
@@ -170,7 +199,7 @@ class Lease:
     async def record_placed(self, fact: facts.StepRecorded) -> JournalEntry:
         """Write down what has its place."""
         try:
-            _, committed_at = await self._tell(fact)
+            _, committed_at = await self.tell_timed(fact)
             if self._first() < fact.entries:
                 await self._turn(fact.entries)
         finally:
@@ -181,7 +210,7 @@ class Lease:
 
     def placed(self, operation: Operation, outcome: Outcome) -> facts.StepRecorded:
         """An outcome with its place: `record_placed` is to follow."""
-        with self._places:
+        with _places:
             fact = self._fact(
                 operation.key,
                 operation.kind.OP,
@@ -204,7 +233,7 @@ class Lease:
         """The same call came to something else, and the code has not seen it yet."""
         fact = self._fact((entry.scope, entry.name, entry.occurrence), entry.op, FAILED, outcome.data, entry.tries)
         fact = structs.replace(fact, entries=entry.position, corrects=True)
-        _, committed_at = await self._tell(fact)
+        _, committed_at = await self.tell_timed(fact)
         return self._recorded(fact, committed_at)
 
     async def record_cancel(self, before: JournalEntry | None = None) -> JournalEntry:
@@ -220,7 +249,7 @@ class Lease:
         fact = self._fact(CANCELLED_BY, CANCEL, SUCCEEDED, None, 1)
         fact = structs.replace(fact, entries=before.position, overtakes=before)
         self._entries += 1
-        _, committed_at = await self._tell(fact)
+        _, committed_at = await self.tell_timed(fact)
         return self._recorded(fact, committed_at)
 
     async def note_given_up(self, key: OperationKey, op: str, effects: Effects) -> None:
@@ -268,7 +297,7 @@ class Lease:
 
     def _take(self) -> int:
         place = self._entries
-        self._open.add(place)  # first: it is open from the moment that there is one more (`_first`)
+        self._open[place] = None  # first: it is open from the moment that there is one more (`_first`)
         self._entries += 1
         return place
 
@@ -276,7 +305,7 @@ class Lease:
         """Until all that stands before it has its outcome."""
         while self._first() < place:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._turns.append(turn)
+            self._turns[turn] = None
             await turn
 
     def _first(self) -> int:
@@ -291,10 +320,10 @@ class Lease:
         return bool(self._transacted)
 
     def _leave(self, place: int) -> None:
-        self._open.discard(place)
+        self._open.pop(place, None)
         self._transacted.pop(place, None)
         if self._turns:
-            turns, self._turns = self._turns, []
+            turns, self._turns = self._turns, {}
             for turn in turns:
                 if not turn.done():
                     turn.set_result(None)
@@ -312,7 +341,7 @@ class Lease:
 
         def settled(data: bytes) -> Changes:
             """Perhaps in a thread of the store's, and again if the store begins its transaction anew."""
-            with self._places:
+            with _places:
                 if given_up.is_set():
                     raise asyncio.CancelledError  # whatever its code made of that: it is rolled back
                 place = made[0].entries if made else None
@@ -351,7 +380,7 @@ class Lease:
             if doing.cancelled():
                 return cancelled  # from within
             doing.add_done_callback(let_go)
-            with self._places:
+            with _places:
                 given_up.set()
             if made:
                 await asyncio.wait([doing])  # it is being committed: nothing may follow before that is decided
@@ -381,7 +410,7 @@ class Lease:
         verdict = transacted.verdict
         assert verdict is not None
         if verdict.inbox is not None:
-            self._heard(verdict.inbox)
+            self._listener.hear(verdict.inbox)
         if not verdict.applied:
             await self.look()
             raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
@@ -420,9 +449,9 @@ class Lease:
 
     async def tell(self, fact: facts.AnyFact) -> Verdict | None:
         """Commit what the machine makes of a fact; None if it made nothing of it."""
-        return (await self._tell(fact))[0]
+        return (await self.tell_timed(fact))[0]
 
-    async def _tell(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
+    async def tell_timed(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
         """… and the store's time of that commit, or of the one that was repeated."""
         engine = self._parts.engine
         while True:
@@ -432,7 +461,7 @@ class Lease:
                 return self._refused(fact, answer), engine.group.now
             verdict, committed_at = await engine.group.commit_timed(answer)
             if verdict.inbox is not None:
-                self._heard(verdict.inbox)
+                self._listener.hear(verdict.inbox)
             if verdict.applied:
                 if len(answer.writes) > 1 or not isinstance(fact, facts.StepRecorded):  # else it concerns nobody else
                     engine.post(answer)
@@ -482,7 +511,7 @@ class Lease:
         answer = amended(answer)
         verdict, committed_at = await engine.commit_timed(answer)
         if verdict.inbox is not None:
-            self._heard(verdict.inbox)
+            self._listener.hear(verdict.inbox)
         if not verdict.applied:
             return None
         self._parts.committed(view, answer)

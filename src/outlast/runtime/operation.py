@@ -9,7 +9,7 @@ import sys
 from concurrent.futures import Future as ThreadFuture
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msgspec import Struct
 
@@ -21,7 +21,6 @@ from outlast.runtime.marks import marked
 if TYPE_CHECKING:
     import asyncio
     import contextvars
-    from collections.abc import Callable
 
     from outlast.codec.values import Values
     from outlast.model.execution import Execution
@@ -76,10 +75,19 @@ class Outcome(Struct, frozen=True):
     """Recorded already, with what it did."""
 
 
-class Operation:
-    """One call, waiting for its outcome. `future` belongs to the code that called it."""
+class Watcher(Protocol):
+    def give_up(self, operation: Operation) -> None:
+        """The code gave it up (a timeout, a failed sibling)."""
+        ...
 
-    __slots__ = ("_watch", "context", "dropped", "future", "key", "kind", "place")
+
+class Operation:
+    """One call, waiting for its outcome. `future` belongs to the code that called it.
+
+    It is called back itself when the code gives the future up: a callback of its own would be four objects more.
+    """
+
+    __slots__ = ("_watcher", "context", "doing", "dropped", "future", "key", "kind", "place")
 
     def __init__(
         self,
@@ -94,25 +102,33 @@ class Operation:
         self.future = future
         self.context = context
         self.place = place
-        self._watch: Callable[[asyncio.Future[Any]], None] | None = None
+        """Its code, and where in it."""
+        self._watcher: Watcher | None = None
+        self.doing: asyncio.Task[Any] | None = None
+        """The task that performs it, if anything must be done for it."""
         self.dropped = False
         """Nobody wants its outcome any more: the code gave it up, or the attempt has ended."""
 
-    def watched(self, future: asyncio.Future[Any], done: Callable[[asyncio.Future[Any]], None]) -> None:
-        """`done` hears of it if the code gives the future up."""
-        self._watch = done
-        future.add_done_callback(done)
+    def watched(self, future: asyncio.Future[Any], watcher: Watcher) -> None:
+        """`watcher` hears of it if the code gives the future up."""
+        self._watcher = watcher
+        future.add_done_callback(self, context=self.context)
+
+    def __call__(self, future: asyncio.Future[Any]) -> None:
+        if self._watcher is not None and future.cancelled():
+            self._watcher.give_up(self)
 
     def unwatch(self) -> None:
         """The code has its outcome, or has given it up: a callback less to run."""
-        if self._watch is not None:
-            self.future.remove_done_callback(self._watch)  # type: ignore[union-attr]
-            self._watch = None
+        if self._watcher is not None:
+            self.future.remove_done_callback(self)  # type: ignore[union-attr]
+            self._watcher = None
 
     @property
     def line(self) -> str:
-        code, number = self.place
-        return f"{code.co_filename}:{number}"
+        code, place = self.place
+        numbers = (number for begin, end, number in code.co_lines() if begin <= place < end)
+        return f"{code.co_filename}:{next(numbers, None) or code.co_firstlineno}"
 
     def __str__(self) -> str:
         return described(self.kind.OP, self.key)
@@ -152,9 +168,10 @@ def described(op: str, key: OperationKey) -> str:
     return f"{op} {name!r}{which}{where}"
 
 
-def calling_place() -> tuple[CodeType, int]:
-    """Where user code called: the nearest frame outside of Outlast and asyncio."""
-    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+def calling_place(below: int) -> tuple[CodeType, int]:
+    """Where user code called: the nearest frame outside of Outlast and asyncio; so many frames are Outlast's for sure.
+    Which line that is, is found out if somebody asks (`Operation.line`)."""
+    frame = sys._getframe(1 + below)  # pyright: ignore[reportPrivateUsage]
     while True:
         code = frame.f_code
         if id(code) not in _OURS:
@@ -164,4 +181,4 @@ def calling_place() -> tuple[CodeType, int]:
         if frame.f_back is None:
             break
         frame = frame.f_back
-    return code, frame.f_lineno
+    return code, frame.f_lasti

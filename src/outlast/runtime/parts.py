@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -73,6 +74,8 @@ class Parts:
         """What will be woken so soon is not suspended."""
         self.threads = DaemonThreads(threads, name="outlast step")
         self.committed = committed
+        self.context = contextvars.copy_context()
+        """In which the code of all attempts is looked after: nothing in it is of whoever started one of them."""
         self.rooms: Rooms | None = None
         """Of the worker whose attempts share this, if what follows may begin there at once."""
         self.stand_ins: dict[str, Callable[..., Any]] = {}

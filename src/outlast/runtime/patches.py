@@ -17,22 +17,19 @@ class Patches:
         self._attempt = attempt
         self._replay = attempt.replay
         self._real = attempt.real
-        self._begins_here = False
+        self._begins_here = attempt.begins_here
 
     async def begin(self, names: tuple[str, ...]) -> None:
         """Nothing is recorded yet: it begins with the code of today, and keeps what that has of patches."""
-        self._begins_here = True
-        if names:
-            self._replay.patches |= set(names)
-            await self._note("outlast:patches", names)
+        self._replay.patches |= set(names)
+        await self._note("outlast:patches", names)
 
     def has(self, name: str) -> bool:
         """What is found out late (in a function of another module) is written down before anything that follows."""
-        known = self._replay.patches
-        if name not in known and self._begins_here:
-            known.add(name)
+        if name not in self._replay.patches and self._begins_here:
+            self._replay.patches |= {name}
             self._real.call_soon_threadsafe(self._found, name)  # `def` code asks in its own thread
-        return name in known
+        return name in self._replay.patches
 
     def _found(self, name: str) -> None:
         if self._begins_here and not self._attempt.over:

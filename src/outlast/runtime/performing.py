@@ -15,7 +15,7 @@ import msgspec
 from outlast.errors import CodecHookFailed, InvalidInput, LeaseLost
 from outlast.machine.replay import beside
 from outlast.model.journal import FAILED, RETRY
-from outlast.runtime.current import operation_var, step_var
+from outlast.runtime.current import operation_var
 from outlast.runtime.mishaps import put_off
 from outlast.runtime.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
@@ -33,6 +33,8 @@ CLEAN_UP_S = 10.0
 
 
 class Performing:
+    __slots__ = ("_attempt", "_backing_off", "_leaving", "_real", "live")
+
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
         self._real = attempt.real
@@ -52,14 +54,13 @@ class Performing:
 
     def _go(self, operation: Operation, tries: int) -> None:
         # The step's code runs in this task, in the context of its call; another try gets a task and a context anew.
-        self.live[operation] = self._real.create_task(
+        operation.doing = self.live[operation] = self._real.create_task(
             self._perform(operation, tries), name=f"outlast {operation.kind.name}", context=operation.context.copy()
         )
 
     async def _perform(self, operation: Operation, tries: int) -> None:
         attempt, kind = self._attempt, operation.kind
         assert isinstance(kind, Performed)
-        step_var.set(kind.name)
         operation_var.set(operation)
         if attempt.parts.on_perform is not None:
             attempt.parts.on_perform(attempt.execution, operation.key)
@@ -77,7 +78,7 @@ class Performing:
                     self._back_off(operation, outcome.wake_at)
                     return
                 outcome = full
-            if attempt.stream.owes:
+            if attempt.owes_frames:
                 await attempt.stream.flushed()  # what it emitted comes before its outcome
             await attempt.settle(operation, outcome)
             settled = True
@@ -96,6 +97,7 @@ class Performing:
             attempt.lose(f"{operation} could not be recorded: {error}")
         finally:
             self.live.pop(operation, None)
+            operation.doing = None  # no circle: its context knows the operation
             if not settled:
                 attempt.nudge()
 

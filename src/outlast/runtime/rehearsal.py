@@ -142,14 +142,19 @@ def _divergence(
             return None
 
 
+class _Nowhere:
+    def leaves(self, attempt: LiveAttempt) -> None:
+        return None
+
+
 class Rehearsal(LiveAttempt):
     def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
-        super().__init__(parts, claimed, workflow, leaves=lambda: None)
-        self.lease = _NothingWritten(parts, claimed, heard=self.hear)
-        self.stream = _Silence(self)
-        self.asked = _NobodyAnswered(self)
-        self.unwinding = _NothingUndone(self)
-        self.waits = _NothingCorrected(self)
+        super().__init__(parts, claimed, workflow, _Nowhere())
+        self.lease = _NothingWritten(parts, claimed, listener=self)
+        self._stream = _Silence(self)
+        self._asked = _NobodyAnswered(self)
+        self._unwinding = _NothingUndone(self)
+        self._waits = _NothingCorrected(self)
         self.reached_end = False
         self.unreadable: CodecHookFailed | None = None
         """What a worker would put it off for."""
@@ -159,7 +164,7 @@ class Rehearsal(LiveAttempt):
         return self._begun
 
     def lines(self) -> list[str]:
-        return self._code.lines() if self._begun else []
+        return self._code.lines() if self.lives else []
 
     def begin_or_hold(self, operation: Operation) -> None:
         """All that is recorded was met: the rest would be new."""
@@ -251,5 +256,5 @@ class _NothingWritten(Lease):
     async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> tuple[Verdict, int] | None:
         raise AssertionError(f"a replay would tell {fact}")
 
-    async def _tell(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
+    async def tell_timed(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
         return None, 0

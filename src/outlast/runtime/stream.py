@@ -56,7 +56,7 @@ class Stream:
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt: LiveAttempt = weakref.proxy(attempt)  # no circle: what has ended is freed at once
         self._real = attempt.real
-        self._thread = threading.get_ident()
+        self._thread = attempt.thread_id
         self._frames: list[tuple[str, bytes]] = []
         self._written = 0
         self._known: set[str] | None = None

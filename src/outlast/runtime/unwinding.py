@@ -20,7 +20,7 @@ from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded
 from outlast.machine.replay import beside
 from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, UNDO_SCOPE, UNWIND, JournalEntry, OperationKey
 from outlast.model.status import Reason
-from outlast.runtime.current import attempt_var, operation_var, step_var
+from outlast.runtime.current import attempt_var, operation_var
 from outlast.runtime.endings import CodeEnding, Completed, Continued, Ending, Raised, Unwound, is_last
 from outlast.runtime.mishaps import put_off
 from outlast.runtime.operation import Operation, Outcome
@@ -207,10 +207,10 @@ class Unwinding:
         context = contextvars.copy_context()
         place = (self._perform.__func__.__code__, 0)
         operation = Operation(key, kind, self._real.create_future(), context, place)
-        for variable, value in ((attempt_var, attempt), (step_var, kind.name), (operation_var, operation)):
-            context.run(variable.set, value)  # pyright: ignore[reportArgumentType]
+        context.run(attempt_var.set, attempt)
+        context.run(operation_var.set, operation)
         _log.debug("performing %s of execution %s", key, attempt.execution.id)
-        doing = self._real.create_task(
+        doing = operation.doing = self._real.create_task(
             self._outcome(operation, kind, tries),
             name=f"outlast undo {kind.name}",
             context=context,
@@ -223,8 +223,8 @@ class Unwinding:
             doing.cancel()
             raise
         finally:
-            self._awaited = None
-        if attempt.stream.owes:
+            self._awaited = operation.doing = None
+        if attempt.owes_frames:
             await attempt.stream.flushed()
         return outcome
 

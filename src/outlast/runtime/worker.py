@@ -73,7 +73,7 @@ class Worker:
         self._serves = serves
         self._definition = definition
         self._attempts: dict[Name, LiveAttempt] = {}
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[LiveAttempt, asyncio.Task[None]] = {}
         self._kick = asyncio.Event()
         self._freed = asyncio.Event()
         self._rung = asyncio.Event()
@@ -84,7 +84,7 @@ class Worker:
         self._claiming = False
         self._promised = 0
         """Room that is kept for what is being started here."""
-        self._leaving: set[asyncio.Task[Any]] = set()
+        self._leaving: set[LiveAttempt] = set()
         """Whose code has ended, and whose end is on its way to the store: others may have their room."""
         self._lanes_empty = False
         """The last look took all that was ready."""
@@ -151,7 +151,7 @@ class Worker:
         for attempt in self._attempts.values():
             attempt.suspending.hurry()
         if self._running:
-            await asyncio.wait(self._running, timeout=self._options.drain_ms / 1_000)
+            await asyncio.wait(self._running.values(), timeout=self._options.drain_ms / 1_000)
         await self.stop()
         await asyncio.gather(*self._errands, return_exceptions=True)
         for duty in others:
@@ -174,10 +174,11 @@ class Worker:
         self._draining = True
         for attempt in self._attempts.values():
             attempt.lose("abandoned")
-        tasks = (*self._duties, *self._running, *self._errands)
+        tasks = (*self._duties, *self._running.values(), *self._errands)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._running.clear()  # one that was cancelled before its first turn has not left by itself
 
     async def stop(self) -> None:
         """Hand back what runs, now."""
@@ -185,7 +186,7 @@ class Worker:
             *(attempt.hand_back() for attempt in list(self._attempts.values())), return_exceptions=True
         )
         if self._running:
-            await asyncio.gather(*list(self._running), return_exceptions=True)
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _end_sessions(self) -> None:
         """A drained worker says that it is gone, unless leases still hang on its sessions."""
@@ -364,7 +365,7 @@ class Worker:
         group = self._parts.engine.group
         group.now = max(group.now, _ms(execution))
         definition = self._definition(execution.workflow, execution.version)
-        attempt = LiveAttempt(self._parts, claimed, definition, leaves=self._leaves)
+        attempt = LiveAttempt(self._parts, claimed, definition, self)
         name = (execution.namespace, execution.id)
         if name in self._attempts:  # our lease ran out unnoticed, and we are the one who claimed it anew
             self._attempts[name].lose("the lease ran out, and it was claimed anew")
@@ -372,18 +373,11 @@ class Worker:
         if self._begun is not None:
             self._begun.add(name)
         running = attempt.real.create_task(self._run(name, attempt), name=f"outlast {execution.id}")
-        self._running.add(running)
-        running.add_done_callback(self._ended)
+        self._running[attempt] = running
 
-    def _leaves(self) -> None:
-        running = asyncio.current_task()
-        assert running is not None
-        self._leaving.add(running)
-        self._freed.set()
-
-    def _ended(self, running: asyncio.Task[Any]) -> None:
-        self._running.discard(running)
-        self._leaving.discard(running)
+    def leaves(self, attempt: LiveAttempt) -> None:
+        """Its code has ended: others may have its room."""
+        self._leaving.add(attempt)
         self._freed.set()
 
     async def _run(self, name: Name, attempt: LiveAttempt) -> None:
@@ -400,9 +394,9 @@ class Worker:
             if self._attempts.get(name) is attempt:
                 del self._attempts[name]
             # At once: whoever waits for the result finds the room that it leaves.
-            running = asyncio.current_task()
-            assert running is not None
-            self._ended(running)
+            self._running.pop(attempt, None)
+            self._leaving.discard(attempt)
+            self._freed.set()
 
     async def _say_what_it_offers(self) -> None:
         """So that anybody can tell why something is not claimed. It is said again when more is registered."""

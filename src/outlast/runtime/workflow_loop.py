@@ -15,7 +15,7 @@ import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from outlast import limits
 from outlast.errors import InvalidDuration, LimitExceeded, WrongPlace
@@ -30,12 +30,36 @@ SPIN_SLICES = 20
 """Code that is not idle for so long waits by going round in circles (`asyncio.sleep(0)`): it is given what came."""
 
 
-def _never() -> bool:
-    return False
+class LoopOwner(Protocol):
+    """Whose code runs in a loop. Named by itself and not by its methods: each would be an object more per attempt."""
+
+    @property
+    def context(self) -> contextvars.Context:
+        """In which the code is looked after: of its loop, and not of whoever woke it."""
+        ...
+
+    def idle(self) -> bool:
+        """Asked when nothing is ready: whether there is more to run."""
+        ...
+
+    def set_timer(self, when_s: float, fire: Callable[[], None]) -> asyncio.Future[Any]:
+        """Makes a durable timer; its future is cancelled with it."""
+        ...
 
 
-def _no_timer(when_s: float, fire: Callable[[], None]) -> NoReturn:
-    raise RuntimeError("the workflow's code has ended")
+class NobodysLoop:
+    """Of a loop that is closed."""
+
+    context = contextvars.Context()
+
+    def idle(self) -> bool:
+        return False
+
+    def set_timer(self, when_s: float, fire: Callable[[], None]) -> NoReturn:
+        raise RuntimeError("the workflow's code has ended")
+
+
+_NOBODY = NobodysLoop()
 
 
 class Scope:
@@ -61,14 +85,17 @@ scope_var: contextvars.ContextVar[Scope] = contextvars.ContextVar("outlast_scope
 
 SCOPE_MARKS_CHARS = 24
 """What stands beside a call has a scope that is so much longer, at most."""
+SCOPE_OWN_MAX_CHARS = limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS
 
 
 def next_key(name: str) -> OperationKey:
     """The key of the operation that the running code calls now: its place in the order of the program."""
-    scope, limit = scope_var.get(), limits.SCOPE_MAX_CHARS - SCOPE_MARKS_CHARS
-    if len(scope.path) > limit:
-        raise LimitExceeded("nested branches (scope)", actual=len(scope.path), limit=limit, unit="characters")
-    return scope.path, name, scope.occurrence(name)
+    scope = scope_var.get()
+    path = scope.path
+    if len(path) > SCOPE_OWN_MAX_CHARS:
+        actual, limit = len(path), SCOPE_OWN_MAX_CHARS
+        raise LimitExceeded("nested branches (scope)", actual=actual, limit=limit, unit="characters")
+    return path, name, scope.occurrence(name)
 
 
 class Branch(asyncio.Task[T]):
@@ -99,12 +126,12 @@ class _Call(asyncio.Handle):
 
 
 class WorkflowLoop(asyncio.AbstractEventLoop):
-    """Pumped by the real loop. `on_idle` is asked when nothing is ready; it says whether there is more to run."""
+    """Pumped by the real loop."""
 
-    def __init__(self, real: asyncio.AbstractEventLoop, on_idle: Callable[[], bool]) -> None:
+    def __init__(self, real: asyncio.AbstractEventLoop, owner: LoopOwner) -> None:
         self._real = real
-        self._on_idle = on_idle
-        self._context = contextvars.copy_context()
+        self._owner = owner
+        self._context = owner.context
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: dict[asyncio.TimerHandle, asyncio.Future[Any]] = {}
         self._time_s = 0.0
@@ -114,8 +141,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._branches = 0
         self._slices = 0
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.set_timer: Callable[[float, Callable[[], None]], asyncio.Future[Any]]
-        """Makes a durable timer; its future is cancelled with it."""
 
     @property
     def spins(self) -> bool:
@@ -142,33 +167,42 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         left = SLICE
         try:
             while True:
-                events._set_running_loop(self)
-                while self._ready and left:
-                    left -= 1
-                    handle = self._ready.popleft()
-                    if handle._cancelled:
-                        continue
-                    try:  # as `Handle._run` does, with a call less
-                        handle._context.run(handle._callback, *handle._args)
-                    except SystemExit:
-                        continue  # its task has ended with it; it does not end the worker
-                    except KeyboardInterrupt:
-                        raise
-                    except BaseException as error:
-                        self._complain(handle, error)
-                events._set_running_loop(outer)
+                if self._ready:
+                    left = self._run(left, outer)
                 self._slices = self._slices + 1 if self._ready else 0
                 if self._ready and self._slices < SPIN_SLICES:
                     break
                 self._slices = 0
-                if not self._on_idle():
+                if not self._owner.idle():
                     break
         finally:
             sys.set_asyncgen_hooks(*hooks)
-            events._set_running_loop(outer)
             self._pumping = False
         if self._ready:
             self.wake()
+
+    def _run(self, most: int, outer: asyncio.AbstractEventLoop | None) -> int:
+        """Run what is ready, but not more than so much; what is left of that. Only then this is the running loop: to
+        say so takes as long as many a callback."""
+        ready = self._ready
+        events._set_running_loop(self)
+        try:
+            while ready and most:
+                most -= 1
+                handle = ready.popleft()
+                if handle._cancelled:
+                    continue
+                try:  # as `Handle._run` does, with a call less
+                    handle._context.run(handle._callback, *handle._args)
+                except SystemExit:
+                    continue  # its task has ended with it; it does not end the worker
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:
+                    self._complain(handle, error)
+        finally:
+            events._set_running_loop(outer)
+        return most
 
     def _complain(self, handle: asyncio.Handle, error: BaseException) -> None:
         self.call_exception_handler({"message": f"exception in {handle!r}", "exception": error, "handle": handle})
@@ -190,8 +224,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._closed = True
         self._ready.clear()
         self._timers.clear()
-        self._on_idle = _never
-        self.set_timer = _no_timer
+        self._owner = _NOBODY
 
     # ---- what asyncio asks of a loop ------------------------------------------------------------------------------
 
@@ -226,7 +259,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if when - self.time() > limits.DURATION_MAX_MS / 1_000:
             raise InvalidDuration(f"a timer of {when - self.time():,.0f} s is over a hundred years")
         timer = asyncio.TimerHandle(when, callback, args, self, context)
-        self._timers[timer] = self.set_timer(when, lambda: self._fire(timer))
+        self._timers[timer] = self._owner.set_timer(when, lambda: self._fire(timer))
         return timer
 
     def _fire(self, timer: asyncio.TimerHandle) -> None:

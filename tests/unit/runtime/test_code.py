@@ -7,6 +7,7 @@ import contextvars
 from typing import Any
 
 from outlast.runtime.code import AsyncCode
+from outlast.runtime.workflow_loop import NobodysLoop
 
 
 async def test_code_that_raises_before_it_is_a_coroutine_ends_with_that():
@@ -15,14 +16,11 @@ async def test_code_that_raises_before_it_is_a_coroutine_ends_with_that():
     def decorated() -> Any:
         raise TypeError("of a decorator")
 
-    code = AsyncCode(
-        decorated,
-        (),
-        {},
-        contextvars.copy_context(),
-        idle=lambda: False,
-        ended=lambda value, error: ended.set_result(error),
-    )
+    class Owner(NobodysLoop):
+        def code_ended(self, value: Any, error: BaseException | None) -> None:
+            ended.set_result(error)
+
+    code = AsyncCode(decorated, (), {}, contextvars.copy_context(), Owner())
     code.begin()
     assert str(await asyncio.wait_for(ended, 10)) == "of a decorator"
     code.close()

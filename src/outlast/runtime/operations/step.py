@@ -17,7 +17,7 @@ from outlast.machine.backoff import delay_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
-from outlast.runtime.current import attempt_var, operation_var, step_var
+from outlast.runtime.current import attempt_var, operation_var
 from outlast.runtime.operation import Operation, Outcome, ResultOf, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.parts import Parts
@@ -61,7 +61,7 @@ class StepCall(Performed):
         """Try until it succeeds, may not be retried, or must wait for long."""
         if parts.stand_ins:
             self.step = stood_in(parts, self.step)
-        step, task = self.step, asyncio.current_task()
+        step, task = self.step, operation.doing
         assert task is not None
         here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
         while True:
@@ -103,7 +103,6 @@ class StepCall(Performed):
     async def _invoke(self, parts: Parts, operation: Operation) -> Any:
         step = self.step
         context = operation.context.copy()
-        context.run(step_var.set, step.name)
         context.run(operation_var.set, operation)
         loop = asyncio.get_running_loop()
         limit = parts.engine.timing.limit(step.timeout_s if step.is_async else None)
