@@ -6,7 +6,6 @@ changes that it was given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -32,7 +31,7 @@ from outlast.machine.changes import (
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Now
 from outlast.store.port import Verdict
-from outlast.store.valkey.keys import place
+from outlast.store.valkey.keys import field
 from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -58,7 +57,8 @@ class Batch:
     def __init__(self, partition: int) -> None:
         self._partition = partition
         self._numbers: dict[Key, int] = {}
-        self._places: list[int | str] = []
+        self._owners: list[list[str]] = [[""]]
+        """Those that were named, one after the other, each with the fields of its records."""
         self._changes: list[Any] = []
         self._blobs: list[bytes] = []
 
@@ -74,12 +74,15 @@ class Batch:
         self._changes.append((changes.id, anchor, guards, writes, rings))
 
     def arguments(self, now: int | None) -> Arguments:
-        return packed((now or False, self._places, self._changes), *self._blobs)
+        return packed((now or False, self._owners, self._changes), *self._blobs)
 
     def _number(self, key: Key) -> int:
         number = self._numbers.get(key)
         if number is None:
-            self._places += place(key)
+            of, name = field(key)
+            if self._owners[-1][0] != of:
+                self._owners.append([of])
+            self._owners[-1].append(name)
             number = self._numbers[key] = len(self._numbers) + 1
         return number
 
@@ -127,7 +130,11 @@ def takes_room(changes: Changes) -> bool:
     )
 
 
-def verdict_of(changes: Changes, answer: Sequence[Any]) -> Verdict:
+def verdict_of(changes: Changes, answer: Any) -> Verdict:
+    if type(answer) is int:
+        return Verdict(True, answer)
+    if type(answer) is bytes:
+        return Verdict(True, int(answer))
     what, inbox = int(answer[0]), None if answer[1] is None else int(answer[1])
     if what == 1:
         return Verdict(True, inbox)

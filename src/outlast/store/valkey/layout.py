@@ -26,6 +26,7 @@ from outlast.model.record import Now, Plain, Record
 from outlast.model.session import Session
 from outlast.model.tag import Tag
 from outlast.store.port import DueKind
+from outlast.store.valkey.keys import LETTERS, LISTED
 
 EXACT = 2**53
 """Numbers below this are exact in a script."""
@@ -35,6 +36,8 @@ PRIORITY_DIGITS, RESUMED_DIGITS, TIME_DIGITS = 7, 1, 14
 DIFFERENT: Any = True
 """Equal to no value that a record can have."""
 
+
+_unpack: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[Any]).decode
 
 Told: TypeAlias = Callable[[Any, list[bytes]], Any]
 """How a value is sent: the value, and the bytes that go beside."""
@@ -55,6 +58,11 @@ class Layout:
         allowed = {name: _allowed(hints[name]) for name in self.fields}
         self.blobs = tuple(name for name in self.fields if bytes in allowed[name])
         self._readers = [_reader(allowed[name], name in kind.FLAGS, kind.WORDS.get(name)) for name in self.fields]
+        self._flags = [number for number, name in enumerate(self.fields) if name in kind.FLAGS]
+        self._words = [
+            (number, _words(kind.WORDS[name])) for number, name in enumerate(self.fields) if name in kind.WORDS
+        ]
+        self._numbers = [number for number, name in enumerate(self.fields) if int in allowed[name]]
         self._ways = {
             name: {type_: _told(type_, f"{kind.KIND}.{name}") for type_ in allowed[name]} for name in self.fields
         }
@@ -122,13 +130,28 @@ class Layout:
                 return None
             raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}") from None
 
-    def record(self, row: Sequence[Any]) -> Record:
-        """A record that a script answered."""
+    def record(self, row: bytes | Sequence[Any]) -> Record:
+        """A record that a script answered: packed, or as its values."""
+        if isinstance(row, bytes):
+            return self._unpacked(row)
         values = {
             name: None if value is None else read(value)
             for name, read, value in zip(self.fields, self._readers, row, strict=True)
         }
         return self.kind(**values)
+
+    def _unpacked(self, row: bytes) -> Record:
+        values: list[Any] = [None if value is False else value for value in _unpack(row)]
+        for number in self._flags:
+            values[number] = bool(int(values[number]))
+        for number, words in self._words:
+            word = values[number]
+            if word is not None:
+                values[number] = words[word.encode()]
+        for number in self._numbers:
+            if type(values[number]) is str:  # too large for a script: its digits
+                values[number] = int(values[number])
+        return self.kind(**dict(zip(self.fields, values, strict=True)))
 
 
 def _allowed(hint: Any) -> frozenset[type]:
@@ -186,11 +209,15 @@ class _Words(dict[bytes, Any]):
         raise CorruptState(f"a record says {word!r}, where only these may stand: {', '.join(map(repr, self))}")
 
 
+def _words(words: type[StrEnum]) -> _Words:
+    return _Words({word.value.encode(): word for word in words})
+
+
 def _reader(allowed: frozenset[type], flag: bool, words: type[StrEnum] | None) -> Callable[[Any], Any]:
     if flag:
         return lambda value: bool(int(value))
     if words is not None:
-        return _Words({word.value.encode(): word for word in words}).__getitem__
+        return _words(words).__getitem__
     if bytes in allowed:
         return bytes
     if str in allowed:
@@ -319,7 +346,7 @@ EXECUTION_ID = {_E: "id", Delivery.KIND: "target", Completion.KIND: "execution",
 
 def fingerprint() -> str:
     """Of all that stored data depends on: another one means that data was written by other code."""
-    declared = [(name, layout.fields, KINDS[name].KEY, KINDS[name].SEQUENCED) for name, layout in LAYOUTS.items()] + [
-        msgspec.structs.astuple(index) for index in INDEXES
-    ]
+    declared: list[object] = [(LETTERS, LISTED)]
+    declared += [(name, layout.fields, KINDS[name].KEY, KINDS[name].SEQUENCED) for name, layout in LAYOUTS.items()]
+    declared += [msgspec.structs.astuple(index) for index in INDEXES]
     return sha256(repr(declared).encode()).hexdigest()[:16]
