@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, assert_never
 
-import msgspec
-
 from outlast.errors import InvalidInput
 from outlast.machine.changes import (
     HOME,
@@ -29,12 +27,11 @@ from outlast.machine.changes import (
     partition_channel,
 )
 from outlast.model.execution import Execution
-from outlast.model.record import Key, Now
+from outlast.model.record import Key, Now, Record
 from outlast.store.port import Verdict
 from outlast.store.valkey.keys import field
-from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of
+from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of, pack
 
-_pack = msgspec.msgpack.Encoder().encode
 _EXECUTION = Execution.KIND
 
 Arguments: TypeAlias = tuple[bytes, ...]
@@ -43,12 +40,7 @@ Arguments: TypeAlias = tuple[bytes, ...]
 
 def packed(argument: object, *blobs: bytes) -> Arguments:
     """The arguments of a function: one that is packed, and bytes, which the scripts' msgpack has no word for."""
-    try:
-        return (_pack(argument), *blobs)
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{error.object!r} cannot be stored: it is not text ({error.reason})") from error
-    except (OverflowError, TypeError) as error:
-        raise InvalidInput(f"a value that cannot be stored: {error}") from error
+    return (pack(argument), *blobs)
 
 
 class Batch:
@@ -106,11 +98,11 @@ class Batch:
     def _write(self, write: Write) -> list[Any]:
         match write:
             case Insert(record):
-                return [1, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]
+                return self._whole(1, record)
             case Patch(key, fields):
                 return [2, self._number(key), *layout_of(key.kind).some(fields, self._blobs)]
             case Put(record):
-                return [3, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]
+                return self._whole(3, record)
             case Delete(key):
                 return [4, self._number(key)]
             case Add(key, field, amount):
@@ -119,6 +111,11 @@ class Batch:
                 return [5, self._number(key), layout_of(key.kind).position(field), amount]
             case _:
                 assert_never(write)
+
+    def _whole(self, what: int, record: Record) -> list[Any]:
+        body, times = LAYOUTS[record.KIND].packed(record)
+        self._blobs.append(body)
+        return [what, self._number(record.key), len(self._blobs) + 1, times]
 
 
 def takes_room(changes: Changes) -> bool:

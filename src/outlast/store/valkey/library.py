@@ -49,7 +49,6 @@ def _kind(layout: Layout) -> dict[str, object]:
         "size": len(layout.fields),
         "owned": kind.KIND in OWNED,
         "plain": not layout.blobs,
-        "given": [at[name] for name in (*kind.TIMES, *layout.blobs)],
         "seq": at["seq"] if kind.SEQUENCED else None,
         "change_id": at.get("change_id"),
     }

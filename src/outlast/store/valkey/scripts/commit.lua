@@ -3,8 +3,9 @@
 -- arguments: {now or false, owners, changes}, then bytes. owners: {owner, fields of records ...}, all that is named.
 -- A change: {id, anchored execution or 0, guards, writes, rings}. Guards and writes name records by their number there.
 --   guard: {1, key, position, value, ...} matches · {2, key} absent · {3|4|5, key, position} reached, ahead, lapsed
---   write: {1, key, values} insert · {2, key, position, value, ...} patch · {3, key, values} put · {4, key} delete
---          {5, key, position, amount} add
+--   write: {1, key, argument, times} insert · {2, key, position, value, ...} patch · {3, key, argument, times} put
+--          {4, key} delete · {5, key, position, amount} add
+--   A new record is an argument of its own, packed but for its times.
 -- answer: {now, verdicts}: inbox, or {1, inbox}: applied · {2, inbox} applied before
 --          {0, inbox, number of the guard, or minus that of the insert, the record that stands}
 
@@ -42,10 +43,10 @@ end
 -- The number of the first guard that does not hold, or minus that of the first insert whose key is taken.
 local function refusal(call, change)
   for i, guard in ipairs(change[3]) do
-    if not holds(call, guard, call.named[guard[2]].values) then return i, guard[2] end
+    if not holds(call, guard, values_of(call.named[guard[2]])) then return i, guard[2] end
   end
   for i, write in ipairs(change[4]) do
-    if write[1] == 1 and call.named[write[2]].values then return -i, write[2] end
+    if write[1] == 1 and call.named[write[2]].packed ~= false then return -i, write[2] end
   end
   return nil
 end
@@ -55,7 +56,8 @@ local function own(call, change)
   for _, write in ipairs(change[4]) do
     local found = call.named[write[2]]
     local position = KINDS[found.kind].change_id
-    if position and found.values and found.values[position] == change[1] then
+    local values = position and values_of(found)
+    if values and values[position] == change[1] then
       if write[1] == 1 then return true end
       if write[1] == 2 then
         for i = 3, #write, 2 do
@@ -70,10 +72,12 @@ end
 local function apply(call, write)
   local what, found = write[1], call.named[write[2]]
   if what == 1 or what == 3 then
-    replace(call, found, settled(call, found.kind, write[3]))
+    put(call, found, call.args[write[3]], write[4])
+  elseif found.packed == false then
+    return
   elseif what == 4 then
-    if found.values then replace(call, found, false) end
-  elseif found.values then
+    replace(call, found, false)
+  else
     local values = editable(call, found)
     if what == 2 then
       for i = 3, #write, 2 do
@@ -88,7 +92,7 @@ local function apply(call, write)
 end
 
 local function inbox(call, change)
-  local anchor = change[2] > 0 and call.named[change[2]].values
+  local anchor = change[2] > 0 and values_of(call.named[change[2]])
   return anchor and anchor[INBOX]
 end
 
@@ -96,7 +100,7 @@ local function verdict(call, change)
   local refused, key = refusal(call, change)
   if refused then
     if own(call, change) then return { 2, inbox(call, change) } end
-    local stands = call.named[key].values -- a copy: later changes of the batch may edit it
+    local stands = values_of(call.named[key]) -- a copy: later changes of the batch may edit it
     return { 0, inbox(call, change), refused, stands and copied(stands) }
   end
   for _, write in ipairs(change[4]) do apply(call, write) end

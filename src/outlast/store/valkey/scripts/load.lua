@@ -88,7 +88,7 @@ local function feed(keys, args)
   local call, rows = begin(keys, 0), {}
   local kind, prefix, limit = asked[1], asked[2], asked[4]
   local set, low, from = call.tag .. 'order_' .. KINDS[kind].name .. ':', '(' .. string.format('%.0f', asked[3]), 0
-  local newest = tonumber(redis.call('GET', call.tag .. 'seq') or '0')
+  local newest = call.seq
   while #rows < limit do
     local members = redis.call('ZRANGEBYSCORE', set, low, '+inf', 'LIMIT', from, limit)
     for _, member in ipairs(members) do

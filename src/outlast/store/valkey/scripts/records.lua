@@ -44,17 +44,19 @@ end
 
 -- ---- the call ------------------------------------------------------------------------------------------------------
 
-local function head_of(keys) return string.sub(keys[1], 1, -6) .. 'head' end
+local function tag_of(keys) return string.sub(keys[1], 1, -6) end
+local function head_of(keys) return tag_of(keys) .. 'head' end
 
 -- A function of a partition. Its last argument is the head that the caller knows (`founding.py`). A partition that has
 -- another one is refused; one that has none may be read: nothing was written to it, or by an older version.
 local function offer(name, callback, flag)
   local function called(keys, args)
-    local found = redis.call('MGET', keys[1], head_of(keys))
+    keys.tag = tag_of(keys)
+    local found = redis.call('MGET', keys[1], keys.tag .. 'head', keys.tag .. 'seq')
     if found[2] ~= table.remove(args) and (found[2] or flag ~= 'no-writes') then
       return redis.error_reply('UNFOUNDED this partition is not one of the store that the caller has opened')
     end
-    keys.clock = found[1]
+    keys.clock, keys.seq = found[1], found[3]
     return callback(keys, args)
   end
   redis.register_function { function_name = NAME .. name, callback = called, flags = flag and { flag } or {} }
@@ -71,8 +73,8 @@ local function begin(keys, asked, args)
   end
   local ahead = math.max(0, known - now)
   return {
-    args = args, clock = keys[1], tag = string.sub(keys[1], 1, -6), known = known, now = now + ahead, ahead = ahead,
-    owners = {}, dirty = {}, enters = {}, leaves = {}, came = {}, went = {},
+    args = args, clock = keys[1], tag = keys.tag, seq = tonumber(keys.seq or '0'), now = now + ahead, ahead = ahead,
+    owners = {}, tails = {}, dirty = {}, enters = {}, leaves = {}, came = {}, went = {},
   }
 end
 
@@ -122,18 +124,29 @@ local function key_of(found)
   return found.owner .. string.sub(found.field, 2)
 end
 
+-- A record's values; false if it is not there. One that was packed before it came is unpacked if somebody asks.
+local function values_of(found)
+  if found.values == nil then found.values = cmsgpack.unpack(found.packed) end
+  return found.values
+end
+
 -- A record as it is answered: packed, as it stands, unless it has bytes, which could not be told from text then.
 local function told(found)
   if KINDS[found.kind].plain then return found.packed end
   return found.values
 end
 
-local function replace(call, found, values)
+local function touch(call, found, packed, values)
   if not found.dirty then
     found.dirty = true
     call.dirty[#call.dirty + 1] = found
   end
-  found.values = values
+  found.packed, found.values = packed, values
+end
+
+-- New values; false if it is to be gone. They are packed when they are written.
+local function replace(call, found, values)
+  touch(call, found, values and nil, values)
 end
 
 local function copied(values)
@@ -142,8 +155,10 @@ end
 
 -- A copy of the record's values that may be changed: those read stay as they were, for the indexes.
 local function editable(call, found)
-  if found.values == found.before then replace(call, found, copied(found.before)) end
-  return found.values
+  local values = values_of(found)
+  if values == found.before then values = copied(values) end
+  replace(call, found, values)
+  return values
 end
 
 -- A value as it is stored: {ms} is a time relative to the commit, {0, n} the bytes of the n-th argument.
@@ -156,18 +171,38 @@ end
 -- The partition's next number. It follows the clock: a replica that takes over without having received everything does
 -- not give numbers again that were lost with it, and which readers of a feed have passed.
 local function next_number(call)
-  if not call.seq then call.seq = tonumber(redis.call('GET', call.tag .. 'seq') or '0') end
   call.seq = math.max(call.seq + 1, math.min(call.now * 1000, EXACT / 2))
   call.numbered = true
   return call.seq
 end
 
--- A new record's values as they are stored; a sequenced record gets the partition's next number.
-local function settled(call, kind, values)
-  for _, position in ipairs(KINDS[kind].given) do values[position] = given(call, values[position]) end
-  local seq = KINDS[kind].seq
-  if seq then values[seq] = next_number(call) end
-  return values
+-- The end of a packed record: its times, of which each is none, relative to the commit, a number, or digits. Most
+-- records of a call end alike.
+local function tail_of(call, times)
+  local made = call.tails[times]
+  if not made then
+    local parts = {}
+    for how, number in string.gmatch(times, "([+=']?)(-?%d*),") do
+      if how == '+' then
+        number = call.now + tonumber(number)
+      elseif how == '=' then
+        number = tonumber(number)
+      elseif how == '' then
+        number = false
+      end
+      parts[#parts + 1] = cmsgpack.pack(number)
+    end
+    made = table.concat(parts)
+    call.tails[times] = made
+  end
+  return made
+end
+
+-- A whole record, packed but for its times; a sequenced one gets the partition's next number, which comes last.
+local function put(call, found, body, times)
+  local packed = times == '' and body or body .. tail_of(call, times)
+  if KINDS[found.kind].seq then packed = packed .. cmsgpack.pack(next_number(call)) end
+  touch(call, found, packed, nil)
 end
 
 -- ---- indexes -------------------------------------------------------------------------------------------------------
@@ -238,17 +273,19 @@ local function list_all(call, known)
     if not found and KINDS[string.byte(field) - 64].seq then
       found = keep(known, field, redis.call('HGET', known.hash, field))
     end
-    enter(call, list, 0, found and listed(found, found.values) or field)
+    enter(call, list, 0, found and listed(found, values_of(found)) or field)
   end
 end
 
 local function list_changed(call, known)
   local list = list_of(call, known.owner)
-  for _, found in ipairs(known.changed) do
-    local was, is = found.before and listed(found, found.before), found.values and listed(found, found.values)
-    if was ~= is then
-      if is then enter(call, list, 0, is) end
-      if was then leave(call, list, was) end
+  for _, found in pairs(known.found) do
+    if found.dirty then
+      local was, is = found.before and listed(found, found.before), found.packed and listed(found, values_of(found))
+      if was ~= is then
+        if is then enter(call, list, 0, is) end
+        if was then leave(call, list, was) end
+      end
     end
   end
 end
@@ -279,33 +316,29 @@ local function all_at_once(command, name, list)
 end
 
 local function write_records(call)
-  local owners = {}
+  local sets, gone = {}, {}
   for _, found in ipairs(call.dirty) do
     local known = found.of
-    if not known.changed then
-      known.changed, known.sets, known.gone = {}, {}, {}
-      owners[#owners + 1] = known
-    end
-    known.changed[#known.changed + 1] = found
-    if found.values then
-      found.packed = cmsgpack.pack(found.values)
-      known.sets[#known.sets + 1] = found.field
-      known.sets[#known.sets + 1] = found.packed
+    if found.packed == false then
+      if found.before then
+        local list = gathered(gone, known)
+        list[#list + 1] = found.field
+        known.removed = known.removed + 1
+      end
+    else
+      found.packed = found.packed or cmsgpack.pack(found.values)
+      local list = gathered(sets, known)
+      list[#list + 1] = found.field
+      list[#list + 1] = found.packed
       if not found.before then
         known.added = known.added + 1
       elseif KINDS[found.kind].seq then
         known.renumbered = true
       end
-    elseif found.before then
-      known.gone[#known.gone + 1] = found.field
-      known.removed = known.removed + 1
     end
   end
-  for _, known in ipairs(owners) do
-    if #known.sets > 0 then all_at_once('HSET', known.hash, known.sets) end
-    if #known.gone > 0 then all_at_once('HDEL', known.hash, known.gone) end
-  end
-  return owners
+  for known, list in pairs(sets) do all_at_once('HSET', known.hash, list) end
+  for known, list in pairs(gone) do all_at_once('HDEL', known.hash, list) end
 end
 
 -- Entered before left: a group that stays must not be struck from the registry in between.
@@ -322,15 +355,21 @@ local function write_indexes(call)
 end
 
 local function flush(call)
-  local owners = write_records(call)
-  for _, found in ipairs(call.dirty) do reindex(call, found, found.before, found.values) end
-  for _, known in ipairs(owners) do
+  write_records(call)
+  for _, found in ipairs(call.dirty) do
+    if #INDEXES[found.kind] > 0 then reindex(call, found, found.before, found.packed and values_of(found)) end
+  end
+  for _, known in pairs(call.owners) do
     if known.added > 0 or known.removed > 0 or known.renumbered then settle(call, known) end
   end
   write_indexes(call)
-  if call.numbered then redis.call('SET', call.tag .. 'seq', string.format('%.0f', call.seq)) end
   -- Also if it stands still: WAIT after a repeated call waits for what this connection wrote, so it must write.
-  redis.call('SET', call.clock, string.format('%.0f', call.now))
+  local now = string.format('%.0f', call.now)
+  if call.numbered then
+    redis.call('MSET', call.clock, now, call.tag .. 'seq', string.format('%.0f', call.seq))
+  else
+    redis.call('SET', call.clock, now)
+  end
 end
 
 -- ---- filters -------------------------------------------------------------------------------------------------------
