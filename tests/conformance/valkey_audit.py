@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
-from outlast.store.valkey.keys import OWNED, text
+from outlast.store.valkey.keys import LETTERS, LISTED, text
 from outlast.store.valkey.layout import INDEXES, LAYOUTS, Index
 from outlast.testing.valkey_server import ValkeyServer
 
@@ -32,14 +31,17 @@ def _of_partition(server: ValkeyServer, tag: bytes, keys: list[bytes]) -> list[s
     accounted = {tag + b"clock", tag + b"head", tag + b"seq"}
     owners: set[bytes] = set()
     for key in keys:
-        kind, _, owner = key[len(tag) :].partition(b":")
-        if kind.decode() in KINDS:
+        what, _, owner = key[len(tag) :].partition(b":")
+        if what == b"of":
             accounted.add(key)
             packed: list[bytes] = server.ask("HGETALL", key)
-            if kind == Execution.KIND.encode():
-                owners |= set(packed[::2])
-            for rest, record in zip(packed[::2], packed[1::2], strict=True):
-                _expect(wanted, tag, kind.decode(), owner, rest, unpacked(record))
+            records = dict(zip(packed[::2], packed[1::2], strict=True))
+            if owner:
+                wanted.setdefault(tag + b"owners:", {})[owner] = 0.0
+            if LETTERS[0].encode() in records:
+                owners.add(owner)
+            for field, record in records.items():
+                _expect(wanted, tag, owner, field, unpacked(record), listed=not owner or len(records) > LISTED)
     for key in keys:
         kind, _, owner = key[len(tag) :].partition(b":")
         if kind in (b"frames", b"appends") and owner in owners:
@@ -55,14 +57,13 @@ def _of_partition(server: ValkeyServer, tag: bytes, keys: list[bytes]) -> list[s
     return found
 
 
-def _expect(wanted: Sets, tag: bytes, kind: str, owner: bytes, rest: bytes, values: list[Any]) -> None:
-    layout = LAYOUTS[kind]
-    record = dict(zip(layout.fields, values, strict=True))
-    name = kind.encode()
-    score = float(record["seq"]) if KINDS[kind].SEQUENCED else 0.0
-    wanted.setdefault(tag + b"keys:" + name + b":" + owner, {})[rest] = score
-    if kind in OWNED:
-        wanted.setdefault(tag + b"owners:" + name, {})[owner] = 0.0
+def _expect(wanted: Sets, tag: bytes, owner: bytes, field: bytes, values: list[Any], *, listed: bool) -> None:
+    letter, rest = field[:1], field[1:]
+    kind = list(KINDS)[LETTERS.index(letter.decode())]
+    record = dict(zip(LAYOUTS[kind].fields, values, strict=True))
+    if listed:
+        number = f"{record['seq']:016}".encode() if KINDS[kind].SEQUENCED else b""
+        wanted.setdefault(tag + b"keys:" + owner, {})[letter + number + rest] = 0.0
     for index in INDEXES:
         if index.kind != kind or (index.unless is not None and record[index.unless] is not None):
             continue

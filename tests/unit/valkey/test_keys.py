@@ -35,7 +35,7 @@ def test_a_name_begins_with_another_exactly_if_the_values_do(
 def test_what_belongs_to_an_execution_is_named_after_it():
     journal = journal_key("shop", "order-1", 1, "", "charge", 12)
     assert place(journal) == (4, "shop\0order-1\0", "a1\0charge\0b12")
-    assert place(execution_key("shop", "order-1")) == (1, "", "shop\0order-1\0")
+    assert place(execution_key("shop", "order-1")) == (1, "shop\0order-1\0", "")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_partition_that_does_not_exist_is_refused():
 
 def test_all_keys_of_a_partition_are_in_one_slot():
     names = Names("outlast")
-    assert slot_of(names.clock(3)) == slot_of(names.bell(3)) == slot_of("{outlast:3}:journal:shop\0a\0")
+    assert slot_of(names.clock(3)) == slot_of(names.bell(3)) == slot_of("{outlast:3}:of:shop\0a\0")
     assert len({slot_of(names.clock(number)) for number in range(16)}) == 16
 
 

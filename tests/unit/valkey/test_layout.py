@@ -2,26 +2,69 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from outlast.errors import CorruptState
+from outlast.errors import CorruptState, InvalidInput
+from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
+from outlast.model.payload import Payload, Role
+from outlast.model.record import Now
 from outlast.store.valkey.layout import LAYOUTS
+from tests.conformance.valkey_audit import unpacked
 from tests.unit.machine.build import active, ready, suspended
 
+ATTEMPT: dict[str, Any] = {
+    "namespace": "shop", "execution": "a", "generation": 1, "number": 1, "epoch": 1, "worker": "w", "change_id": "c",
+}  # fmt: skip
 LAYOUT = LAYOUTS[Execution.KIND]
 
 
 def answered(execution: Execution) -> list[bytes | None]:
     """As a script answers it."""
-    values = msgspec.structs.astuple(execution)
+    values = [getattr(execution, name) for name in LAYOUT.fields]
     return [None if value is None else str(int(value) if type(value) is bool else value).encode() for value in values]
 
 
 @pytest.mark.parametrize("execution", [ready(), active(), suspended()])
 def test_a_record_comes_back_as_it_was(execution: Execution):
     assert LAYOUT.record(answered(execution)) == execution
+
+
+def stored(execution: Execution) -> bytes:
+    """As a script keeps it: the times behind the rest."""
+    body, times = LAYOUT.packed(execution)
+    values = [int(time[1:]) if time else False for time in times.removesuffix(",").split(",")]
+    return body + b"".join(map(msgspec.msgpack.encode, values))
+
+
+@pytest.mark.parametrize(
+    "execution", [ready(), active(), suspended(), msgspec.structs.replace(ready(), epoch=2**60, reason="é")]
+)
+def test_a_packed_record_comes_back_as_it_was(execution: Execution):
+    assert LAYOUT.record(stored(execution)) == execution
+
+
+def test_a_time_that_is_relative_is_told_as_one():
+    assert LAYOUTS["attempt"].packed(Attempt(**ATTEMPT, started_at=Now(-5)))[1] == "+-5,,"
+    assert LAYOUTS["attempt"].packed(Attempt(**ATTEMPT, started_at=7, ended_at=2**60))[1] == f"=7,'{2**60},"
+
+
+@pytest.mark.parametrize("size", [0, 31, 32, 255, 256, 65_535, 65_536])
+def test_bytes_are_packed_as_scripts_pack_them(size: int):
+    value = b"\xff" * size
+    body, _ = LAYOUTS["payload"].packed(
+        Payload(namespace="shop", execution="a", generation=1, role=Role.INPUT, value=value, change_id="c")
+    )
+    assert unpacked(body)[-1] == value
+
+
+@pytest.mark.parametrize("wrong", [{"epoch": True}, {"worker": 1}, {"started_at": "now"}, {"failure": "text"}])
+def test_a_value_of_a_type_that_a_field_does_not_have_is_refused(wrong: dict[str, Any]):
+    with pytest.raises(InvalidInput, match="a value that a record cannot have"):
+        LAYOUTS["attempt"].packed(Attempt(**{**ATTEMPT, "started_at": 7, **wrong}))
 
 
 def test_a_word_that_no_record_can_say_is_told_with_those_that_can():

@@ -6,10 +6,7 @@ changes that it was given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias, assert_never
-
-import msgspec
 
 from outlast.errors import InvalidInput
 from outlast.machine.changes import (
@@ -30,12 +27,11 @@ from outlast.machine.changes import (
     partition_channel,
 )
 from outlast.model.execution import Execution
-from outlast.model.record import Key, Now
+from outlast.model.record import Key, Now, Record
 from outlast.store.port import Verdict
-from outlast.store.valkey.keys import place
-from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of
+from outlast.store.valkey.keys import field
+from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of, pack
 
-_pack = msgspec.msgpack.Encoder().encode
 _EXECUTION = Execution.KIND
 
 Arguments: TypeAlias = tuple[bytes, ...]
@@ -44,12 +40,7 @@ Arguments: TypeAlias = tuple[bytes, ...]
 
 def packed(argument: object, *blobs: bytes) -> Arguments:
     """The arguments of a function: one that is packed, and bytes, which the scripts' msgpack has no word for."""
-    try:
-        return (_pack(argument), *blobs)
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{error.object!r} cannot be stored: it is not text ({error.reason})") from error
-    except (OverflowError, TypeError) as error:
-        raise InvalidInput(f"a value that cannot be stored: {error}") from error
+    return (pack(argument), *blobs)
 
 
 class Batch:
@@ -58,7 +49,8 @@ class Batch:
     def __init__(self, partition: int) -> None:
         self._partition = partition
         self._numbers: dict[Key, int] = {}
-        self._places: list[int | str] = []
+        self._owners: list[list[str]] = [[""]]
+        """Those that were named, one after the other, each with the fields of its records."""
         self._changes: list[Any] = []
         self._blobs: list[bytes] = []
 
@@ -74,12 +66,15 @@ class Batch:
         self._changes.append((changes.id, anchor, guards, writes, rings))
 
     def arguments(self, now: int | None) -> Arguments:
-        return packed((now or False, self._places, self._changes), *self._blobs)
+        return packed((now or False, self._owners, self._changes), *self._blobs)
 
     def _number(self, key: Key) -> int:
         number = self._numbers.get(key)
         if number is None:
-            self._places += place(key)
+            of, name = field(key)
+            if self._owners[-1][0] != of:
+                self._owners.append([of])
+            self._owners[-1].append(name)
             number = self._numbers[key] = len(self._numbers) + 1
         return number
 
@@ -103,11 +98,11 @@ class Batch:
     def _write(self, write: Write) -> list[Any]:
         match write:
             case Insert(record):
-                return [1, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]
+                return self._whole(1, record)
             case Patch(key, fields):
                 return [2, self._number(key), *layout_of(key.kind).some(fields, self._blobs)]
             case Put(record):
-                return [3, self._number(record.key), LAYOUTS[record.KIND].values(record, self._blobs)]
+                return self._whole(3, record)
             case Delete(key):
                 return [4, self._number(key)]
             case Add(key, field, amount):
@@ -116,6 +111,11 @@ class Batch:
                 return [5, self._number(key), layout_of(key.kind).position(field), amount]
             case _:
                 assert_never(write)
+
+    def _whole(self, what: int, record: Record) -> list[Any]:
+        body, times = LAYOUTS[record.KIND].packed(record)
+        self._blobs.append(body)
+        return [what, self._number(record.key), len(self._blobs) + 1, times]
 
 
 def takes_room(changes: Changes) -> bool:
@@ -127,7 +127,11 @@ def takes_room(changes: Changes) -> bool:
     )
 
 
-def verdict_of(changes: Changes, answer: Sequence[Any]) -> Verdict:
+def verdict_of(changes: Changes, answer: Any) -> Verdict:
+    if type(answer) is int:
+        return Verdict(True, answer)
+    if type(answer) is bytes:
+        return Verdict(True, int(answer))
     what, inbox = int(answer[0]), None if answer[1] is None else int(answer[1])
     if what == 1:
         return Verdict(True, inbox)

@@ -1,16 +1,18 @@
 """How things are named in Valkey. Only this file and `scripts/records.lua`, which must agree with it, make names.
 
 Every key of a partition has the partition's hash tag, so all of it lives in one slot and one function call sees it as
-one: `{outlast:3}:execution:…`. The values of a record's key are written so that bytes sort as the values do: a text
+one: `{outlast:3}:of:…`. The values of a record's key are written so that bytes sort as the values do: a text
 ends in a zero byte (zeros within it are escaped), a number is its length as a letter and its digits. So the names
 stay readable in a shell.
 
     {outlast:3}:clock                     the newest time that any write used
     {outlast:3}:head                      the same as in {outlast}:store, as one text
     {outlast:3}:seq                       the newest number given to a record
-    {outlast:3}:KIND:OWNER                records: a hash, the rest of the key to the packed record
-    {outlast:3}:keys:KIND:OWNER           the same keys in the order of a scan
-    {outlast:3}:owners:KIND               who owns records of a kind
+    {outlast:3}:of:OWNER                  an execution and all that belongs to it, or what is the partition's own: a
+                                          hash, the letter of a kind and the rest of the key to the packed record
+    {outlast:3}:keys:OWNER                the same keys in the order of a scan, if there are many; a sequenced record
+                                          has its number before the rest
+    {outlast:3}:owners:                   who has records
     {outlast:3}:INDEX:GROUP               an index of `layout.py`, by group
     {outlast:3}:groups:INDEX              the groups of an index that are not empty
     {outlast:3}:frames:OWNER, appends:OWNER   a stream, and who has written to it
@@ -23,13 +25,20 @@ from __future__ import annotations
 from functools import lru_cache
 
 from outlast.errors import InvalidInput
+from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.partition import partition_of
 from outlast.model.record import Key
 
 NUMBERS = {name: number for number, name in enumerate(KINDS, start=1)}
 """Kinds as scripts know them."""
-OWNED = frozenset(kind.KIND for kind in OF_EXECUTION)
+LETTERS = tuple(chr(64 + number) for number in NUMBERS.values())
+"""… and as records are named, in the same order."""
+OWNED = frozenset(kind.KIND for kind in (Execution, *OF_EXECUTION))
+"""What lives with an execution, itself included: (namespace, id) begins the key."""
+LISTED = 100
+"""An owner of more records than this has a list of them. Fewer are sorted by who reads them: executions are written
+often, and scanned seldom."""
 _KEY_FIELDS = {name: kind.KEY for name, kind in KINDS.items()}
 
 
@@ -73,9 +82,13 @@ def place(key: Key) -> tuple[int, str, str]:
         raise InvalidInput(f"{key} is not a key: {kind} has {', '.join(_KEY_FIELDS[kind])}")
     if kind in OWNED:
         return number, owner(str(values[0]), str(values[1])), _rest(values[2:])
-    if len(values) == 2 and type(values[0]) is type(values[1]) is str:  # an execution, and what is named as one
-        return number, "", owner(values[0], values[1])
     return number, "", encoded(values)
+
+
+def field(key: Key) -> tuple[str, str]:
+    """A record's owner, and its field in the hash of that owner."""
+    number, of, rest = place(key)
+    return of, LETTERS[number - 1] + rest
 
 
 def home(key: Key, partitions: int) -> int:

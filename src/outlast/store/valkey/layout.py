@@ -1,8 +1,9 @@
 """How records are laid out: which value stands where, which types it may have, and the indexes that scripts keep.
 
-All of it is read from `model/kinds.py`; only the indexes are named here. A record is sent as the array of its values:
-null as false, a flag as 0 or 1, a number that a double cannot hold exactly as its digits, a time relative to the
-commit as [milliseconds], bytes as [0, the number of the argument that holds them].
+All of it is read from `model/kinds.py`; only the indexes are named here. A record is the array of its values: null as
+false, a flag as 0 or 1, a number that a double cannot hold exactly as its digits. A new one is sent packed, but for
+its times. Of single values a time relative to the commit is sent as [milliseconds], bytes as [0, the number of the
+argument that holds them].
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, StrEnum
 from hashlib import sha256
+from operator import attrgetter
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -26,6 +28,7 @@ from outlast.model.record import Now, Plain, Record
 from outlast.model.session import Session
 from outlast.model.tag import Tag
 from outlast.store.port import DueKind
+from outlast.store.valkey.keys import LETTERS, LISTED
 
 EXACT = 2**53
 """Numbers below this are exact in a script."""
@@ -35,6 +38,12 @@ PRIORITY_DIGITS, RESUMED_DIGITS, TIME_DIGITS = 7, 1, 14
 DIFFERENT: Any = True
 """Equal to no value that a record can have."""
 
+
+TAILS_MAX = 1_000
+_NULL = b"\xc2"
+_NO_BLOBS: list[bytes] = []
+_pack = msgspec.msgpack.Encoder().encode
+_unpack: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[Any]).decode
 
 Told: TypeAlias = Callable[[Any, list[bytes]], Any]
 """How a value is sent: the value, and the bytes that go beside."""
@@ -50,11 +59,27 @@ class Layout:
         hints = get_type_hints(kind)
         self.number = number
         self.kind = kind
-        self.fields = tuple(field.name for field in fields)
+        allowed = {field.name: _allowed(hints[field.name]) for field in fields}
+        self.blobs = tuple(name for name in allowed if bytes in allowed[name])
+        assert len(self.blobs) <= 1, "a record has one value of the user's"
+        last = (*self.blobs, *kind.TIMES, *(("seq",) if kind.SEQUENCED else ()))
+        first = tuple(name for name in allowed if name not in last)
+        self.fields = first + last
+        """In the order in which they are stored: what a script adds to a record that comes packed is at its end."""
         self.positions = {name: position for position, name in enumerate(self.fields, start=1)}
-        allowed = {name: _allowed(hints[name]) for name in self.fields}
-        self.blobs = tuple(name for name in self.fields if bytes in allowed[name])
+        self._first = first
+        self._first_of = attrgetter(*first)
+        self._times_of = _all_of(kind.TIMES)
+        self._head = _head(len(self.fields))
+        self._skipped = len(_head(len(first)))
+        self._tails: dict[tuple[Any, ...], str] = {}
+        """How times that are relative are told."""
         self._readers = [_reader(allowed[name], name in kind.FLAGS, kind.WORDS.get(name)) for name in self.fields]
+        self._flags = [number for number, name in enumerate(self.fields) if name in kind.FLAGS]
+        self._words = [
+            (number, _words(kind.WORDS[name])) for number, name in enumerate(self.fields) if name in kind.WORDS
+        ]
+        self._numbers = [number for number, name in enumerate(self.fields) if int in allowed[name]]
         self._ways = {
             name: {type_: _told(type_, f"{kind.KIND}.{name}") for type_ in allowed[name]} for name in self.fields
         }
@@ -70,17 +95,31 @@ class Layout:
             raise InvalidInput(f"{self.kind.KIND} has no field {field!r}")
         return position
 
-    def values(self, record: Record, blobs: list[bytes]) -> list[Any]:
-        """A whole record, to be written. Its bytes go into `blobs`, beside it."""
-        row = msgspec.structs.astuple(record)
+    def packed(self, record: Record) -> tuple[bytes, str]:
+        """A whole record, to be written: all but its times and its number, and how a script is told its times."""
+        row = self._first_of(record)
         shape = tuple(map(type, row))
         otherwise = self._whole.get(shape)
         if otherwise is None:
-            otherwise = self._whole[shape] = _otherwise(enumerate(map(self._way, self.fields, row)))
+            otherwise = self._whole[shape] = _otherwise(enumerate(map(self._way, self._first, row)))
         values = [False if value is None else value for value in row]
         for number, told in otherwise:
-            values[number] = told(values[number], blobs)
-        return values
+            values[number] = told(values[number], _NO_BLOBS)
+        body = self._head + pack(values)[self._skipped :]
+        for name in self.blobs:
+            value = getattr(record, name)
+            self._way(name, value)
+            body += _NULL if value is None else _raw(value)
+        times = self._times_of(record)
+        return body, self._tails.get(times) or self._tail(times)
+
+    def _tail(self, times: tuple[Any, ...]) -> str:
+        for name, time in zip(self.kind.TIMES, times, strict=True):
+            self._way(name, time)
+        tail = "".join([_time_told(time, self.kind.KIND) + "," for time in times])
+        if all(time is None or type(time) is Now for time in times) and len(self._tails) < TAILS_MAX:
+            self._tails[times] = tail
+        return tail
 
     def some(self, fields: Mapping[str, Plain | Now], blobs: list[bytes]) -> list[Any]:
         """Some values, to be written: where each stands, and the value."""
@@ -122,13 +161,28 @@ class Layout:
                 return None
             raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}") from None
 
-    def record(self, row: Sequence[Any]) -> Record:
-        """A record that a script answered."""
+    def record(self, row: bytes | Sequence[Any]) -> Record:
+        """A record that a script answered: packed, or as its values."""
+        if isinstance(row, bytes):
+            return self._unpacked(row)
         values = {
             name: None if value is None else read(value)
             for name, read, value in zip(self.fields, self._readers, row, strict=True)
         }
         return self.kind(**values)
+
+    def _unpacked(self, row: bytes) -> Record:
+        values: list[Any] = [None if value is False else value for value in _unpack(row)]
+        for number in self._flags:
+            values[number] = bool(int(values[number]))
+        for number, words in self._words:
+            word = values[number]
+            if word is not None:
+                values[number] = words[word.encode()]
+        for number in self._numbers:
+            if type(values[number]) is str:  # too large for a script: its digits
+                values[number] = int(values[number])
+        return self.kind(**dict(zip(self.fields, values, strict=True)))
 
 
 def _allowed(hint: Any) -> frozenset[type]:
@@ -139,6 +193,47 @@ def _allowed(hint: Any) -> frozenset[type]:
         return frozenset({hint, str})
     assert isinstance(hint, type), hint
     return frozenset({hint})
+
+
+def pack(value: object) -> bytes:
+    try:
+        return _pack(value)
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"{error.object!r} cannot be stored: it is not text ({error.reason})") from error
+    except (OverflowError, TypeError) as error:
+        raise InvalidInput(f"a value that cannot be stored: {error}") from error
+
+
+def _head(size: int) -> bytes:
+    """What an array of so many values begins with."""
+    return bytes([0x90 | size]) if size < 16 else b"\xdc" + size.to_bytes(2)
+
+
+def _raw(value: bytes) -> bytes:
+    """Bytes as scripts pack a text: they know no other."""
+    size = len(value)
+    if size < 32:
+        return bytes([0xA0 | size]) + value
+    if size < 1 << 8:
+        return bytes([0xD9, size]) + value
+    return (b"\xda" + size.to_bytes(2) if size < 1 << 16 else b"\xdb" + size.to_bytes(4)) + value
+
+
+def _all_of(names: tuple[str, ...]) -> Callable[[Record], tuple[Any, ...]]:
+    """Some values of a record, however few."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple([getattr(record, name) for name in names])
+
+
+def _time_told(time: int | Now | None, where: str) -> str:
+    """A time as a script reads it behind a packed record: none, relative to the commit, a number, or digits."""
+    if time is None:
+        return ""
+    if type(time) is Now:
+        return f"+{time.plus_ms}"
+    assert isinstance(time, int)
+    return f"={time}" if -EXACT < time < EXACT else f"'{_digits(time, where)}"
 
 
 def _otherwise(ways: Iterable[tuple[int, Told | None]]) -> Otherwise:
@@ -186,11 +281,15 @@ class _Words(dict[bytes, Any]):
         raise CorruptState(f"a record says {word!r}, where only these may stand: {', '.join(map(repr, self))}")
 
 
+def _words(words: type[StrEnum]) -> _Words:
+    return _Words({word.value.encode(): word for word in words})
+
+
 def _reader(allowed: frozenset[type], flag: bool, words: type[StrEnum] | None) -> Callable[[Any], Any]:
     if flag:
         return lambda value: bool(int(value))
     if words is not None:
-        return _Words({word.value.encode(): word for word in words}).__getitem__
+        return _words(words).__getitem__
     if bytes in allowed:
         return bytes
     if str in allowed:
@@ -319,7 +418,7 @@ EXECUTION_ID = {_E: "id", Delivery.KIND: "target", Completion.KIND: "execution",
 
 def fingerprint() -> str:
     """Of all that stored data depends on: another one means that data was written by other code."""
-    declared = [(name, layout.fields, KINDS[name].KEY, KINDS[name].SEQUENCED) for name, layout in LAYOUTS.items()] + [
-        msgspec.structs.astuple(index) for index in INDEXES
-    ]
+    declared: list[object] = [(LETTERS, LISTED)]
+    declared += [(name, layout.fields, KINDS[name].KEY, KINDS[name].SEQUENCED) for name, layout in LAYOUTS.items()]
+    declared += [msgspec.structs.astuple(index) for index in INDEXES]
     return sha256(repr(declared).encode()).hexdigest()[:16]

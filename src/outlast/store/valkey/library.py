@@ -12,11 +12,12 @@ from importlib.resources import files
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
 from outlast.store.port import EARLY_EVENTS
-from outlast.store.valkey.keys import OWNED
-from outlast.store.valkey.layout import INDEXES, LAYOUTS, ORDER, TIME_DIGITS, Index, Layout, Part
+from outlast.store.valkey.indexes import lua_of
+from outlast.store.valkey.keys import LETTERS, LISTED, OWNED
+from outlast.store.valkey.layout import INDEXES, LAYOUTS, ORDER, TIME_DIGITS, Layout
 
 SCRIPTS = ("records", "commit", "claim", "renew", "due", "find", "load", "append", "purge", "health", "migrate")
-"""In the order in which they need each other."""
+"""In the order in which they need each other; the indexes come behind the first, which they need."""
 
 
 def _lua(value: object) -> str:
@@ -47,33 +48,9 @@ def _kind(layout: Layout) -> dict[str, object]:
         "name": kind.KIND,
         "size": len(layout.fields),
         "owned": kind.KIND in OWNED,
-        "given": [at[name] for name in (*kind.TIMES, *layout.blobs)],
+        "plain": not layout.blobs,
         "seq": at["seq"] if kind.SEQUENCED else None,
         "change_id": at.get("change_id"),
-    }
-
-
-_SHAPES = list(dict.fromkeys(index.member for index in INDEXES))
-"""What members are made of; indexes that share a shape share their members."""
-
-
-def _index(index: Index) -> dict[str, object]:
-    at = LAYOUTS[index.kind].positions
-
-    def part(made: Part) -> dict[str, object]:
-        return {"position": at[made.field], "up": made.up, "down": made.down, "top": made.top}
-
-    return {
-        "name": index.name,
-        "where": None if index.where is None else at[index.where],
-        "unless": None if index.unless is None else at[index.unless],
-        "group": [at[name] for name in index.group],
-        "score": None if index.score is None else at[index.score],
-        "member": [part(made) for made in index.member] or None,
-        "registry": index.registry,
-        "fields": [at[name] for name in index.fields],
-        "placed": [at[part.field] for part in index.member],
-        "shape": _SHAPES.index(index.member) + 1,
     }
 
 
@@ -83,7 +60,6 @@ _PARTS = [part for index in INDEXES for part in index.member]
 def _tables() -> str:
     lines = [
         f"local KINDS = {_lua([_kind(layout) for layout in LAYOUTS.values()])}",
-        f"local INDEXES = {_lua([[_index(i) for i in INDEXES if i.kind == name] for name in KINDS])}",
         f"local INBOX = {LAYOUTS[Execution.KIND].positions['inbox']}",
         "local WIDTHS = { "
         + ", ".join(
@@ -92,6 +68,7 @@ def _tables() -> str:
         + " }",
         f"local CREATED = {TIME_DIGITS}",
         f"local EARLY = {EARLY_EVENTS}",
+        f"local LETTERS, LISTED = {_lua(list(LETTERS))}, {LISTED}",
         f"local ORDER = {sum(part.up or part.down or 0 for part in ORDER)}",
     ]
     for name, layout in LAYOUTS.items():
@@ -104,7 +81,8 @@ def _script(name: str) -> str:
 
 
 def _library() -> tuple[str, str]:
-    body = "\n".join([_tables(), *(_script(name) for name in SCRIPTS)])
+    first, *others = map(_script, SCRIPTS)
+    body = "\n".join([_tables(), first, *map(lua_of, KINDS), *others])
     version = sha256(body.encode()).hexdigest()[:12]
     return f"outlast_{version}", f"#!lua name=outlast_{version}\nlocal NAME = 'outlast_{version}_'\n{body}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ from outlast.store.port import (
 )
 from outlast.store.valkey.claim import Call
 from outlast.store.valkey.commit import Arguments, packed
-from outlast.store.valkey.keys import OWNED, encoded, home, owner, place, text, whole
+from outlast.store.valkey.keys import LISTED, OWNED, encoded, home, owner, place, text, whole
 from outlast.store.valkey.layout import DUE, EXECUTION_ID, LAYOUTS, TIME_DIGITS, Layout, layout_of
 from outlast.store.valkey.writing import filtered, place_behind
 
@@ -78,8 +79,8 @@ async def scan(
     if kind in OWNED and len(prefix) < 2:
         if layout.kind.SEQUENCED:
             return await _scan_feeds(call, layout, encoded(prefix), after, limit, partitions)
-        asked = (layout.number, encoded(prefix), *((behind[1], behind[2]) if behind else (False, False)), limit)
-        return await _merged(call, "scan_owners", layout, packed(asked), range(partitions), limit)
+        found = await _scan_owners(call, layout, encoded(prefix), behind, limit, partitions)
+        return _page(found, prefix, after, limit)
     if kind in OWNED:
         of, rest = owner(str(prefix[0]), str(prefix[1])), encoded(prefix[2:])
         where = range(one := partition_of(str(prefix[0]), str(prefix[1]), partitions), one + 1)
@@ -88,19 +89,50 @@ async def scan(
         where = range(partitions)
         if prefix and layout.kind.KEY[0] == "partition":
             where = range(int(prefix[0]), min(int(prefix[0]) + 1, partitions))
-    argument = packed((layout.number, of, rest, behind[2] if behind else False, limit))
-    return await _merged(call, "scan", layout, argument, where, limit)
-
-
-async def _merged(call: Call, name: str, layout: Layout, argument: Arguments, where: range, limit: int) -> list[Record]:
-    """The first of all partitions, in the order of their keys; one partition's answer as it is."""
     if not where:
         return []
-    answers = await call(name, dict.fromkeys(where, argument))
-    pages = [[_checked(layout, row) for row in answers[p]] for p in where]
-    if len(pages) == 1:
-        return pages[0]
-    return list(heapq.merge(*pages, key=lambda record: record.key.values))[:limit]
+    argument = packed((layout.number, of, rest, behind[2] if behind else False, limit))
+    answers = await call("scan", dict.fromkeys(where, argument))
+    return _page([_checked(layout, row) for p in where for row in answers[p]], prefix, after, limit)
+
+
+def _page(found: list[Record], prefix: tuple[str | int, ...], after: Key | None, limit: int) -> list[Record]:
+    """What stands behind a place, in order. An owner that has few records gives all of a kind, in any."""
+    if not found:
+        return []
+    keyed = [(record.key.values, record) for record in found]
+    if prefix:
+        keyed = [one for one in keyed if one[0][: len(prefix)] == prefix]
+    if not found[0].SEQUENCED:
+        if after is not None:
+            keyed = [one for one in keyed if one[0] > after.values]
+        return [record for _, record in sorted(keyed, key=itemgetter(0))[:limit]]
+    in_order = sorted((seq_of(record), values, record) for values, record in keyed)
+    stands = 0 if after is None else next((seq for seq, values, _ in in_order if values == after.values), 0)
+    return [record for seq, _, record in in_order if seq > stands][:limit]
+
+
+async def _scan_owners(
+    call: Call, layout: Layout, prefix: str, behind: tuple[int, str, str] | None, limit: int, partitions: int
+) -> list[Record]:
+    """The first of each partition: a call looks at a bounded number of owners."""
+    start = (f"[{behind[1]}", behind[2]) if behind else (False, False)
+    places: dict[int, tuple[str | bool, str | bool]] = dict.fromkeys(range(partitions), start)
+    counts = [0] * partitions
+    found: list[Record] = []
+    while places:
+        asked = {p: packed((layout.number, prefix, *place, limit - counts[p])) for p, place in places.items()}
+        places = {}
+        for p, (rows, stopped) in (await call("scan_owners", asked)).items():
+            found += [_checked(layout, row) for row in rows]
+            counts[p] += len(rows)
+            if stopped is not None and counts[p] < limit + LISTED:
+                places[p] = (f"({stopped.decode()}", False)
+    return found
+
+
+def seq_of(record: Record) -> int:
+    return int(getattr(record, "seq", 0))
 
 
 async def _scan_feeds(
@@ -111,7 +143,7 @@ async def _scan_feeds(
     if after is not None:
         first = home(after, partitions)
         [stands] = await load(call, [after], partitions)
-        seq = 0 if stands is None else int(getattr(stands, "seq", 0))
+        seq = 0 if stands is None else seq_of(stands)
     found: list[Record] = []
     for partition in range(first, partitions):
         if len(found) == limit:

@@ -19,10 +19,6 @@ local function unpacked(keys, args)
   return begin(keys, a[1]), asked
 end
 
-local function execution_of(call, rest)
-  return record(call, EXECUTION.kind, '', rest)
-end
-
 local function free_permits(call, asked, name)
   local values = record(call, QUOTA.kind, '', asked.home .. text(asked.namespace) .. text(name)).values
   return values and values[QUOTA.free] or 0
@@ -135,27 +131,22 @@ end
 
 local function attempt_of(call, execution)
   local e = execution.values
-  return record(call, ATTEMPT.kind, execution.rest, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
-end
-
--- All records of a kind that an execution owns, in no order; false if there are more.
-local function owned(call, kind, owner, most)
-  local hash = call.tag .. KINDS[kind].name .. ':' .. owner
-  if redis.call('HLEN', hash) > most then return false end
-  local found = redis.call('HVALS', hash)
-  for i, packed in ipairs(found) do found[i] = cmsgpack.unpack(packed) end
-  return found
+  return record(call, ATTEMPT.kind, execution.owner, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
 end
 
 -- What its new holder would read first: when it first began, and its journal and events, if these
 -- are few. False for each that is left to be asked for.
 local function past(call, execution, few)
-  local e, owner = execution.values, execution.rest
+  local e, owner = execution.values, execution.owner
   if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false, false, false end
   local first = record(call, ATTEMPT.kind, owner, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
-  local journal = few and owned(call, JOURNAL.kind, owner, SHORT)
-  local events = journal and owned(call, EVENT.kind, owner, EARLY)
-  return first and first[ATTEMPT.started_at], events and journal, events
+  local began_at = first and first[ATTEMPT.started_at]
+  if not few or redis.call('HLEN', execution.of.hash) > LISTED then return began_at, false, false end
+  local journal, events = owned(call, JOURNAL.kind, owner), owned(call, EVENT.kind, owner)
+  if #journal > SHORT or #events > EARLY then return began_at, false, false end
+  for i, found in ipairs(journal) do journal[i] = told(found) end
+  for i, found in ipairs(events) do events[i] = told(found) end
+  return began_at, journal, events
 end
 
 local function begin_attempt(call, asked, execution)
@@ -229,8 +220,8 @@ local function claim(keys, args)
   local rows = {}
   for i, execution in ipairs(taken) do
     local input = whole(execution.values[EXECUTION.journal_generation]) .. text('input')
-    local value = record(call, PAYLOAD.kind, execution.rest, input).values[PAYLOAD.value]
-    rows[i] = { execution.values, value, past(call, execution, #taken <= FEW) }
+    local value = record(call, PAYLOAD.kind, execution.owner, input).values[PAYLOAD.value]
+    rows[i] = { told(execution), value, past(call, execution, #taken <= FEW) }
   end
   return { call.now, again and 1 or 0, rows }
 end

@@ -10,13 +10,13 @@ local HELD_MAX = 100000
 
 -- The record that an index names: of a kind that executions own, the one that each has.
 local function named(call, kind, member)
-  if KINDS[kind].owned then return record(call, kind, member, '').values end
-  return record(call, kind, '', member).values
+  if KINDS[kind].owned then return record(call, kind, member, '') end
+  return record(call, kind, '', member)
 end
 
-local function add(due, limit, at, values)
+local function add(due, limit, at, found)
   due.depth = due.depth + 1
-  if #due.items < limit then due.items[#due.items + 1] = { at, values } end
+  if #due.items < limit then due.items[#due.items + 1] = { at, told(found) } end
 end
 
 local function due_by_index(call, asked, due)
@@ -27,8 +27,8 @@ local function due_by_index(call, asked, due)
     due.owed = redis.call('ZCARD', call.tag .. index .. ':')
     local members = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', '-inf', call.now, 'LIMIT', 0, limit)
     for _, member in ipairs(members) do
-      local values = named(call, kind, member)
-      add(due, limit, values[score], values)
+      local found = named(call, kind, member)
+      add(due, limit, found.values[score], found)
     end
     due.depth = redis.call('ZCOUNT', call.tag .. index .. ':', '-inf', call.now)
     local ahead = '(' .. string.format('%.0f', call.now)
@@ -38,10 +38,11 @@ local function due_by_index(call, asked, due)
   end
   local page, place = page_of_times(call.tag .. index .. ':', asked[10] and '+inf' or call.now, asked[11])
   for _, member in ipairs(page) do
-    local values = named(call, kind, member)
+    local found = named(call, kind, member)
+    local values = found.values
     if passes(call, filter, values[namespace], values[id]) then
       due.owed = due.owed + 1
-      if tonumber(values[score]) <= call.now then add(due, limit, values[score], values) end
+      if tonumber(values[score]) <= call.now then add(due, limit, values[score], found) end
     end
   end
   due.place = place
@@ -56,9 +57,10 @@ local function due_leases(call, asked, due)
     if not expires_at or tonumber(expires_at) <= call.now then
       for _, member in ipairs(redis.call('ZRANGE', call.tag .. 'held:' .. group, 0, HELD_MAX)) do
         local _, from = first_text(member, 1)
-        local values = execution_of(call, string.sub(member, from)).values
+        local execution = execution_of(call, string.sub(member, from))
+        local values = execution.values
         if passes(call, filter, values[EXECUTION.namespace], values[EXECUTION.id]) then
-          found[#found + 1] = { expires_at or values[EXECUTION.claimed_at], values }
+          found[#found + 1] = { expires_at or values[EXECUTION.claimed_at], execution }
         end
       end
     end
@@ -71,9 +73,10 @@ end
 local function due_sessions(call, asked, due)
   local page, place = page_of_times(call.tag .. asked[6] .. ':', call.now, asked[11])
   for _, member in ipairs(page) do
-    local values = record(call, SESSION.kind, '', member).values
+    local session = record(call, SESSION.kind, '', member)
+    local values = session.values
     if redis.call('EXISTS', call.tag .. 'held:' .. text(values[SESSION.worker])) == 0 then
-      add(due, asked[3], values[SESSION.expires_at], values)
+      add(due, asked[3], values[SESSION.expires_at], session)
     end
   end
   due.place = place

@@ -21,7 +21,7 @@ local function fits(call, asked, execution)
   end
   if string.sub(values[EXECUTION.id], 1, #prefix) ~= prefix then return false end
   for i = 1, #tags, 2 do
-    if not tagged(call, execution.rest, tags[i], tags[i + 1]) then return false end
+    if not tagged(call, execution.owner, tags[i], tags[i + 1]) then return false end
   end
   return true
 end
@@ -41,7 +41,7 @@ local function find(keys, args)
     if fits(call, asked, execution) then
       count = count + 1
       if not only_count then
-        found[count] = execution.values
+        found[count] = told(execution)
         if count == asked[5] then return { found, member } end
       end
     end
@@ -60,7 +60,7 @@ local function find_tagged(keys, args)
   local found = {}
   for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do
     local execution = execution_of(call, text(asked[1]) .. id)
-    if fits(call, asked, execution) then found[#found + 1] = execution.values end
+    if fits(call, asked, execution) then found[#found + 1] = told(execution) end
   end
   return found
 end

@@ -19,7 +19,7 @@ local function health(keys)
       found[4] = math.min(found[4], tonumber(string.sub(member, ORDER - CREATED + 1, ORDER)))
     end
   end
-  return { redis.call('ZCARD', call.tag .. 'keys:execution:'), order }
+  return { redis.call('ZCARD', call.tag .. 'owners:'), order }
 end
 
 offer('health', health, 'no-writes')

@@ -4,57 +4,80 @@
 local function load(keys, args)
   local asked = cmsgpack.unpack(args[1])
   local call, rows = begin(keys, 0), {}
-  for i = 1, #asked, 3 do rows[#rows + 1] = record(call, asked[i], asked[i + 1], asked[i + 2]).values end
+  for i = 1, #asked, 3 do rows[#rows + 1] = told(record(call, asked[i], asked[i + 1], asked[i + 2])) end
   return rows
 end
 
--- What a sorted set of rests has to give, in its order.
-local function page_of(call, kind, set, prefix, after, limit)
-  if not kind.seq then
-    local low, high = under(prefix)
-    if after then low = '(' .. after end
-    return redis.call('ZRANGEBYLEX', set, low, high, 'LIMIT', 0, limit)
+-- What a list has of a kind behind a record, in its order: fields.
+local function page_of(list, kind, prefix, after, limit)
+  local letter = LETTERS[kind]
+  if not KINDS[kind].seq then
+    local low, high = under(letter .. prefix)
+    if after then low = '(' .. letter .. after end
+    return redis.call('ZRANGEBYLEX', list, low, high, 'LIMIT', 0, limit)
   end
-  local seq = after and redis.call('ZSCORE', set, after)
-  local low, page, from = seq and '(' .. seq or '-inf', {}, 0
-  while #page < limit do
-    local members = redis.call('ZRANGEBYSCORE', set, low, '+inf', 'LIMIT', from, limit)
+  local low, high = under(letter)
+  if after then low = '(' .. after end
+  local page = {}
+  repeat
+    local members = redis.call('ZRANGEBYLEX', list, low, high, 'LIMIT', 0, limit)
     for _, member in ipairs(members) do
-      if string.sub(member, 1, #prefix) == prefix and #page < limit then page[#page + 1] = member end
+      local rest = string.sub(member, 18)
+      if string.sub(rest, 1, #prefix) == prefix and #page < limit then page[#page + 1] = letter .. rest end
     end
-    if #members < limit then break end
-    from = from + limit
-  end
+    low = #members > 0 and '(' .. members[#members]
+  until #members < limit or #page == limit
   return page
 end
 
--- argument: {kind, owner, prefix of the rest, rest to go on behind or false, limit}; answer: records
+-- The records of a kind that an owner has, from a place on: in their order if the owner has a list, else all of them,
+-- and whoever asked sorts them.
+local function records_of(call, kind, owner, prefix, after, limit)
+  local known = owner_of(call, owner)
+  if owner ~= '' and redis.call('HLEN', known.hash) <= LISTED then return owned(call, kind, owner) end
+  if after and KINDS[kind].seq then
+    local last = record(call, kind, owner, after)
+    after = last.values and listed(last, last.values)
+  end
+  local page = page_of(list_of(call, owner), kind, prefix, after, limit)
+  for i, field in ipairs(page) do page[i] = record(call, kind, owner, string.sub(field, 2)) end
+  return page
+end
+
+local function add_rows(rows, page)
+  for _, found in ipairs(page) do rows[#rows + 1] = told(found) end
+end
+
+-- argument: {kind, owner, prefix of the rest, rest to go on behind or false, limit}
+-- answer: records, those of an owner without a list in no order, and whatever their prefix and number
 local function scan(keys, args)
   local asked = cmsgpack.unpack(args[1])
-  local call, rows = begin(keys, 0), {}
-  local kind, owner = KINDS[asked[1]], asked[2]
-  local page = page_of(call, kind, call.tag .. 'keys:' .. kind.name .. ':' .. owner, asked[3], asked[4], asked[5])
-  for i, rest in ipairs(page) do rows[i] = record(call, asked[1], owner, rest).values end
+  local rows = {}
+  add_rows(rows, records_of(begin(keys, 0), asked[1], asked[2], asked[3], asked[4], asked[5]))
   return rows
 end
 
--- Across owners: those whose name begins with a prefix.
--- argument: {kind, prefix of the owner, owner to go on behind or false, rest of that owner to go on behind, limit}
+-- Across owners: those whose name begins with a prefix. A call looks at LOOKS of them and no more.
+-- argument: {kind, prefix of the owner, owner to go on with ('[...') or behind ('(...') or false, rest of that owner to
+--   go on behind or false, limit}
+-- answer: {records as of a scan, owner after owner; the owner to go on behind, or false at the end or if these are enough}
 local function scan_owners(keys, args)
   local asked = cmsgpack.unpack(args[1])
-  local call, rows = begin(keys, 0), {}
-  local kind, limit = KINDS[asked[1]], asked[5]
+  local call, rows, kind = begin(keys, 0), {}, asked[1]
   local low, high = under(asked[2])
-  if asked[3] then low = '[' .. asked[3] end
-  for _, owner in ipairs(redis.call('ZRANGEBYLEX', call.tag .. 'owners:' .. kind.name, low, high, 'LIMIT', 0, limit + 1)) do
-    local after = owner == asked[3] and asked[4]
-    local set = call.tag .. 'keys:' .. kind.name .. ':' .. owner
-    for _, rest in ipairs(page_of(call, kind, set, '', after, limit - #rows)) do
-      rows[#rows + 1] = record(call, asked[1], owner, rest).values
+  low = asked[3] or low
+  local enough = asked[5] + LISTED -- the first owner may give all that it has, also what was read before
+  local owners = redis.call('ZRANGEBYLEX', call.tag .. 'owners:', low, high, 'LIMIT', 0, LOOKS)
+  for _, owner in ipairs(owners) do
+    if kind == EXECUTION.kind then
+      local found = execution_of(call, owner)
+      if found.values then rows[#rows + 1] = told(found) end
+    else
+      add_rows(rows, records_of(call, kind, owner, '', low == '[' .. owner and asked[4], enough - #rows))
     end
-    if #rows == limit then break end
+    if #rows >= enough then return { rows, false } end
   end
-  return rows
+  return { rows, #owners == LOOKS and owners[#owners] }
 end
 
 -- Sequenced kinds across owners, in the order of their numbers.
@@ -65,7 +88,7 @@ local function feed(keys, args)
   local call, rows = begin(keys, 0), {}
   local kind, prefix, limit = asked[1], asked[2], asked[4]
   local set, low, from = call.tag .. 'order_' .. KINDS[kind].name .. ':', '(' .. string.format('%.0f', asked[3]), 0
-  local newest = tonumber(redis.call('GET', call.tag .. 'seq') or '0')
+  local newest = call.seq
   while #rows < limit do
     local members = redis.call('ZRANGEBYSCORE', set, low, '+inf', 'LIMIT', from, limit)
     for _, member in ipairs(members) do
@@ -73,8 +96,8 @@ local function feed(keys, args)
       if string.sub(member, 1, #prefix) == prefix then
         local _, stop = first_text(member, 1)
         _, stop = first_text(member, stop)
-        local values = record(call, kind, string.sub(member, 1, stop - 1), string.sub(member, stop)).values
-        if passes(call, asked[5], values[asked[6]], values[asked[7]]) then rows[#rows + 1] = values end
+        local found = record(call, kind, string.sub(member, 1, stop - 1), string.sub(member, stop))
+        if passes(call, asked[5], found.values[asked[6]], found.values[asked[7]]) then rows[#rows + 1] = told(found) end
       end
     end
     if #members < limit then break end

@@ -7,29 +7,19 @@
 
 local PURGE_RECORDS = 20000
 
-local function purge_kind(call, kind, owner)
-  local set = call.tag .. 'keys:' .. KINDS[kind].name .. ':' .. owner
-  local rests = redis.call('ZRANGE', set, 0, -1)
-  if #rests == 0 then return 0 end
-  if #INDEXES[kind] > 0 then
-    for _, rest in ipairs(rests) do
-      local found = record(call, kind, owner, rest)
+local function purge_one(call, owner)
+  local known = owner_of(call, owner)
+  local fields = redis.call('HKEYS', known.hash)
+  for _, field in ipairs(fields) do
+    local kind = string.byte(field) - 64
+    if #INDEXES[kind] > 0 then
+      local found = record(call, kind, owner, string.sub(field, 2))
       reindex(call, found, found.values, false)
     end
   end
-  redis.call('UNLINK', call.tag .. KINDS[kind].name .. ':' .. owner, set)
-  redis.call('ZREM', call.tag .. 'owners:' .. KINDS[kind].name, owner)
-  return #rests
-end
-
-local function purge_one(call, rest)
-  local records = 1
-  for kind, declared in ipairs(KINDS) do
-    if declared.owned then records = records + purge_kind(call, kind, rest) end
-  end
-  redis.call('UNLINK', call.tag .. 'frames:' .. rest, call.tag .. 'appends:' .. rest)
-  replace(call, execution_of(call, rest), false)
-  return records
+  redis.call('UNLINK', known.hash, list_of(call, owner), call.tag .. 'frames:' .. owner, call.tag .. 'appends:' .. owner)
+  leave(call, call.tag .. 'owners:', owner)
+  return #fields
 end
 
 local function purge(keys, args)

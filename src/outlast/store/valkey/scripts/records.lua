@@ -1,13 +1,16 @@
 -- records: one call's view of a partition. Every other script reads and writes through it.
 --
--- A record is an array of values, packed, in the hash of its kind and owner; null is false, a flag is 0 or 1, a number
--- past 2^53 is its digits. What a call reads is kept, what it changes stays in memory until `flush`, which writes each
--- record once and moves its index entries. So nothing is written before everything is decided: Valkey does not undo a
--- function that fails half-way.
+-- A record is an array of values, packed, in the hash of its owner (an execution; what belongs to none is the
+-- partition's own), under the letter of its kind and the rest of its key; null is false, a flag is 0 or 1, a number past
+-- 2^53 is its digits. What a call reads is kept, what it changes stays in memory until `flush`, which writes each record
+-- once and moves its index entries. So nothing is written before everything is decided: Valkey does not undo a function
+-- that fails half-way.
 --
--- KINDS and INDEXES come before this text: `library.py` writes them from `model/kinds.py` and `layout.py`.
+-- KINDS comes before this text, and what INDEXES holds behind it: `library.py` writes both from `model/kinds.py` and
+-- `layout.py`.
 
 local EXACT = 9007199254740992
+local INDEXES = {}
 
 -- ---- texts: the same encoding as keys.py ---------------------------------------------------------------------------
 
@@ -41,17 +44,19 @@ end
 
 -- ---- the call ------------------------------------------------------------------------------------------------------
 
-local function head_of(keys) return string.sub(keys[1], 1, -6) .. 'head' end
+local function tag_of(keys) return string.sub(keys[1], 1, -6) end
+local function head_of(keys) return tag_of(keys) .. 'head' end
 
 -- A function of a partition. Its last argument is the head that the caller knows (`founding.py`). A partition that has
 -- another one is refused; one that has none may be read: nothing was written to it, or by an older version.
 local function offer(name, callback, flag)
   local function called(keys, args)
-    local found = redis.call('MGET', keys[1], head_of(keys))
+    keys.tag = tag_of(keys)
+    local found = redis.call('MGET', keys[1], keys.tag .. 'head', keys.tag .. 'seq')
     if found[2] ~= table.remove(args) and (found[2] or flag ~= 'no-writes') then
       return redis.error_reply('UNFOUNDED this partition is not one of the store that the caller has opened')
     end
-    keys.clock = found[1]
+    keys.clock, keys.seq = found[1], found[3]
     return callback(keys, args)
   end
   redis.register_function { function_name = NAME .. name, callback = called, flags = flag and { flag } or {} }
@@ -68,46 +73,92 @@ local function begin(keys, asked, args)
   end
   local ahead = math.max(0, known - now)
   return {
-    args = args, clock = keys[1], tag = string.sub(keys[1], 1, -6), known = known, now = now + ahead, ahead = ahead,
-    groups = {}, dirty = {}, enters = {}, leaves = {}, came = {}, went = {},
+    args = args, clock = keys[1], tag = keys.tag, seq = tonumber(keys.seq or '0'), now = now + ahead, ahead = ahead,
+    owners = {}, tails = {}, dirty = {}, enters = {}, leaves = {}, came = {}, went = {},
   }
 end
 
-local function record(call, kind, owner, rest)
-  local hash = call.tag .. KINDS[kind].name .. ':' .. owner
-  local group = call.groups[hash]
-  if not group then
-    group = {}
-    call.groups[hash] = group
+-- What the call knows of an owner: `found` is its records by field, `added` and `removed` count what the call changes.
+local function owner_of(call, owner)
+  local known = call.owners[owner]
+  if not known then
+    known = { owner = owner, hash = call.tag .. 'of:' .. owner, found = {}, added = 0, removed = 0 }
+    call.owners[owner] = known
   end
-  local found = group[rest]
-  if not found then
-    local packed = redis.call('HGET', hash, rest)
-    local values = packed and cmsgpack.unpack(packed)
-    found = { kind = kind, owner = owner, rest = rest, hash = hash, before = values, values = values }
-    group[rest] = found
-  end
+  return known
+end
+
+local function keep(known, field, packed)
+  local values = packed and cmsgpack.unpack(packed)
+  local found = {
+    kind = string.byte(field) - 64, owner = known.owner, field = field, of = known,
+    packed = packed, before = values, values = values,
+  }
+  known.found[field] = found
   return found
 end
 
-local function replace(call, found, values)
+local function record(call, kind, owner, rest)
+  local known, field = owner_of(call, owner), LETTERS[kind] .. rest
+  return known.found[field] or keep(known, field, redis.call('HGET', known.hash, field))
+end
+
+local function execution_of(call, owner)
+  return record(call, EXECUTION.kind, owner, '')
+end
+
+-- All records of a kind that an owner of few has, in no order.
+local function owned(call, kind, owner)
+  local known, letter, all = owner_of(call, owner), LETTERS[kind], {}
+  local got = known.all or redis.call('HGETALL', known.hash)
+  known.all = got
+  for i = 1, #got, 2 do
+    local field = got[i]
+    if string.sub(field, 1, 1) == letter then all[#all + 1] = known.found[field] or keep(known, field, got[i + 1]) end
+  end
+  return all
+end
+
+-- The key of a record as indexes name it.
+local function key_of(found)
+  return found.owner .. string.sub(found.field, 2)
+end
+
+-- A record's values; false if it is not there. One that was packed before it came is unpacked if somebody asks.
+local function values_of(found)
+  if found.values == nil then found.values = cmsgpack.unpack(found.packed) end
+  return found.values
+end
+
+-- A record as it is answered: packed, as it stands, unless it has bytes, which could not be told from text then.
+local function told(found)
+  if KINDS[found.kind].plain then return found.packed end
+  return found.values
+end
+
+local function touch(call, found, packed, values)
   if not found.dirty then
     found.dirty = true
     call.dirty[#call.dirty + 1] = found
   end
-  found.values = values
+  found.packed, found.values = packed, values
+end
+
+-- New values; false if it is to be gone. They are packed when they are written.
+local function replace(call, found, values)
+  touch(call, found, values and nil, values)
 end
 
 local function copied(values)
-  local copy = {}
-  for i, value in ipairs(values) do copy[i] = value end
-  return copy
+  return { unpack(values) }
 end
 
 -- A copy of the record's values that may be changed: those read stay as they were, for the indexes.
 local function editable(call, found)
-  if found.values == found.before then replace(call, found, copied(found.before)) end
-  return found.values
+  local values = values_of(found)
+  if values == found.before then values = copied(values) end
+  replace(call, found, values)
+  return values
 end
 
 -- A value as it is stored: {ms} is a time relative to the commit, {0, n} the bytes of the n-th argument.
@@ -120,18 +171,38 @@ end
 -- The partition's next number. It follows the clock: a replica that takes over without having received everything does
 -- not give numbers again that were lost with it, and which readers of a feed have passed.
 local function next_number(call)
-  if not call.seq then call.seq = tonumber(redis.call('GET', call.tag .. 'seq') or '0') end
   call.seq = math.max(call.seq + 1, math.min(call.now * 1000, EXACT / 2))
   call.numbered = true
   return call.seq
 end
 
--- A new record's values as they are stored; a sequenced record gets the partition's next number.
-local function settled(call, kind, values)
-  for _, position in ipairs(KINDS[kind].given) do values[position] = given(call, values[position]) end
-  local seq = KINDS[kind].seq
-  if seq then values[seq] = next_number(call) end
-  return values
+-- The end of a packed record: its times, of which each is none, relative to the commit, a number, or digits. Most
+-- records of a call end alike.
+local function tail_of(call, times)
+  local made = call.tails[times]
+  if not made then
+    local parts = {}
+    for how, number in string.gmatch(times, "([+=']?)(-?%d*),") do
+      if how == '+' then
+        number = call.now + tonumber(number)
+      elseif how == '=' then
+        number = tonumber(number)
+      elseif how == '' then
+        number = false
+      end
+      parts[#parts + 1] = cmsgpack.pack(number)
+    end
+    made = table.concat(parts)
+    call.tails[times] = made
+  end
+  return made
+end
+
+-- A whole record, packed but for its times; a sequenced one gets the partition's next number, which comes last.
+local function put(call, found, body, times)
+  local packed = times == '' and body or body .. tail_of(call, times)
+  if KINDS[found.kind].seq then packed = packed .. cmsgpack.pack(next_number(call)) end
+  touch(call, found, packed, nil)
 end
 
 -- ---- indexes -------------------------------------------------------------------------------------------------------
@@ -140,62 +211,6 @@ local function digits(value, width)
   local most = 10 ^ width - 1
   if value < 0 then value = 0 elseif value > most then value = most end
   return string.format(WIDTHS[width], value)
-end
-
--- The group of an index that a record stands in. Most records of a call stand in the same: the last one is remembered.
-local function group_of(index, values, side)
-  local last, same = index[side], true
-  if last then
-    for i, position in ipairs(index.group) do
-      if last[i] ~= values[position] then
-        same = false
-        break
-      end
-    end
-    if same then return last.made end
-  end
-  local parts = {}
-  last = {}
-  for i, position in ipairs(index.group) do
-    last[i] = values[position]
-    parts[i] = text(values[position] or '')
-  end
-  last.made = table.concat(parts)
-  index[side] = last
-  return last.made
-end
-
--- Its member there. Indexes whose members are made alike share it.
-local function member_of(index, found, values, known)
-  if not index.member then return found.owner .. found.rest end
-  local made = known[index.shape]
-  if made then return made end
-  local parts = {}
-  for i, part in ipairs(index.member) do
-    local value = values[part.position]
-    if part.up then
-      parts[i] = digits(tonumber(value or 0), part.up)
-    elseif part.down then
-      parts[i] = digits(part.top - tonumber(value or 0), part.down)
-    else
-      parts[i] = text(value or '')
-    end
-  end
-  made = table.concat(parts)
-  known[index.shape] = made
-  return made
-end
-
-local function stands_in(index, values)
-  if not values or (index.where and not values[index.where]) then return false end
-  return not (index.unless and values[index.unless])
-end
-
-local function same_at(positions, was, is)
-  for _, position in ipairs(positions) do
-    if was[position] ~= is[position] then return false end
-  end
-  return true
 end
 
 -- Entries that come and go are gathered by sorted set, and written together by `flush`.
@@ -220,51 +235,76 @@ local function leave(call, set, member)
 end
 
 local function reindex(call, found, was, is)
-  local known_was, known_is = {}, {}
+  local tag = call.tag
   for _, index in ipairs(INDEXES[found.kind]) do
-    if not was or not is or not same_at(index.fields, was, is) then
-      local stood, stands = stands_in(index, was), stands_in(index, is)
-      local old_group, old_member, group, member
-      if stands then
-        group, member = group_of(index, is, 'is'), member_of(index, found, is, known_is)
-        enter(call, call.tag .. index.name .. ':' .. group, index.score and tonumber(is[index.score]) or 0, member)
-        if index.registry then call.came[index.name .. '\0' .. group] = { index.name, group } end
+    if not was or not is or index.differs(was, is) then
+      local set, member, score, old_set, old_member
+      if is then set, member, score = index.is(tag, is, found) end
+      if was then old_set, old_member = index.was(tag, was, found) end
+      if set then
+        enter(call, set, score, member)
+        if index.registry then call.came[set] = index.name end
       end
-      if stood then
-        if stands and same_at(index.placed, was, is) then
-          old_member = member
-        else
-          old_member = member_of(index, found, was, known_was)
-        end
-        old_group = group_of(index, was, 'was')
-        if old_group ~= group or old_member ~= member then
-          leave(call, call.tag .. index.name .. ':' .. old_group, old_member)
-          if index.registry then call.went[index.name .. '\0' .. old_group] = { index.name, old_group } end
-        end
+      if old_set and (old_set ~= set or old_member ~= member) then
+        leave(call, old_set, old_member)
+        if index.registry then call.went[old_set] = index.name end
       end
     end
   end
 end
 
--- The records of one kind and owner in the order of a scan; and, of kinds that have owners, who owns any.
-local function list(call, found, was, is)
-  local kind = KINDS[found.kind]
-  local set = call.tag .. 'keys:' .. kind.name .. ':' .. found.owner
-  if is then
-    if was and not kind.seq then return end
-    if not kind.owned then
-      enter(call, set, kind.seq and is[kind.seq] or 0, found.rest)
-      return
+-- ---- lists ---------------------------------------------------------------------------------------------------------
+
+-- The records of an owner in the order of a scan; only owners of many have a list, for few can be sorted by who reads.
+-- A sequenced record stands there by its number.
+local function listed(found, values)
+  local seq = KINDS[found.kind].seq
+  if not seq then return found.field end
+  return LETTERS[found.kind] .. string.format('%016.0f', values[seq]) .. string.sub(found.field, 2)
+end
+
+local function list_of(call, owner) return call.tag .. 'keys:' .. owner end
+
+-- An owner has more than few now: all that it has is listed.
+local function list_all(call, known)
+  local list = list_of(call, known.owner)
+  for _, field in ipairs(redis.call('HKEYS', known.hash)) do
+    local found = known.found[field]
+    if not found and KINDS[string.byte(field) - 64].seq then
+      found = keep(known, field, redis.call('HGET', known.hash, field))
     end
-    local added = redis.call('ZADD', set, kind.seq and is[kind.seq] or 0, found.rest)
-    if added == 1 then enter(call, call.tag .. 'owners:' .. kind.name, 0, found.owner) end
-  elseif was then
-    redis.call('ZREM', set, found.rest)
-    if kind.owned and redis.call('EXISTS', set) == 0 then
-      redis.call('ZREM', call.tag .. 'owners:' .. kind.name, found.owner)
+    enter(call, list, 0, found and listed(found, values_of(found)) or field)
+  end
+end
+
+local function list_changed(call, known)
+  local list = list_of(call, known.owner)
+  for _, found in pairs(known.found) do
+    if found.dirty then
+      local was, is = found.before and listed(found, found.before), found.packed and listed(found, values_of(found))
+      if was ~= is then
+        if is then enter(call, list, 0, is) end
+        if was then leave(call, list, was) end
+      end
     end
   end
 end
+
+-- After its records were written: who has any is listed, and what belongs to those that have many.
+local function settle(call, known)
+  if known.owner == '' then return list_changed(call, known) end
+  local size = redis.call('HLEN', known.hash)
+  local before = size - known.added + known.removed
+  if before == 0 and size > 0 then enter(call, call.tag .. 'owners:', 0, known.owner) end
+  if before > 0 and size == 0 then leave(call, call.tag .. 'owners:', known.owner) end
+  if size > LISTED then
+    if before > LISTED then list_changed(call, known) else list_all(call, known) end
+  elseif before > LISTED then
+    redis.call('UNLINK', list_of(call, known.owner))
+  end
+end
+
+-- ---- flush ---------------------------------------------------------------------------------------------------------
 
 -- At most so many arguments of one command.
 local TOGETHER = 2000
@@ -276,27 +316,40 @@ local function all_at_once(command, name, list)
 end
 
 local function write_records(call)
-  local hashes = {}
+  local sets, gone = {}, {}
   for _, found in ipairs(call.dirty) do
-    if found.values then
-      local list = gathered(hashes, found.hash)
-      list[#list + 1] = found.rest
-      list[#list + 1] = cmsgpack.pack(found.values)
-    elseif found.before then
-      redis.call('HDEL', found.hash, found.rest)
+    local known = found.of
+    if found.packed == false then
+      if found.before then
+        local list = gathered(gone, known)
+        list[#list + 1] = found.field
+        known.removed = known.removed + 1
+      end
+    else
+      found.packed = found.packed or cmsgpack.pack(found.values)
+      local list = gathered(sets, known)
+      list[#list + 1] = found.field
+      list[#list + 1] = found.packed
+      if not found.before then
+        known.added = known.added + 1
+      elseif KINDS[found.kind].seq then
+        known.renumbered = true
+      end
     end
   end
-  for hash, list in pairs(hashes) do all_at_once('HSET', hash, list) end
+  for known, list in pairs(sets) do all_at_once('HSET', known.hash, list) end
+  for known, list in pairs(gone) do all_at_once('HDEL', known.hash, list) end
 end
 
 -- Entered before left: a group that stays must not be struck from the registry in between.
 local function write_indexes(call)
-  for _, one in pairs(call.came) do enter(call, call.tag .. 'groups:' .. one[1], 0, one[2]) end
+  local tag = call.tag
+  for set, name in pairs(call.came) do enter(call, tag .. 'groups:' .. name, 0, string.sub(set, #tag + #name + 2)) end
   for set, list in pairs(call.enters) do all_at_once('ZADD', set, list) end
   for set, list in pairs(call.leaves) do all_at_once('ZREM', set, list) end
-  for _, one in pairs(call.went) do
-    if redis.call('EXISTS', call.tag .. one[1] .. ':' .. one[2]) == 0 then
-      redis.call('ZREM', call.tag .. 'groups:' .. one[1], one[2])
+  for set, name in pairs(call.went) do
+    if redis.call('EXISTS', set) == 0 then
+      redis.call('ZREM', tag .. 'groups:' .. name, string.sub(set, #tag + #name + 2))
     end
   end
 end
@@ -304,13 +357,19 @@ end
 local function flush(call)
   write_records(call)
   for _, found in ipairs(call.dirty) do
-    list(call, found, found.before, found.values)
-    reindex(call, found, found.before, found.values)
+    if #INDEXES[found.kind] > 0 then reindex(call, found, found.before, found.packed and values_of(found)) end
+  end
+  for _, known in pairs(call.owners) do
+    if known.added > 0 or known.removed > 0 or known.renumbered then settle(call, known) end
   end
   write_indexes(call)
-  if call.numbered then redis.call('SET', call.tag .. 'seq', string.format('%.0f', call.seq)) end
   -- Also if it stands still: WAIT after a repeated call waits for what this connection wrote, so it must write.
-  redis.call('SET', call.clock, string.format('%.0f', call.now))
+  local now = string.format('%.0f', call.now)
+  if call.numbered then
+    redis.call('MSET', call.clock, now, call.tag .. 'seq', string.format('%.0f', call.seq))
+  else
+    redis.call('SET', call.clock, now)
+  end
 end
 
 -- ---- filters -------------------------------------------------------------------------------------------------------
