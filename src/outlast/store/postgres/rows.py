@@ -1,6 +1,6 @@
 """The rows of one operation of a call, in groups: what rows share is said once.
 
-Rows that are written together are mostly alike: a hundred starts differ in their ids, epochs and digests, and have forty
+Rows that are written together are mostly alike: a hundred starts differ in id, epoch and digest, and have forty
 fields in common; to say those for each of them is most of what the server would read, twice. Which fields go where is
 fixed by kind (`Table.shared`), so that the statements can be: a group says the shared ones, each of its rows the rest.
 """
