@@ -34,17 +34,17 @@ from outlast.machine.changes import (
 )
 from outlast.model.execution import Execution
 from outlast.model.kinds import OF_EXECUTION
-from outlast.model.record import Key, Plain, Record, settled
+from outlast.model.record import Key, Now, Plain, Record, settled
 from outlast.store.port import Committed, Verdict
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.doorbell import Ring
 from outlast.store.postgres.errors import KeyTaken
 from outlast.store.postgres.functions import CALLS, EXPECTED, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
-from outlast.store.postgres.statements import TABLES
+from outlast.store.postgres.rows import Groups, Row
+from outlast.store.postgres.statements import TABLES, Table
 from outlast.store.postgres.time import StoreTime
 
-Row: TypeAlias = dict[str, Any]
 Numbered: TypeAlias = tuple[int, Changes]
 
 _EXECUTION = Execution.KIND
@@ -56,6 +56,7 @@ _CAREFUL_MAX = 20
 _USUAL: set[tuple[Any, ...]] = set()
 """Expectations of an execution that are columns and nothing else: their names, and the types of their values."""
 _INSERTS = {kind: SLOTS["insert", kind] for kind in TABLES}
+_PATCHES = {kind: SLOTS["patch", kind] for kind in TABLES}
 _json = msgspec.json.Encoder()
 
 
@@ -233,6 +234,8 @@ class Call:
         then one of them can depend on the other."""
         self._anchors: list[Row] = []
         self._rows: dict[int, list[Row]] = {}
+        self._groups: dict[int, Groups] = {}
+        """Of the kinds whose rows share fields: what gathers `_rows` of that slot."""
         self._locks: dict[int, dict[tuple[str | int, ...], Row]] = {}
         self._executions: set[tuple[str | int, ...]] = set()
         self._records: dict[Key, bool] = {}
@@ -243,7 +246,7 @@ class Call:
     def _add(self, number: int, changes: Changes) -> None:
         partition = changes.partition
         expected: dict[Any, Row] = {}
-        patched: dict[Key, Row] = {}
+        patched: dict[Key, dict[str, Any]] = {}
         for anchor in changes.anchors:
             TABLES[anchor.kind].check_key(anchor)
             if anchor.kind == _EXECUTION:
@@ -255,8 +258,14 @@ class Call:
         for write in changes.writes:
             if type(write) is Insert:
                 self._insert(expected, number, partition, write.record)
+            elif type(write) is Patch:
+                # One statement patches a record once.
+                before = patched.get(write.key)
+                patched[write.key] = write.fields if before is None else {**before, **write.fields}
             else:
-                self._write(expected, patched, number, partition, write)
+                self._write(expected, number, partition, write)
+        for key, fields in patched.items():
+            self._patch(expected, number, partition, key, fields)
         self._anchors.extend(expected.values())
         if self._executions.isdisjoint(expected):
             self._executions.update(expected)
@@ -320,26 +329,42 @@ class Call:
     def _insert(self, expected: dict[Any, Row], number: int, partition: int, record: Record) -> None:
         kind = record.KIND
         table = TABLES[kind]
-        row = table.row(record, number, partition)
         if kind in _BELONGS:
-            owner = row["namespace"], row["execution"]
+            owner = table.owner_of(record)
             if owner not in expected:
                 self._execution(expected, number, partition, owner)
         elif kind != _EXECUTION:
             self._touch(record.key, writes=True)
-        elif (row["namespace"], row["id"]) not in expected:
+        elif record.key.values not in expected:
             self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
-        slot = _INSERTS[kind]
-        rows = self._rows.get(slot)
-        if rows is None:
-            self._rows[slot] = [row]
+        if table.shared:
+            self._grouped(_INSERTS[kind], table).insert(record, number, partition)
         else:
-            rows.append(row)
+            self._row("insert", kind, table.row(record, number, partition))
 
-    def _write(
-        self, expected: dict[Any, Row], patched: dict[Key, Row], number: int, partition: int, write: Write
+    def _patch(
+        self, expected: dict[Any, Row], number: int, partition: int, key: Key, fields: dict[str, Plain | Now]
     ) -> None:
-        assert not isinstance(write, Insert)
+        table = TABLES[key.kind]
+        table.check_key(key)
+        self._cover(expected, number, partition, key, "lock")
+        if table.shared:
+            self._grouped(_PATCHES[key.kind], table).patch(key.values, fields, number, partition)
+        else:
+            row = table.key_row(key.values, partition)
+            row["ix"] = number
+            table.patch(row, fields)
+            self._row("patch", key.kind, row)
+
+    def _grouped(self, slot: int, table: Table) -> Groups:
+        groups = self._groups.get(slot)
+        if groups is None:
+            groups = self._groups[slot] = Groups(table)
+            self._rows[slot] = groups.rows
+        return groups
+
+    def _write(self, expected: dict[Any, Row], number: int, partition: int, write: Write) -> None:
+        assert not isinstance(write, Insert | Patch)
         if isinstance(write, Put):
             record = write.record
             self._cover(expected, number, partition, record.key, "lock")
@@ -347,18 +372,11 @@ class Call:
             return
         key = write.key
         table = TABLES[key.kind]
-        if isinstance(write, Patch) and key in patched:
-            table.patch(patched[key], write.fields)
-            return
         table.check_key(key)
         self._cover(expected, number, partition, key, "lock")
         row = table.key_row(key.values, partition)
         row["ix"] = number
         match write:
-            case Patch(_, fields):
-                table.patch(row, fields)
-                patched[key] = row
-                self._row("patch", key.kind, row)
             case Delete():
                 self._row("delete", key.kind, row)
             case Add(_, field, amount):

@@ -6,6 +6,7 @@ database while a deploy rolls. `migrate` creates those that are missing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Final
 
@@ -50,25 +51,58 @@ TAKEN_BY = {slot: SLOTS["taken", kind] for (operation, kind), slot in SLOTS.item
 def _names(table: Table) -> dict[str, str]:
     numbers = numbers_of(table) or ["ix"]
     rest = [name for name in table.written if name not in table.key]
+    marks = "g.fields" if table.shared else "q.fields"
     return {
         "kind": table.name,
         "key": ", ".join(table.key),
         "key_of_q": ", ".join(f"q.{name}" for name in table.key),
         "key_types": table.typed(table.key),
-        "same_key": " AND ".join(f"t.{name} = q.{name}" for name in table.key),
-        "same_key_of_x": " AND ".join(f"x.{name} = q.{name}" for name in table.key),
+        "same_key": _same_key("t", table, flat=True),
+        "same_key_of_x": _same_key("x", table, flat=True),
+        "rows": _rows(table, table.written),
+        "patches": _rows(table, table.written, "fields bigint, "),
+        "keys": _rows(table, table.key),
+        "same_row": _same_key("t", table),
+        "same_row_of_x": _same_key("x", table),
         "columns": ", ".join(table.written),
         "types": table.typed(table.written),
-        "settled": ", ".join(_settled(table, "q", name) for name in table.written),
+        "settled": ", ".join(_settled(table, name) for name in table.written),
+        "settled_flat": ", ".join(_settled(table, name, flat=True) for name in table.written),
         "excluded": ", ".join(f"{name} = excluded.{name}" for name in rest),
         "patched": ", ".join(
-            f"{name} = CASE WHEN q.fields & {table.bits[name]} = 0 THEN t.{name} ELSE {_settled(table, 'q', name)} END"
+            f"{name} = CASE WHEN {marks} & {table.bits[name]} = 0 THEN t.{name} ELSE {_settled(table, name)} END"
             for name in rest
         ),
         "added": ", ".join(f"{name} = t.{name} + q.{name}" for name in numbers),
         "sums": ", ".join(f"coalesce(sum(q.{name}), 0)::bigint AS {name}" for name in numbers),
         "number_types": ", ".join(f"{name} bigint" for name in numbers),
+        "numbers": "".join(
+            [
+                " WHEN '' THEN NULL::bigint",
+                *(f" WHEN '{name}' THEN t.{name}" for name in table.fields if table.type_of(name) == "bigint"),
+            ]
+        ),
     }
+
+
+def _rows(table: Table, names: Iterable[str], more: str = "") -> str:
+    """These fields of the rows of a call: `q`, and `g` for what the rows of a group share."""
+    if not table.shared:
+        return f"json_to_recordset(doc) AS q(ix int, {more}{table.typed(names)})"
+    shared = table.typed(name for name in names if name in table.shared)
+    varied = table.typed(name for name in names if name not in table.shared)
+    return (
+        f"json_to_recordset(doc) AS g({more}{shared}, rows json)\n"
+        f"CROSS JOIN LATERAL json_to_recordset(g.rows) AS q(ix int, {varied})"
+    )
+
+
+def _said(table: Table, name: str, *, flat: bool = False) -> str:
+    return f"g.{name}" if name in table.shared and not flat else f"q.{name}"
+
+
+def _same_key(alias: str, table: Table, *, flat: bool = False) -> str:
+    return " AND ".join(f"{alias}.{name} = {_said(table, name, flat=flat)}" for name in table.key)
 
 
 def numbers_of(table: Table) -> list[str]:
@@ -80,9 +114,10 @@ def numbers_of(table: Table) -> list[str]:
     ]
 
 
-def _settled(table: Table, row: str, name: str) -> str:
+def _settled(table: Table, name: str, *, flat: bool = False) -> str:
     is_time = name != "partition" and table.columns[name].is_time
-    return f"outlast.settled({row}.{name}, now_ms)" if is_time else f"{row}.{name}"
+    value = _said(table, name, flat=flat)
+    return f"outlast.settled({value}, now_ms)" if is_time else value
 
 
 def _commit() -> str:

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -23,6 +24,15 @@ from outlast.model.record import Key, Now, Record
 
 _PART = re.compile(r"^-- part: (\w+)$", re.MULTILINE)
 _NAME = re.compile(r"(?<![:\w]):([a-z_][a-z_0-9]*)")
+
+_VARIED = {
+    "execution": {"partition", "id", "parent", "tags", "input_digest", "epoch", "claim_id", "change_id"},
+    "payload": {"partition", "execution", "value", "change_id"},
+    "attempt": {"partition", "execution", "epoch", "failure", "change_id"},
+    "journal": {"partition", "execution", "occurrence", "value", "epoch", "position", "change_id"},
+    "completion": {"partition", "execution", "tags", "change_id"},
+}
+"""Of the kinds that are written in hundreds: the fields that differ from row to row. The rest is mostly shared."""
 
 RELATIVE = -(2**62)
 """A time relative to the commit is written this far below every absolute one; the server settles it."""
@@ -101,6 +111,15 @@ class Table:
         self.written = [name for name in names if name != "seq" or not kind.SEQUENCED]
         if not self.by_partition:
             self.written.insert(0, "partition")
+        varied = _VARIED.get(self.name)
+        self.shared = () if varied is None else tuple(name for name in self.written if name not in varied)
+        """The fields that a group of rows says for all of them (see rows.py)."""
+        self.varied = tuple(name for name in self.written if name not in self.shared and name != "partition")
+        if self.shared:
+            self.shared_of, self.varied_of = attrgetter(*self.shared), attrgetter(*self.varied)
+        if "execution" in names:
+            self.owner_of = attrgetter("namespace", "execution")
+        self.key_names = frozenset(self.key)
         self.select = ", ".join(f"x.{name}" for name in names)
         self.has_change_id = "change_id" in names
         self.bits = {name: 1 << n for n, name in enumerate(names)}
@@ -112,6 +131,7 @@ class Table:
         self._seen_patches: dict[tuple[Any, ...], tuple[int, list[str], list[str]]] = {}
         """Of a patch: its fields and their types; and first of all its marks."""
         self._seen_keys: set[tuple[type, ...]] = set()
+        self._seen_varied: dict[tuple[Any, ...], tuple[list[str], list[str]]] = {}
 
     def type_of(self, name: str) -> str:
         return "int" if name == "partition" else self.columns[name].type
@@ -138,16 +158,44 @@ class Table:
             row["partition"] = partition
         return row
 
+    def varied_row(
+        self, names: tuple[str, ...], values: tuple[Any, ...], number: int, partition: int
+    ) -> dict[str, Any]:
+        """A row of a group: what is its own, beside the number of its change."""
+        kinds = (names, *map(type, values))
+        seen = self._seen_varied.get(kinds)
+        row = dict(zip(names, values, strict=True))
+        if seen is None:
+            self._check_all(row)
+            seen = self._seen_varied[kinds] = _left_out(row), _special(row)
+        for name in seen[0]:
+            del row[name]
+        for name in seen[1]:
+            row[name] = _carried(row[name])
+        row["ix"] = number
+        row["partition"] = partition
+        return row
+
+    def carried(self, names: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
+        """These fields as JSON can carry them; what is null is left out."""
+        row = dict(zip(names, values, strict=True))
+        self._check_all(row)
+        return {name: _carried(value) for name, value in row.items() if value is not None}
+
     def _check_all(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
             self.check(name, value)
 
     def check(self, name: str, value: Any) -> None:
+        column = self.column(name)
+        if not column.takes(value):
+            raise InvalidInput(f"{self.name}.{name} cannot be {value!r}: it is {column.type}")
+
+    def column(self, name: str) -> Column:
         column = self.columns.get(name)
         if column is None:
             raise InvalidInput(f"{self.name} has no field {name!r}")
-        if not column.takes(value):
-            raise InvalidInput(f"{self.name}.{name} cannot be {value!r}: it is {column.type}")
+        return column
 
     def patch(self, row: dict[str, Any], fields: dict[str, Any]) -> None:
         """Adds to a row of this key some fields as JSON can carry them, beside the marks that say which they are."""

@@ -24,7 +24,7 @@ DECLARE
   v_seen int;
   c_partition int[]; c_id text[]; c_flow text[]; c_quota text[]; c_suspect boolean[]; c_lane text[]; c_route text[];
   k_partition int[]; k_id text[]; k_lane text[]; k_route text[];
-  t_partition int[]; t_id text[]; t_first boolean; t_again boolean; t_quotas boolean; t_past boolean;
+  t_partition int[]; t_id text[]; t_place tid[]; t_home oid[]; t_open boolean[]; t_quotas boolean; t_past boolean;
   v_free jsonb;
   v_left int;
   v_quota text;
@@ -150,14 +150,15 @@ BEGIN
         END LOOP;
       END IF;
 
-      SELECT array_agg(q.partition), array_agg(q.id), bool_or(NOT q.attempt_open), bool_or(q.attempt_open),
+      SELECT array_agg(q.partition), array_agg(q.id), array_agg(q.place), array_agg(q.home), array_agg(q.attempt_open),
           bool_or(q.quota IS NOT NULL), bool_or(q.past)
-        INTO t_partition, t_id, t_first, t_again, t_quotas, t_past
+        INTO t_partition, t_id, t_place, t_home, t_open, t_quotas, t_past
       FROM (
-        SELECT q.partition, q.id, l.attempt_open, l.quota, l.past
+        SELECT q.partition, q.id, l.*
         FROM unnest(k_partition, k_id, k_lane, k_route) AS q(partition, id, lane, route)
         CROSS JOIN LATERAL (
-          SELECT x.attempt_open, x.quota, x.resumed OR x.generation > 1 AS past FROM outlast.execution AS x
+          SELECT x.ctid AS place, x.tableoid AS home, x.attempt_open, x.quota, x.resumed OR x.generation > 1 AS past
+          FROM outlast.execution AS x
           WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready'
             AND x.lane = q.lane AND x.route = q.route
           FOR UPDATE SKIP LOCKED
@@ -188,30 +189,7 @@ BEGIN
     RETURN;
   END IF;
 
-  -- What is found again was written before: these are not asked for, or find nothing that is ready.
-  IF t_first THEN
-    INSERT INTO outlast.attempt AS a (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
-    SELECT x.partition, x.namespace, x.id, x.generation, x.attempt, x.epoch + _leap, _worker, v_now, _claim
-    FROM unnest(t_partition, t_id) AS q(partition, id)
-    CROSS JOIN LATERAL (
-      SELECT * FROM outlast.execution AS x
-      WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS x
-    WHERE x.status = 'ready' AND NOT x.attempt_open;
-  END IF;
-  IF t_again THEN
-    UPDATE outlast.attempt AS a SET epoch = o.epoch + _leap, worker = _worker, change_id = _claim
-    FROM unnest(t_partition, t_id) AS q(partition, id)
-    CROSS JOIN LATERAL (
-      SELECT * FROM outlast.execution AS x
-      WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.attempt_open
-        AND x.status = 'ready' OFFSET 0) AS o
-    CROSS JOIN LATERAL (
-      SELECT b.ctid AS place FROM outlast.attempt AS b
-      WHERE b.partition = o.partition AND b.namespace = o.namespace AND b.execution = o.id
-        AND b.generation = o.generation AND b.number = o.attempt OFFSET 0) AS b
-    WHERE a.ctid = b.place AND a.partition = o.partition AND a.namespace = o.namespace AND a.execution = o.id
-      AND a.generation = o.generation AND a.number = o.attempt;
-  END IF;
+  -- What is found again was written before: it has no place here.
   IF t_quotas THEN
     UPDATE outlast.quota AS u SET free = u.free - q.taken
     FROM (
@@ -228,16 +206,32 @@ BEGIN
   SELECT q.partition, _worker, v_now + _ttl_ms, v_now
   FROM (SELECT DISTINCT q.partition FROM unnest(t_partition) AS q(partition) ORDER BY 1) AS q
   ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
-  UPDATE outlast.execution AS t
-  SET status = 'active', reason = NULL, epoch = t.epoch + _leap, worker = _worker, claim_id = _claim, claimed_at = v_now,
-    attempt_deadline_at = CASE WHEN t.timeout_ms IS NULL THEN NULL ELSE v_now + greatest(0, t.timeout_ms - t.ran_ms) END,
-    ready_at = NULL, attempt_open = true, change_id = _claim
-  FROM unnest(t_partition, t_id) AS q(partition, id)
-  CROSS JOIN LATERAL (
-    SELECT x.ctid AS place FROM outlast.execution AS x
-    WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready' OFFSET 0
-  ) AS o
-  WHERE t.ctid = o.place AND t.partition = q.partition AND t.namespace = _namespace AND t.id = q.id;
+  -- A row under its lock stays where it is: it is changed by its place, whatever the size of the table when this was
+  -- planned. In a partitioned table places repeat: hence the part as well.
+  WITH taken AS (
+    UPDATE outlast.execution AS t
+    SET status = 'active', reason = NULL, epoch = t.epoch + _leap, worker = _worker, claim_id = _claim, claimed_at = v_now,
+      attempt_deadline_at = CASE WHEN t.timeout_ms IS NULL THEN NULL ELSE v_now + greatest(0, t.timeout_ms - t.ran_ms) END,
+      ready_at = NULL, attempt_open = true, change_id = _claim
+    FROM unnest(t_place, t_home, t_open) AS q(place, home, open)
+    WHERE t.ctid = q.place AND t.tableoid = q.home
+    RETURNING t.partition, t.id, t.generation, t.attempt, t.epoch, q.open
+  )
+  INSERT INTO outlast.attempt (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
+  SELECT t.partition, _namespace, t.id, t.generation, t.attempt, t.epoch, _worker, v_now, _claim
+  FROM taken AS t WHERE NOT t.open;
+  IF true = ANY (t_open) THEN
+    UPDATE outlast.attempt AS a SET epoch = o.epoch, worker = _worker, change_id = _claim
+    FROM unnest(t_partition, t_id, t_open) AS q(partition, id, open)
+    CROSS JOIN LATERAL (
+      SELECT * FROM outlast.execution AS x
+      WHERE q.open AND x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS o
+    CROSS JOIN LATERAL (
+      SELECT b.ctid AS place, b.tableoid AS home FROM outlast.attempt AS b
+      WHERE b.partition = o.partition AND b.namespace = o.namespace AND b.execution = o.id
+        AND b.generation = o.generation AND b.number = o.attempt OFFSET 0) AS b
+    WHERE a.ctid = b.place AND a.tableoid = b.home;
+  END IF;
 
   IF t_past IS NOT TRUE THEN
     -- The same without what nothing has yet: to begin the larger one takes longer than to do the smaller.

@@ -2,13 +2,15 @@
 -- by migrate. Each statement of it has a snapshot of its own, so what the locks waited for is seen by what follows.
 --
 -- inputs: anchors, the executions to lock, in key order, with what guards expect of them; slots, the operations on kinds
---   that occur, as numbers in growing order (see functions.py); docs, the rows of each as JSON.
+--   that occur, as numbers in growing order (see functions.py); docs, the rows of each as JSON, those that are written in
+--   hundreds in groups that share most of their fields (see rows.py).
 -- result: the commit's time; the changes that were refused, by their number; the inbox of each anchor. As text: asyncpg
 --   would look up every other type of array on each new connection, which takes longer than the commit.
 -- locks: anchors, then loose rows (flow, lane, outbox, quota, session, summary), each in key order.
 -- An insert that meets a record fails (23505), and with it the call: nothing is written, and the caller asks again, this
 -- time with a look at every key first (`taken`).
--- A row is changed by its place, found by its key; the key again, because in a partitioned table places repeat.
+-- A row is changed by its place, found by its key: no plan can go over the table instead. The part as well, because in
+-- a partitioned table places repeat.
 -- Settings come from who calls, because to set them costs more than to find a slot: plans are made for any value, never
 -- scan a table and never join by hash or merge. What is prepared on an empty table serves a full one.
 -- `outlast.clock` is read and set by plain expressions: each statement costs as much as several rows.
@@ -66,45 +68,54 @@ PERFORM 1 FROM json_to_recordset(doc) AS q({key_types})
 CROSS JOIN LATERAL (SELECT 1 FROM outlast.{kind} AS t WHERE {same_key} FOR {strength}) AS l;
 
 -- part: guard
+-- Most are about a time, or that there is nothing: only to compare fields the row is made a document.
 SELECT array_agg(q.ix) INTO more
 FROM json_to_recordset(doc) AS q(ix int, test text, field text, fields jsonb, {key_types})
-LEFT JOIN LATERAL (SELECT to_jsonb(t) AS row FROM outlast.{kind} AS t WHERE {same_key} OFFSET 0) AS o ON true
+LEFT JOIN LATERAL (
+  SELECT true AS here, CASE q.field{numbers} END AS at,
+    CASE WHEN q.test = 'matches' THEN to_jsonb(t) @> q.fields END AS same
+  FROM outlast.{kind} AS t WHERE {same_key} OFFSET 0
+) AS o ON true
 WHERE NOT CASE q.test
-  WHEN 'matches' THEN coalesce(o.row @> q.fields, false)
-  WHEN 'absent' THEN o.row IS NULL
-  WHEN 'reached' THEN coalesce((o.row ->> q.field)::bigint <= now_ms, false)
-  WHEN 'ahead' THEN coalesce((o.row ->> q.field)::bigint > now_ms, false)
-  WHEN 'lapsed' THEN coalesce((o.row ->> q.field)::bigint <= now_ms, true)
+  WHEN 'matches' THEN coalesce(o.same, false)
+  WHEN 'absent' THEN o.here IS NULL
+  WHEN 'reached' THEN coalesce(o.at <= now_ms, false)
+  WHEN 'ahead' THEN coalesce(o.at > now_ms, false)
+  WHEN 'lapsed' THEN coalesce(o.at <= now_ms, true)
 END;
 refused := refused || coalesce(more, ARRAY[]::int[]);
 
 -- part: taken
-SELECT array_agg(q.ix) INTO more FROM json_to_recordset(doc) AS q(ix int, {key_types})
-CROSS JOIN LATERAL (SELECT 1 FROM outlast.{kind} AS t WHERE {same_key} OFFSET 0) AS o;
+SELECT array_agg(q.ix) INTO more FROM {keys}
+CROSS JOIN LATERAL (SELECT 1 FROM outlast.{kind} AS t WHERE {same_row} OFFSET 0) AS o;
 refused := refused || coalesce(more, ARRAY[]::int[]);
 
 -- part: insert
 INSERT INTO outlast.{kind} ({columns})
-SELECT {settled} FROM json_to_recordset(doc) AS q(ix int, {types})
+SELECT {settled} FROM {rows}
 WHERE q.ix <> ALL (refused);
 
 -- part: put
 INSERT INTO outlast.{kind} ({columns})
-SELECT {settled} FROM json_to_recordset(doc) AS q(ix int, {types})
+SELECT {settled_flat} FROM json_to_recordset(doc) AS q(ix int, {types})
 WHERE q.ix <> ALL (refused)
 ON CONFLICT ({key}) DO UPDATE SET {excluded};
 
 -- part: delete
 DELETE FROM outlast.{kind} AS t USING json_to_recordset(doc) AS q(ix int, {key_types})
-CROSS JOIN LATERAL (SELECT x.ctid AS place FROM outlast.{kind} AS x WHERE {same_key_of_x} OFFSET 0) AS o
-WHERE t.ctid = o.place AND {same_key} AND q.ix <> ALL (refused);
+CROSS JOIN LATERAL (
+  SELECT x.ctid AS place, x.tableoid AS home FROM outlast.{kind} AS x WHERE {same_key_of_x} OFFSET 0
+) AS o
+WHERE t.ctid = o.place AND t.tableoid = o.home AND q.ix <> ALL (refused);
 
 -- part: patch
 -- `fields` has a bit for each field that the patch is about: any other keeps its value.
 UPDATE outlast.{kind} AS t SET {patched}
-FROM json_to_recordset(doc) AS q(ix int, fields bigint, {types})
-CROSS JOIN LATERAL (SELECT x.ctid AS place FROM outlast.{kind} AS x WHERE {same_key_of_x} OFFSET 0) AS o
-WHERE t.ctid = o.place AND {same_key} AND q.ix <> ALL (refused);
+FROM {patches}
+CROSS JOIN LATERAL (
+  SELECT x.ctid AS place, x.tableoid AS home FROM outlast.{kind} AS x WHERE {same_row_of_x} OFFSET 0
+) AS o
+WHERE t.ctid = o.place AND t.tableoid = o.home AND q.ix <> ALL (refused);
 
 -- part: add
 UPDATE outlast.{kind} AS t SET {added}
@@ -112,8 +123,10 @@ FROM (
   SELECT {key_of_q}, {sums} FROM json_to_recordset(doc) AS q(ix int, {key_types}, {number_types})
   WHERE q.ix <> ALL (refused) GROUP BY {key_of_q}
 ) AS q
-CROSS JOIN LATERAL (SELECT x.ctid AS place FROM outlast.{kind} AS x WHERE {same_key_of_x} OFFSET 0) AS o
-WHERE t.ctid = o.place AND {same_key};
+CROSS JOIN LATERAL (
+  SELECT x.ctid AS place, x.tableoid AS home FROM outlast.{kind} AS x WHERE {same_key_of_x} OFFSET 0
+) AS o
+WHERE t.ctid = o.place AND t.tableoid = o.home;
 
 -- part: call
 SELECT now_ms, refused_list, inbox_list, false AS rung

@@ -110,6 +110,7 @@ DECLARE
   v_more jsonb;
   v_slots text := '{slots}';
   v_docs jsonb;
+  v_payload jsonb;
   v_started record;
   v_existing jsonb;
   v_wrong text;
@@ -228,10 +229,13 @@ BEGIN
       trim_scale((retry ->> 'jitter')::numeric) || CASE WHEN (retry ->> 'jitter')::numeric % 1 = 0 THEN '.0' ELSE '' END));
   END IF;
 
-  v_docs := jsonb_build_array(jsonb_build_array(v_row), jsonb_build_array(
-    v_sample -> 'payload' || jsonb_build_object(
-      'partition', v_partition, 'namespace', namespace, 'execution', v_id, 'change_id', v_change,
-      'value', '\x' || encode(convert_to(v_input, 'UTF8'), 'hex'))));
+  v_payload := v_sample -> 'payload' || jsonb_build_object(
+    'partition', v_partition, 'namespace', namespace, 'execution', v_id, 'change_id', v_change,
+    'value', '\x' || encode(convert_to(v_input, 'UTF8'), 'hex'));
+  -- Each is a group of its own, and its only row.
+  v_docs := jsonb_build_array(
+    jsonb_build_array(v_row || jsonb_build_object('rows', jsonb_build_array(v_row))),
+    jsonb_build_array(v_payload || jsonb_build_object('rows', jsonb_build_array(v_payload))));
   v_docs := v_docs || v_docs;  -- whether they are there, and then to be there
   SELECT jsonb_agg(jsonb_build_object('ix', 0, 'partition', v_partition, 'namespace', namespace, 'execution', v_id,
     'tag', t.key, 'value', t.value)) INTO v_more FROM jsonb_each_text(tags) AS t;
