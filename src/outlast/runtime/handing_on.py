@@ -67,7 +67,7 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
     try:
         for waiting in behind.waiting:
             try:
-                found = await _next(parts, gate, waiting, end, fact.output, in_place=not nexts)
+                found = await _next(parts, gate, waiting, end, fact.output, in_place_of=None if nexts else e)
             except OutlastError:
                 found = None  # its input cannot be made now: that is owed, and does not keep the end waiting
             if found is None:
@@ -105,7 +105,7 @@ def _went_on(flows: Flows, execution: Execution, end: Ended, output: bytes, *, e
 
 
 async def _next(
-    parts: Parts, gate: Flow, waiting: Waiting, end: Ended, output: bytes, *, in_place: bool
+    parts: Parts, gate: Flow, waiting: Waiting, end: Ended, output: bytes, *, in_place_of: Execution | None
 ) -> Next | None:
     engine, view, given = parts.engine, waiting.view, waiting.given
     execution = view.execution
@@ -114,7 +114,7 @@ async def _next(
     if advanced.changes is None or advanced.skipped:
         return None
     data, rooms = _input(view, advanced, given), parts.rooms
-    worker = None if rooms is None or data is None else rooms.promise_next(execution, in_place=in_place)
+    worker = None if rooms is None or data is None else rooms.promise_next(execution, in_place_of=in_place_of)
     if rooms is None or worker is None:
         return Next(view, advanced.changes)
     held = claimed(view, advanced.changes, worker, gate)

@@ -39,9 +39,9 @@ class Rooms(Protocol):
         """The name to claim under what is started now, if it may begin here."""
         ...
 
-    def promise_next(self, execution: Execution, *, in_place: bool) -> str | None:
-        """The name to claim it under, if it may begin here; `in_place`: in the room that the ending attempt leaves.
-        Who gets it calls `keep`, or `release`."""
+    def promise_next(self, execution: Execution, *, in_place_of: Execution | None) -> str | None:
+        """The name to claim it under, if it may begin here, or in the room that another leaves, which ends here. Who
+        gets it calls `keep`, or `release`."""
         ...
 
     def keep(self, execution: Execution, data: bytes) -> None: ...

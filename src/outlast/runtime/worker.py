@@ -324,24 +324,23 @@ class Worker:
         self._promised += 1
         return options.name
 
-    def promise_next(self, execution: Execution, *, in_place: bool) -> str | None:
-        """The same for what follows on an attempt that ends here. `in_place`, it takes the room which that leaves: as
-        long as there is more, nobody waits for just that."""
+    def promise_next(self, execution: Execution, *, in_place_of: Execution | None) -> str | None:
+        """The same for what follows on an attempt that ends here. In place of that, it takes the room which that
+        leaves: as long as there is more, nobody waits for just that."""
         options, route = self._options, parse_route(execution.route)
         if self._draining or execution.namespace != options.namespace or route.suspect:
             return None
         served = execution.lane in options.lanes and route.requires <= options.capabilities
         if not served or (execution.workflow, execution.version) not in self._serves():
             return None
-        if not in_place and (self._others_wait or self._free() <= 0):
+        if in_place_of is None and (self._others_wait or self._free() <= 0):
             return None
-        if in_place and self._others_wait and self._free() <= 0:
+        if in_place_of is not None and self._others_wait and self._free() <= 0:
             return None
         self._promised += 1
-        if in_place:
-            running = asyncio.current_task()
-            assert running is not None
-            self._leaving.add(running)  # not counted twice; nobody is told, because nothing is free
+        leaving = in_place_of and self.resident(in_place_of.namespace, in_place_of.id)
+        if leaving is not None:
+            self._leaving.add(leaving)  # not counted twice; nobody is told, because nothing is free
         return options.name
 
     def keep(self, execution: Execution, data: bytes) -> None:
