@@ -42,7 +42,6 @@ FRESH_S = 0.1
 """What was started here so short a time ago, and nobody rang since, has not ended elsewhere: wait without a look."""
 FRESH_MAX = 10_000
 _ENDS = (Role.OUTPUT, Role.FAILURE)
-_NOT_FRESH = (-1, 0.0)
 DISTANCE = 20
 """A look that found nothing is not repeated before it was idle for so many times as long as it took."""
 FOUND_DISTANCE_S = 0.02
@@ -89,6 +88,11 @@ class Waiters:
         if len(self._fresh) > FRESH_MAX:
             self._fresh.popitem(last=False)
 
+    def _is_fresh(self, name: Name) -> bool:
+        """Whether it need not be looked at: asked once, by whoever waits first."""
+        started = self._fresh.pop(name, None)
+        return started is not None and started[0] == self._looked and self._timing.time_s() - started[1] < FRESH_S
+
     def touched(self, namespace: str, execution_id: str) -> None:
         """Told something: it may have ended by that."""
         self._fresh.pop((namespace, execution_id), None)
@@ -109,11 +113,10 @@ class Waiters:
             self._bell = asyncio.Event()
         return self._bell
 
-    async def ended(self, namespace: str, execution_id: str) -> End | None:
-        """How the execution ended, once it has; None if there is none."""
+    async def ended(self, namespace: str, execution_id: str, *, new: bool = False) -> End | None:
+        """How the execution ended, once it has; None if there is none. `new`: started by this process, just now."""
         name = (namespace, execution_id)
-        looked, started_at_s = self._fresh.pop(name, _NOT_FRESH)
-        fresh = looked == self._looked and self._timing.time_s() - started_at_s < FRESH_S
+        fresh = new or self._is_fresh(name)
         gone: Execution | None = None
         while True:
             # Wait before looking: an end between the two rings, too.
