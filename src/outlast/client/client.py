@@ -180,14 +180,12 @@ class Client:
             starts.append(one.workflow.fact(one.args, one.kwargs, namespace=self.namespace))
         told = await self._engine.begin_all(starts)
         self._started()
-        for fact, one_told in zip(starts, told, strict=True):
-            if one_told.applied:
-                self.waiters.started(fact.namespace, fact.id)
-            else:
-                await self._refuse_other(fact, one_told)
-        return [
-            Handle(self._owner, fact.id, one.workflow.arguments.result) for one, fact in zip(bound, starts, strict=True)
-        ]
+        self.waiters.started(self.namespace, *[fact.id for fact, one in zip(starts, told, strict=True) if one.applied])
+        for fact, one in zip(starts, told, strict=True):
+            if not one.applied:
+                await self._refuse_other(fact, one)
+        owner = self._owner
+        return [Handle(owner, fact.id, one.workflow.arguments.result) for one, fact in zip(bound, starts, strict=True)]
 
     def _check_own(self, workflow: Workflow[Any, Any]) -> None:
         if workflow.app is not self._owner:

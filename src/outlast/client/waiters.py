@@ -82,11 +82,13 @@ class Waiters:
         self.on_wait: Callable[[], None] | None = None
         """Called when somebody begins to wait."""
 
-    def started(self, namespace: str, execution_id: str) -> None:
+    def started(self, namespace: str, *execution_ids: str) -> None:
         """Started by this process, just now."""
-        self._fresh[(namespace, execution_id)] = (self._looked, self._timing.time_s())
-        if len(self._fresh) > FRESH_MAX:
-            self._fresh.popitem(last=False)
+        fresh, now = self._fresh, (self._looked, self._timing.time_s())
+        for execution_id in execution_ids:
+            fresh[(namespace, execution_id)] = now
+        while len(fresh) > FRESH_MAX:
+            fresh.popitem(last=False)
 
     def _is_fresh(self, name: Name) -> bool:
         """Whether it need not be looked at: asked once, by whoever waits first."""

@@ -8,6 +8,7 @@ import re
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from outlast.codec.annotations import Hints, Unresolved
@@ -192,3 +193,28 @@ class Callable:
 )
 def test_result_of_any_callable(fn: Any, result: Any):
     assert Hints(fn)["return"] is result
+
+
+def simple(number: int, text: str, sure: bool, other: int = 0) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "args", [(1, "a", True), (-5, 'ü\n"', False, 2**62), (2**63, "", True), (1, "a", True, -(2**80))]
+)
+def test_what_is_written_at_once_is_what_is_written_one_by_one(args: tuple[Any, ...]):
+    arguments = Arguments(simple, "simple")
+    given = arguments.bound(args, {})
+    raw = {name: msgspec.Raw(arguments.encode_one(values, name, value)) for name, value in given.items()}
+    one_by_one = msgspec.json.encode(raw)
+    assert arguments.encode(values, args, {}) == (one_by_one, values.digest(given, one_by_one))
+    assert arguments.decode(values, one_by_one)[0][: len(args)] == args
+
+
+def test_which_of_many_simple_ones_cannot_be_written_is_said():
+    with pytest.raises(CodecError, match=r"^simple: text has half of a surrogate pair"):
+        Arguments(simple, "simple").encode(values, (1, "\ud800", True), {})
+
+
+def test_what_is_not_quite_simple_is_looked_at():
+    with pytest.raises(InvalidArguments, match="number: Expected `int`, got `bool`"):
+        Arguments(simple, "simple").encode(values, (True, "a", True), {})
