@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import re
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -218,3 +219,60 @@ def test_which_of_many_simple_ones_cannot_be_written_is_said():
 def test_what_is_not_quite_simple_is_looked_at():
     with pytest.raises(InvalidArguments, match="number: Expected `int`, got `bool`"):
         Arguments(simple, "simple").encode(values, (True, "a", True), {})
+
+
+def many(
+    order: Order,
+    /,
+    day: date,
+    path: Path,
+    labels: dict[str, object],
+    anything: Any,
+    untyped,
+    lines: tuple[Line, ...] = (),
+) -> None: ...
+
+
+GIVEN = (ORDER, date(2026, 1, 2), Path("/tmp"), {"a": [1, None]}, {"b": 1.5}, "x")
+
+
+@pytest.mark.parametrize("args", [GIVEN, (*GIVEN, (LINE, LINE))])
+def test_what_is_read_at_once_is_what_is_read_one_by_one(args: tuple[Any, ...]):
+    arguments = Arguments(many, "many")
+    data, _ = arguments.encode(values, args, {})
+    assert arguments._shape is not None
+    given, by_name = arguments.decode(values, data)
+    assert (given, by_name) == arguments._decode_each(values, data) == ((*args, ())[: len(given)], {})
+
+
+@pytest.mark.parametrize(
+    "data, why",
+    [
+        (b'{"number":1,"text":"a"}', "simple requires 'sure', which this execution was started without"),
+        (b'{"number":1,"text":"a","sure":true,"more":1}', "simple does not take 'more', which this execution was"),
+        (b'{"number":"1","text":"a","sure":true}', "simple: number: Expected `int`, got `str`; it should be int"),
+        (b"[1]", "simple: input: Expected `object`, got `array`"),
+    ],
+)
+def test_what_cannot_be_read_at_once_is_said_of_the_one_that_it_is(data: bytes, why: str):
+    with pytest.raises(CodecError, match=re.escape(why)):
+        Arguments(simple, "simple").decode(values, data)
+
+
+def test_parameters_that_no_type_has_as_fields_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise TypeError("no such field")
+
+    monkeypatch.setattr(msgspec, "defstruct", refuse)
+    arguments = Arguments(simple, "simple")
+    data, _ = arguments.encode(values, (1, "a", True), {})
+    assert arguments.decode(values, data) == ((1, "a", True, 0), {})
+    assert arguments._shape is None
+
+
+def test_what_was_pickled_is_read_one_by_one():
+    def takes(one: object, other: int) -> None: ...
+
+    pickling, arguments = Values(allow_pickle=True), Arguments(takes, "takes")
+    data, _ = arguments.encode(pickling, (complex(1, 2), 3), {})
+    assert arguments.decode(pickling, data) == ((complex(1, 2), 3), {})
