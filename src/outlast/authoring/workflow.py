@@ -342,7 +342,8 @@ class Workflow(Generic[P, R]):
 
     async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         client = self.app.opened()
-        return await client.result(await client.start(self, args, kwargs), self.arguments.result)
+        execution_id, new = await client.begin(self, args, kwargs)
+        return await client.result(execution_id, self.arguments.result, new=new)
 
 
 class AsyncWorkflow(Workflow[P, R]):

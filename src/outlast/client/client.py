@@ -108,7 +108,16 @@ class Client:
     # ---- starting -------------------------------------------------------------------------------------------------
 
     async def start(self, workflow: Workflow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Accepted once this returns, with its id. Where there is room in this process, it begins here at once."""
+        """Accepted once this returns, with its id."""
+        execution_id, new = await self.begin(workflow, args, kwargs)
+        if new:
+            self.waiters.started(self.namespace, execution_id)
+        return execution_id
+
+    async def begin(
+        self, workflow: Workflow[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str, bool]:
+        """Its id, and whether it is new. Where there is room in this process, it begins here at once."""
         self._check_own(workflow)
         path = self._fast_path
         worker = path.room(*workflow.placement) if path is not None and workflow.starts_at_once else None
@@ -121,13 +130,12 @@ class Client:
                 path.leave()
             raise
         told = await (self._engine.begin(fact) if path is None else path.begin(fact))
-        if told.applied:
-            self.waiters.started(fact.namespace, fact.id)
-        else:
+        new = told.applied
+        if not new:
             await self._refuse_other(fact, told)
         if path is None:
             self._started()
-        return fact.id
+        return fact.id, new
 
     async def start_in(self, connection: Any, one: Bound[R]) -> Handle[R]:
         """Inside of the caller's transaction: accepted when that commits."""
@@ -172,14 +180,12 @@ class Client:
             starts.append(one.workflow.fact(one.args, one.kwargs, namespace=self.namespace))
         told = await self._engine.begin_all(starts)
         self._started()
-        for fact, one_told in zip(starts, told, strict=True):
-            if one_told.applied:
-                self.waiters.started(fact.namespace, fact.id)
-            else:
-                await self._refuse_other(fact, one_told)
-        return [
-            Handle(self._owner, fact.id, one.workflow.arguments.result) for one, fact in zip(bound, starts, strict=True)
-        ]
+        self.waiters.started(self.namespace, *[fact.id for fact, one in zip(starts, told, strict=True) if one.applied])
+        for fact, one in zip(starts, told, strict=True):
+            if not one.applied:
+                await self._refuse_other(fact, one)
+        owner = self._owner
+        return [Handle(owner, fact.id, one.workflow.arguments.result) for one, fact in zip(bound, starts, strict=True)]
 
     def _check_own(self, workflow: Workflow[Any, Any]) -> None:
         if workflow.app is not self._owner:
@@ -225,8 +231,9 @@ class Client:
     def limit(self, seconds: float | None) -> Limit:
         return self._engine.timing.limit(seconds)
 
-    async def result(self, execution_id: str, annotation: Any) -> Any:
-        end = await self.waiters.ended(self.namespace, execution_id)
+    async def result(self, execution_id: str, annotation: Any, *, new: bool = False) -> Any:
+        """What it returned, or raises what it raised. `new`: it was started just now, so nobody need look first."""
+        end = await self.waiters.ended(self.namespace, execution_id, new=new)
         if end is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         if end.status is _SUCCEEDED:

@@ -42,7 +42,6 @@ FRESH_S = 0.1
 """What was started here so short a time ago, and nobody rang since, has not ended elsewhere: wait without a look."""
 FRESH_MAX = 10_000
 _ENDS = (Role.OUTPUT, Role.FAILURE)
-_NOT_FRESH = (-1, 0.0)
 DISTANCE = 20
 """A look that found nothing is not repeated before it was idle for so many times as long as it took."""
 FOUND_DISTANCE_S = 0.02
@@ -83,20 +82,23 @@ class Waiters:
         self.on_wait: Callable[[], None] | None = None
         """Called when somebody begins to wait."""
 
-    def started(self, namespace: str, execution_id: str) -> None:
+    def started(self, namespace: str, *execution_ids: str) -> None:
         """Started by this process, just now."""
-        self._fresh[(namespace, execution_id)] = (self._looked, self._timing.time_s())
-        if len(self._fresh) > FRESH_MAX:
-            self._fresh.popitem(last=False)
+        fresh, now = self._fresh, (self._looked, self._timing.time_s())
+        for execution_id in execution_ids:
+            fresh[(namespace, execution_id)] = now
+        while len(fresh) > FRESH_MAX:
+            fresh.popitem(last=False)
 
     def touched(self, namespace: str, execution_id: str) -> None:
         """Told something: it may have ended by that."""
         self._fresh.pop((namespace, execution_id), None)
 
     def is_fresh(self, namespace: str, execution_id: str) -> bool:
-        """Whether it was started by this process just now, and nobody rang since: asked once."""
-        looked, started_at_s = self._fresh.pop((namespace, execution_id), _NOT_FRESH)
-        return looked == self._looked and self._timing.time_s() - started_at_s < FRESH_S
+        """Whether it need not be looked at, because this process started it just now: asked once, by whoever waits
+        first."""
+        started = self._fresh.pop((namespace, execution_id), None)
+        return started is not None and started[0] == self._looked and self._timing.time_s() - started[1] < FRESH_S
 
     async def rung(self, rings: int) -> None:
         """Until something may have ended since there were so many `rings`; for so long as the net takes, at most."""
@@ -114,10 +116,10 @@ class Waiters:
             self._bell = asyncio.Event()
         return self._bell
 
-    async def ended(self, namespace: str, execution_id: str) -> End | None:
-        """How the execution ended, once it has; None if there is none."""
+    async def ended(self, namespace: str, execution_id: str, *, new: bool = False) -> End | None:
+        """How the execution ended, once it has; None if there is none. `new`: started by this process, just now."""
         name = (namespace, execution_id)
-        fresh = self.is_fresh(namespace, execution_id)
+        fresh = new or self.is_fresh(namespace, execution_id)
         gone: Execution | None = None
         while True:
             # Wait before looking: an end between the two rings, too.

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from outlast.codec.annotations import Hints, Unresolved
+from outlast.codec.custom import anything_for_object
 from outlast.codec.pickled import MARK
 from outlast.codec.values import Values, is_simple
 from outlast.errors import CodecError, InvalidArguments
 
 _BY_NAME = dict[str, msgspec.Raw]
+_LEFT_OUT: Any = object()
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -31,6 +34,8 @@ class Arguments:
         # Most functions take a few plain parameters, and are called with all of them in order: no need to bind.
         plain = all(parameter.kind in _PLAIN for parameter in parameters.values())
         self._plain = tuple(parameters) if plain else None
+        self._fields: type[msgspec.Struct] | None = None
+        self._unfit = False
         self._names = frozenset(parameters)
         self._required = frozenset(
             name for name, one in parameters.items() if one.default is one.empty and one.kind not in _VARIADIC
@@ -95,10 +100,39 @@ class Arguments:
     def decode(self, values: Values, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments to call the function with; `CodecError` if they are not those that it takes, of its types."""
         plain = values.unseal(data, self._input)
+        shape = self._shape
+        if shape is not None and MARK not in plain:
+            try:
+                return self._filled(structs.astuple(values.read_json(plain, shape, self._what))), {}
+            except CodecError:
+                pass  # which of them it is, and what is wrong with it, is said when each is read by itself
+        return self._decode_each(values, plain)
+
+    @property
+    def _shape(self) -> type[msgspec.Struct] | None:
+        """The parameters as the fields of a type, by which most inputs are read at once; None if it cannot be made."""
+        if self._fields is None and self._plain is not None and not self._hints.missing and not self._unfit:
+            fields = [self._field(name) for name in self._plain]
+            try:
+                self._fields = msgspec.defstruct("Input", fields, forbid_unknown_fields=True, gc=False)
+            except Exception:  # a name or an annotation that no field can have
+                self._unfit = True
+        return self._fields
+
+    def _field(self, name: str) -> Any:
+        annotation = anything_for_object(self.annotation(name))
+        return (name, annotation) if name in self._required else (name, annotation, _LEFT_OUT)
+
+    def _filled(self, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(self._required) == len(found):
+            return found
+        parameters = self.signature.parameters.values()
+        return tuple(
+            [one.default if value is _LEFT_OUT else value for value, one in zip(found, parameters, strict=True)]
+        )
+
+    def _decode_each(self, values: Values, plain: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         raw: dict[str, msgspec.Raw] = values.read(plain, _BY_NAME, self._what, "input")
-        if self._plain is not None and raw.keys() == self._names:
-            read = values.read if MARK in plain else values.read_json
-            return tuple([read(raw[name], self.annotation(name), self._what, name) for name in self._plain]), {}
         unknown = raw.keys() - self._names
         if unknown:
             raise CodecError(f"{self._what} does not take {min(unknown)!r}, which this execution was started with")

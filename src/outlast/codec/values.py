@@ -196,7 +196,11 @@ class Values:
 
     def digest(self, value: object, data: bytes) -> str:
         """The same for equal values in every process, whatever the order of their dicts and sets."""
-        return sha256(self.in_order(value, data)).hexdigest()
+        try:
+            ordered = self._canonical.encode(value)
+        except _RAISED:
+            ordered = self.in_order(value, data)
+        return sha256(ordered).hexdigest()
 
     def in_order(self, value: object, data: bytes, hook: Callable[[Any], Any] = to_builtins) -> bytes:
         """JSON that is the same whatever the order of dicts and sets; the `data` as it is if there is none."""

@@ -177,10 +177,8 @@ def size_of(changes: Changes) -> int:
             if name is not None:
                 size += len(getattr(write.record, name) or b"")
         elif type(write) is Patch:
-            name = _VALUES.get(write.key.kind)
-            value = None if name is None else write.fields.get(name)
-            if type(value) is bytes:
-                size += len(value)
+            value = write.fields.get(_VALUES.get(write.key.kind, ""))
+            size += len(value) if type(value) is bytes else 0
     return size
 
 

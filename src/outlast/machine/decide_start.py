@@ -78,7 +78,13 @@ def _new(view: View, fact: facts.Start) -> Changes:
     if fact.worker is not None:
         return _claimed(view, fact, fact.worker)
     execution = execution_of(fact)
-    return changes(view, execution, fact, (), (Insert(execution), *beside(fact)), *rings_of(execution))
+    return Changes(
+        id=fact.change_id,
+        partition=view.partition,
+        anchors=(execution.key,),  # not remembered (`key_of`): nobody here decides about it soon
+        writes=(Insert(execution), *beside(fact)),
+        rings=rings_of(execution),
+    )
 
 
 def _claimed(view: View, fact: facts.Start, worker: str) -> Changes:

@@ -12,6 +12,7 @@ import pytest
 
 from outlast import App, DuplicateRegistration, InvalidInput, InvalidName, LimitExceeded, Retry, UnknownWorkflow
 from outlast.authoring.workflow import AsyncWorkflow, SyncWorkflow
+from outlast.machine import facts
 
 
 async def checkout(order: str) -> int:
@@ -265,6 +266,35 @@ def test_options_add_up_and_leave_the_workflow_alone(app: App):
     again = workflow.fact(("x",), {}, namespace="default")
     assert (again.tags, again.priority, again.requires) == ({}, 0, ("gpu",))
     assert again.id != "a"
+
+
+def test_starts_with_other_options_have_nothing_in_common_that_differs(app: App):
+    workflow = app.workflow(checkout, lane="slow", retention="1h")
+
+    def start(**options: Any) -> facts.Start:
+        return workflow.options(**options).fact(("x",), {}, namespace="default")
+
+    assert (start(id="a").id, start(id="b").id) == ("a", "b")
+    assert (start(id="a", retention="1s").retention_ms, start(id="a").retention_ms) == (1_000, 3_600_000)
+    assert ([sent.name for sent in start(id="a", send={"go": 1}).sends], start(id="a").sends) == (["go"], ())
+    assert (start(lane="fast").lane, start(tags={"k": "v"}).tags, start().lane, start().tags) == (
+        *("fast", {"k": "v"}),
+        *("slow", {}),
+    )
+    assert workflow.fact(("x",), {}, namespace="other").namespace == "other"
+    assert workflow.fact(("x",), {}, namespace="default").namespace == "default"
+    assert workflow.placement == ("slow", frozenset())
+    assert workflow.options(lane="fast", requires={"gpu"}).placement == ("fast", frozenset({"gpu"}))
+    assert workflow.options(id="a").placement == ("slow", frozenset())
+
+
+def test_what_is_sent_is_encoded_with_each_start(app: App):
+    items = [1]
+    workflow = app.workflow(checkout).options(send={"items": items})
+    [before] = workflow.fact(("x",), {}, namespace="default").sends
+    items.append(2)
+    [after] = workflow.fact(("x",), {}, namespace="default").sends
+    assert (before.value, after.value) == (b"[1]", b"[1,2]")
 
 
 def test_partial_may_be_a_workflow(app: App):

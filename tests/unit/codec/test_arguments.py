@@ -6,8 +6,10 @@ import dataclasses
 import functools
 import re
 from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from outlast.codec.annotations import Hints, Unresolved
@@ -192,3 +194,85 @@ class Callable:
 )
 def test_result_of_any_callable(fn: Any, result: Any):
     assert Hints(fn)["return"] is result
+
+
+def simple(number: int, text: str, sure: bool, other: int = 0) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "args", [(1, "a", True), (-5, 'ü\n"', False, 2**62), (2**63, "", True), (1, "a", True, -(2**80))]
+)
+def test_what_is_written_at_once_is_what_is_written_one_by_one(args: tuple[Any, ...]):
+    arguments = Arguments(simple, "simple")
+    given = arguments.bound(args, {})
+    raw = {name: msgspec.Raw(arguments.encode_one(values, name, value)) for name, value in given.items()}
+    one_by_one = msgspec.json.encode(raw)
+    assert arguments.encode(values, args, {}) == (one_by_one, values.digest(given, one_by_one))
+    assert arguments.decode(values, one_by_one)[0][: len(args)] == args
+
+
+def test_which_of_many_simple_ones_cannot_be_written_is_said():
+    with pytest.raises(CodecError, match=r"^simple: text has half of a surrogate pair"):
+        Arguments(simple, "simple").encode(values, (1, "\ud800", True), {})
+
+
+def test_what_is_not_quite_simple_is_looked_at():
+    with pytest.raises(InvalidArguments, match="number: Expected `int`, got `bool`"):
+        Arguments(simple, "simple").encode(values, (True, "a", True), {})
+
+
+def many(
+    order: Order,
+    /,
+    day: date,
+    path: Path,
+    labels: dict[str, object],
+    anything: Any,
+    untyped,
+    lines: tuple[Line, ...] = (),
+) -> None: ...
+
+
+GIVEN = (ORDER, date(2026, 1, 2), Path("/tmp"), {"a": [1, None]}, {"b": 1.5}, "x")
+
+
+@pytest.mark.parametrize("args", [GIVEN, (*GIVEN, (LINE, LINE))])
+def test_what_is_read_at_once_is_what_is_read_one_by_one(args: tuple[Any, ...]):
+    arguments = Arguments(many, "many")
+    data, _ = arguments.encode(values, args, {})
+    assert arguments._shape is not None
+    given, by_name = arguments.decode(values, data)
+    assert (given, by_name) == arguments._decode_each(values, data) == ((*args, ())[: len(given)], {})
+
+
+@pytest.mark.parametrize(
+    "data, why",
+    [
+        (b'{"number":1,"text":"a"}', "simple requires 'sure', which this execution was started without"),
+        (b'{"number":1,"text":"a","sure":true,"more":1}', "simple does not take 'more', which this execution was"),
+        (b'{"number":"1","text":"a","sure":true}', "simple: number: Expected `int`, got `str`; it should be int"),
+        (b"[1]", "simple: input: Expected `object`, got `array`"),
+    ],
+)
+def test_what_cannot_be_read_at_once_is_said_of_the_one_that_it_is(data: bytes, why: str):
+    with pytest.raises(CodecError, match=re.escape(why)):
+        Arguments(simple, "simple").decode(values, data)
+
+
+def test_parameters_that_no_type_has_as_fields_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise TypeError("no such field")
+
+    monkeypatch.setattr(msgspec, "defstruct", refuse)
+    arguments = Arguments(simple, "simple")
+    data, _ = arguments.encode(values, (1, "a", True), {})
+    assert arguments.decode(values, data) == ((1, "a", True, 0), {})
+    assert arguments._shape is None
+
+
+def test_what_was_pickled_is_read_one_by_one():
+    def takes(one: object, other: int) -> None: ...
+
+    pickling, arguments = Values(allow_pickle=True), Arguments(takes, "takes")
+    data, _ = arguments.encode(pickling, (complex(1, 2), 3), {})
+    assert arguments.decode(pickling, data) == ((complex(1, 2), 3), {})

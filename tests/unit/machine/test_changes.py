@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
+from msgspec import structs
 
 from outlast.errors import CorruptState
 from outlast.machine import facts
@@ -29,6 +30,7 @@ from outlast.machine.changes import (
 )
 from outlast.machine.decide import decide
 from outlast.model.execution import Execution
+from outlast.model.kinds import KINDS
 from outlast.model.lane import Lane, quota_key
 from outlast.model.record import Key, Now
 from outlast.model.session import Session
@@ -51,6 +53,12 @@ def test_the_size_of_changes_is_that_of_the_values_in_them():
     assert started_by(of(Put(make_session()), Patch(KEY, {"wake_at": 1}))) == []
     event = Key("event", ("shop", "order-42", "go", "1"))
     assert size_of(of(Put(make_session()), Patch(event, {"value": b"12345", "consumed": True}), Delete(KEY))) == 5
+
+
+def test_a_kind_has_one_field_for_values_of_the_users_at_most():
+    for kind in KINDS.values():
+        values = [field.name for field in structs.fields(kind) if field.type in (bytes, bytes | None)]
+        assert len(values) <= 1, kind.KIND
 
 
 def make_session() -> Session:

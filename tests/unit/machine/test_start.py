@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from outlast.errors import InvalidInput
-from outlast.machine import facts
+from outlast.machine import beginnings, facts
 from outlast.machine.changes import Absent, Ahead, Code, Insert, Put
 from outlast.model import event
 from outlast.model.attempt import Attempt
@@ -17,6 +17,7 @@ from outlast.model.execution import Execution
 from outlast.model.lane import lane_key
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
+from outlast.model.retry import RetryPolicy
 from outlast.model.session import session_key
 from outlast.model.status import Status
 from outlast.model.tag import Tag, tag_key
@@ -281,3 +282,49 @@ def test_a_restart_is_left_to_whoever_claims_it():
 def test_what_must_wait_cannot_be_claimed_by_its_start(waits: dict[str, Any]):
     with pytest.raises(InvalidInput, match="cannot be claimed by its start"):
         changes_of(None, facts.Start, worker="worker-1", **waits)
+
+
+# ---- what starts have in common -----------------------------------------------------------------------------------
+
+OTHER: dict[str, Any] = {
+    "namespace": "bank",
+    "workflow": "refund",
+    "version": "2",
+    "input_digest": "digest-of-43",
+    "signature": "s",
+    "lane": "gpu",
+    "requires": ("gpu",),
+    "priority": 7,
+    "delay_ms": 500,
+    "deadline_ms": 900,
+    "timeout_ms": 800,
+    "retry": RetryPolicy(max_attempts=9),
+    "crash_cap": 3,
+    "retention_ms": 1_000,
+    "tags": {"shop": "paris"},
+    "parent": "order-41",
+    "flow": "nightly",
+    "quota": "api",
+    "after_dependencies": True,
+    "first_epoch": 77,
+    "sends": (facts.Sent("go", b"1"),),
+}
+NOT_IN_THE_EXECUTION = {"change_id", "id", "input", "closes", "if_exists", "worker"}
+
+
+@pytest.mark.parametrize("name", sorted(set(facts.Start.__struct_fields__) - NOT_IN_THE_EXECUTION))
+def test_what_is_remembered_of_one_start_is_not_taken_for_another(name: str):
+    usual = insert_of(changes_of(None, facts.Start), Execution)
+    other = insert_of(changes_of(None, facts.Start, **{name: OTHER[name]}), Execution)
+    assert other != usual
+    beginnings._like.cache_clear()
+    assert insert_of(changes_of(None, facts.Start, **{name: OTHER[name]}), Execution) == other
+    assert insert_of(changes_of(None, facts.Start), Execution) == usual
+
+
+def test_what_is_remembered_of_a_start_by_one_worker_is_not_taken_for_another():
+    for worker in ("worker-1", "worker-2"):
+        for change_id in ("a", "b"):
+            held = insert_of(changes_of(None, facts.Start, worker=worker, change_id=change_id), Execution)
+            assert (held.worker, held.claim_id, held.change_id) == (worker, change_id, change_id)
+    assert insert_of(changes_of(None, facts.Start), Execution).worker is None

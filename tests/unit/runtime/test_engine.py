@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -163,6 +165,47 @@ async def test_same_start_by_two_is_one_execution(world: World):
     assert other.refusal.code is Code.ALREADY
     assert third.refusal is not None
     assert third.refusal.code is Code.CONFLICT
+
+
+def start_of(execution_id: str, change_id: str, **options: Any) -> facts.Start:
+    given = {"workflow": "checkout", "version": "1", "input": b"[]", "input_digest": "d", **options}
+    return facts.Start(change_id=change_id, namespace=NS, id=execution_id, **given)
+
+
+async def test_many_starts_settle_as_each_by_itself(world: World):
+    await world.start("known")
+    await world.start("other")
+    starts = [
+        *(start_of(f"order-{number}", f"start {number}") for number in range(5)),
+        start_of("known", "again"),
+        start_of("other", "differs", input_digest="e"),
+        start_of("order-0", "twice"),
+    ]
+    told = await world.engine.begin_all(starts)
+    assert [one.applied for one in told] == [True] * 5 + [False] * 3
+    codes = [one.refusal.code for one in told[5:] if one.refusal is not None]
+    assert codes == [Code.ALREADY, Code.CONFLICT, Code.ALREADY]
+    assert await world.engine.begin_all([]) == []
+
+
+async def test_many_starts_are_on_their_way_while_the_next_are_decided(world: World):
+    engine = Engine(world.store, entropy=SeededEntropy(3), batch_max=10)
+    told = await engine.begin_all([start_of(f"order-{number}", f"start {number}") for number in range(35)])
+    assert all(one.applied for one in told)
+    assert world.commits == 4
+    await engine.close()
+
+
+async def test_many_starts_that_fail_fail_once(world: World, caplog: pytest.LogCaptureFixture):
+    engine = Engine(world.store, entropy=SeededEntropy(3), patience_s=0.0, batch_max=10)
+    for nth in range(1, 5):
+        world.points.lose_reply("commit", nth=nth)
+    with pytest.raises(StoreUnavailable):
+        await engine.begin_all([start_of(f"order-{number}", f"start {number}") for number in range(35)])
+    await engine.close()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert caplog.records == []
 
 
 async def test_start_without_a_look_settles_as_one_with_a_look(world: World):

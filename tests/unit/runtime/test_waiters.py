@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from outlast.client.waiters import Waiters
+from outlast.client.waiters import FRESH_MAX, Waiters
 from outlast.model.execution import Execution
 from outlast.model.status import Status
 from outlast.testing.conformance.samples import ended_execution
@@ -70,3 +70,22 @@ async def until_asked(store: SlowStore) -> None:
     async with asyncio.timeout(20):
         await store.asked.wait()
     store.asked.clear()
+
+
+async def test_of_many_that_were_started_just_now_the_last_are_not_looked_at():
+    store = SlowStore(RETRIED)
+    waiters = Waiters(store)  # type: ignore[arg-type]
+    waiters.started("shop", *(str(number) for number in range(FRESH_MAX + 1)))
+    first, last = (asyncio.create_task(waiters.ended("shop", name)) for name in ("0", str(FRESH_MAX)))
+    await until_asked(store)
+    store.asked.clear()
+    await asyncio.sleep(0)
+    assert not store.asked.is_set(), "one look, and that at the first"
+    new = asyncio.create_task(waiters.ended("shop", "new", new=True))
+    await asyncio.sleep(0)
+    assert not store.asked.is_set()
+    for waiting in (first, last, new):
+        waiting.cancel()
+    await asyncio.gather(first, last, new, return_exceptions=True)
+    assert waiters.awaited == []
+    await waiters.close()
