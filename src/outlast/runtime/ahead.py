@@ -112,10 +112,10 @@ class Course:
 
     def knows(self, execution_id: str) -> bool:
         """Whether it can say what is behind a member: once, because what was refused is read anew."""
+        if execution_id not in self._open or self._bytes <= BYTES_MAX:
+            return execution_id in self._open
         page = self._behind.get(execution_id, ())
-        return execution_id in self._open and (
-            len(page) > TOGETHER_MAX or _size(map(self._given_to, page)) <= BYTES_MAX
-        )
+        return len(page) > TOGETHER_MAX or _size(map(self._given_to, page)) <= BYTES_MAX
 
     def behind(self, execution_id: str) -> Behind | None:
         """What is behind a member that it knows; None: nothing, or it is not that simple."""
