@@ -45,7 +45,7 @@ from outlast.codec.templates import (
 )
 from outlast.errors import InvalidFlow, InvalidInput, LimitExceeded
 from outlast.machine import facts
-from outlast.machine.decide_flow import NewFlow, NewMember, chunks
+from outlast.machine.decide_flow import NewFlow, NewMember, is_small
 from outlast.model.execution import ParentClose
 from outlast.model.flow import OnFailure, OnSatisfied, member_id
 from outlast.model.names import check_name
@@ -178,7 +178,7 @@ class FlowMember(Generic[R]):
         self, flow: Flow, name: str, workflow: Workflow[Any, R], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.name = name
-        self._flow = flow
+        self._flow_id = flow.id  # and not the flow, which holds its members: what is started goes at once
         self.workflow = workflow
         self.given = workflow.arguments.bound(args, kwargs)
         self.gives = self.read_as = workflow.arguments.result
@@ -262,15 +262,15 @@ class FlowMember(Generic[R]):
 
     def _name_of(self, member: FlowMember[Any] | str) -> str:
         if isinstance(member, FlowMember):
-            if member._flow.id != self._flow.id:
-                raise InvalidFlow(f"member {self.name!r} of {self._flow!r} cannot wait for {member!r}")
+            if member._flow_id != self._flow_id:
+                raise InvalidFlow(f"member {self.name!r} of flow {self._flow_id!r} cannot wait for {member!r}")
             return member.name
         if not isinstance(cast("object", member), str):
             raise InvalidFlow(f"after takes members, or their names, not {member!r}")
         return member
 
     def __repr__(self) -> str:
-        return f"<member {self.name!r} of flow {self._flow.id!r}>"
+        return f"<member {self.name!r} of flow {self._flow_id!r}>"
 
 
 def _listed(items: Iterable[Any]) -> list[Any]:
@@ -412,7 +412,7 @@ class Flow:
         what, most, records = "a flow that is started in a workflow", limits.FLOW_GROWTH_MAX, limits.CHANGES_MAX_WRITES
         if len(members) > most:
             raise LimitExceeded(what, actual=len(members), limit=most, unit="members")
-        if len(chunks(members)) > 1:
+        if not is_small(members):
             raise LimitExceeded(what, actual=records + 1, limit=records, unit="records")
         closes = self._parent_close or ParentClose.CANCEL
         return StartFlow(new, members, parent=attempt.execution.id, parent_close=closes)

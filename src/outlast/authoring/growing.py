@@ -18,7 +18,7 @@ from outlast.authoring.host import check_own
 from outlast.authoring.inside import workflow_code
 from outlast.authoring.workflow import Workflow
 from outlast.errors import InvalidFlow, LimitExceeded, WrongPlace
-from outlast.machine.decide_flow import chunks
+from outlast.machine.decide_flow import is_small
 from outlast.runtime.mishaps import encoding
 from outlast.runtime.operations.grow import Grow
 
@@ -72,7 +72,7 @@ class Growth(Flow):
         self._check_edges({**known, **edges})
         with encoding():
             members = [self.built_member(member, edges[name]) for name, member in self._members.items()]
-        if len(chunks(members)) > 1:
+        if not is_small(members):
             most = limits.CHANGES_MAX_WRITES
             raise LimitExceeded("growth of a flow", actual=most + 1, limit=most, unit="records at once")
         self._members, self._tried = {}, 0

@@ -33,6 +33,7 @@ from outlast.machine.decide_flow import (
     Piece,
     chunks,
     in_the_way,
+    is_small,
     known,
     lanes_of,
     opened,
@@ -108,17 +109,17 @@ class FlowClient(FlowLooks):
 
     async def start(self, new: NewFlow, members: list[NewMember]) -> FlowHandle:
         """Accepted as a whole once this returns: in one change, or staged in several and opened by the last."""
-        partition, parts = self._partition(new.id), chunks(members)
-        if len(parts) == 1:
+        partition = self._partition(new.id)
+        if is_small(members):
             found = await accept(self._engine, partition, new, members)
             if not found.verdict.applied:
-                await self._refused_start(new, partition, parts, found.verdict.refused_by)
+                await self._refused_start(new, partition, chunks(members), found.verdict.refused_by)
             elif not found.verdict.again:
                 self._waiters.started(self.namespace, new.id)
             if all(member.upstreams or member.start.id in found.begun for member in members):
                 return self.handle(new.id)  # nothing of it waits for a look
         else:
-            await self._stage(new, partition, parts)
+            await self._stage(new, partition, chunks(members))
         self._started()
         return self.handle(new.id)
 

@@ -34,7 +34,7 @@ class Template(Struct, frozen=True, gc=False, omit_defaults=True):
     marks: dict[str, str] = {}
 
 
-class Bound(Struct, frozen=True, gc=False):
+class Bound(Struct, frozen=True):
     """An argument with placeholders in it, as JSON; `ordered` is the same for equal values in every process."""
 
     data: bytes

@@ -221,8 +221,7 @@ class Piece(Struct, frozen=True):
     @property
     def weight(self) -> int:
         """How many writes it takes."""
-        start = self.member.start
-        return len(self.upstreams) + (5 + len(start.tags) + len(start.sends) if self.first else 0)
+        return len(self.upstreams) + (_weight(self.member) if self.first else 0)
 
 
 def chunks(members: Sequence[NewMember]) -> list[list[Piece]]:
@@ -237,6 +236,16 @@ def chunks(members: Sequence[NewMember]) -> list[list[Piece]]:
             found[-1].append(piece)
             room -= piece.weight
     return found
+
+
+def is_small(members: Sequence[NewMember]) -> bool:
+    """Whether all of them fit into one change: then there is one chunk."""
+    return sum([_weight(member) + len(member.upstreams) for member in members]) <= _ROOM
+
+
+def _weight(member: NewMember) -> int:
+    """How many writes it takes beside its edges."""
+    return 5 + len(member.start.tags) + len(member.start.sends)
 
 
 def _pieces(member: NewMember) -> Iterator[Piece]:

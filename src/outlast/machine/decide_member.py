@@ -29,6 +29,7 @@ from outlast.machine.changes import (
     together,
 )
 from outlast.machine.decide import decide
+from outlast.machine.decide_holder import attempt_begun, claim_fields
 from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
 from outlast.machine.parts import Fields, claim_gates, debt_of_end, key_of
@@ -277,16 +278,12 @@ def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Change
     ready = structs.replace(view.execution, **wakes.fields)
     if ready.status is not Status.READY or ready.quota is not None:
         return None
-    home = View(view.partition, ready)
-    claim = decide(home, facts.Claim(change_id=woken.id, worker=worker), 0)
-    assert not isinstance(claim, Refusal), "it is ready"
-    [takes] = [write for write in claim.writes if type(write) is Patch and write.key == key]
-    both = Patch(key, {**wakes.fields, **takes.fields})
-    others = [write for write in (*woken.writes, *claim.writes) if write is not wakes and write is not takes]
+    claim = facts.Claim(change_id=woken.id, worker=worker)
+    both = Patch(key, {**wakes.fields, **claim_fields(ready, claim)})
     return structs.replace(
         woken,
-        guards=(*woken.guards, *claim_gates(home, ready, worker), _is_open(gate)),
-        writes=(both, *others),
+        guards=(*woken.guards, *claim_gates(View(view.partition, ready), ready, worker), _is_open(gate)),
+        writes=(both, *[write for write in woken.writes if write is not wakes], attempt_begun(ready, claim)),
         rings=(),
     )
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from outlast.errors import OutlastError
+from outlast.errors import IdHeld, OutlastError
 from outlast.machine.changes import Changes, inserted, started_by
 from outlast.machine.decide_flow import NewFlow, NewMember, accepted
 from outlast.model.execution import Execution, execution_key
@@ -40,9 +41,10 @@ async def accept(engine: Engine, partition: int, new: NewFlow, members: list[New
     rooms = engine.flows.rooms
     worker, firsts = _promised(rooms, members)
     if rooms is not None and worker is not None:
-        whole = accepted(partition, new, members, worker=worker, begins=firsts)
-        found = await _begin(engine, rooms, whole, firsts)
-        if not _is_gate(found.verdict):
+        found = await _begin(
+            engine, rooms, firsts, lambda: accepted(partition, new, members, worker=worker, begins=firsts)
+        )
+        if found is not None and not _is_gate(found.verdict):
             return found
     whole = accepted(partition, new, members)
     verdict, committed_at = await engine.commit_timed(whole)
@@ -65,13 +67,22 @@ def _promised(rooms: Rooms | None, members: list[NewMember]) -> tuple[str | None
     return worker, firsts
 
 
-async def _begin(engine: Engine, rooms: Rooms, whole: Changes, firsts: dict[str, NewMember]) -> Acceptance:
+async def _begin(
+    engine: Engine, rooms: Rooms, firsts: dict[str, NewMember], decided: Callable[[], Changes]
+) -> Acceptance | None:
+    """None if somebody else's open transaction keeps an id: room is not kept for so long."""
+    whole: Changes | None = None
     try:
+        whole = decided()
         return await _begun(engine, rooms, whole, firsts)
     except asyncio.CancelledError:
         # The commit may be under way: what was accepted must not lie idle until its lease runs out.
+        assert whole is not None
         rooms.errand(_begin_anyway(engine, rooms, whole, firsts))
         raise
+    except IdHeld:
+        _release(rooms, len(firsts))
+        return None
     except BaseException:
         _release(rooms, len(firsts))
         raise

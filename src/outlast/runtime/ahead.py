@@ -20,7 +20,7 @@ from outlast.machine.decide_member import Ended, MemberView, waits
 from outlast.model.execution import Execution
 from outlast.model.flow import Dependency, Flow, FlowState, Member, Summary
 from outlast.model.payload import Payload
-from outlast.model.record import Key, Record
+from outlast.model.record import Key
 
 TOGETHER_MAX = 8
 """So few that wait for nothing else are advanced in the commit that strikes off the debt."""
@@ -84,27 +84,24 @@ class Course:
         self._given: dict[str, Payload] = {}
         self._behind: dict[str, list[Dependency]] = {}
         self._ended: dict[str, tuple[Ended, bytes | None]] = {}
-        self._open: set[str] = set()
         self._bytes = 0
         for write in started.writes:
-            if type(write) is Insert:
-                self._note(write.record)
-
-    def _note(self, record: Record) -> None:
-        if type(record) is Dependency:
-            self._behind.setdefault(record.execution, []).append(record)
-        elif type(record) is Execution:
-            self._executions[record.id] = record
-            self._open.add(record.id)
-        elif type(record) is Member:
-            self._members[record.execution] = record
-        elif type(record) is Payload:
-            self._given[record.execution] = record
-            self._bytes += len(record.value)
-        elif type(record) is Flow:
-            self.flow = record
-        elif type(record) is Summary:
-            self._summary = record
+            record = write.record if type(write) is Insert else None
+            if type(record) is Dependency:
+                self._behind.setdefault(record.execution, []).append(record)
+            elif type(record) is Execution:
+                self._executions[record.id] = record
+            elif type(record) is Member:
+                self._members[record.execution] = record
+            elif type(record) is Payload:
+                self._given[record.execution] = record
+                self._bytes += len(record.value)
+            elif type(record) is Flow:
+                self.flow = record
+            elif type(record) is Summary:
+                self._summary = record
+        self._open = set(self._executions)
+        """Those of whom it was not asked yet what is behind them."""
 
     @property
     def members(self) -> int:
@@ -112,10 +109,10 @@ class Course:
 
     def knows(self, execution_id: str) -> bool:
         """Whether it can say what is behind a member: once, because what was refused is read anew."""
+        if execution_id not in self._open or self._bytes <= BYTES_MAX:
+            return execution_id in self._open
         page = self._behind.get(execution_id, ())
-        return execution_id in self._open and (
-            len(page) > TOGETHER_MAX or _size(map(self._given_to, page)) <= BYTES_MAX
-        )
+        return len(page) > TOGETHER_MAX or _size(map(self._given_to, page)) <= BYTES_MAX
 
     def behind(self, execution_id: str) -> Behind | None:
         """What is behind a member that it knows; None: nothing, or it is not that simple."""
@@ -125,8 +122,8 @@ class Course:
             return self._end(execution_id)
         if not are_few(page):
             return None
-        waiting = [Waiting(self._view(one.downstream), self._given_to(one)) for one in page]
-        return Behind(self.flow, waiting) if are_simple([one.view for one in waiting], page) else None
+        # As they were accepted: each waits for this one end.
+        return Behind(self.flow, [Waiting(self._view(one.downstream), self._given_to(one)) for one in page])
 
     def _given_to(self, edge: Dependency) -> Payload | None:
         return self._given.get(edge.downstream)

@@ -36,6 +36,7 @@ from outlast.machine.decide_flow import (
     grown_before,
     growth_id,
     in_the_way,
+    is_small,
     known,
     lanes_of,
     may_run_on,
@@ -182,6 +183,13 @@ def test_chunks_are_as_large_as_a_change_may_be():
     for part in parts:
         assert len(staged_members(PARTITION, new(), "new", 1, part).writes) + 1 <= limits.CHANGES_MAX_WRITES
     assert chunks([]) == [[]]
+
+
+@pytest.mark.parametrize("more, small", [(-1, True), (0, True), (1, False)])
+def test_what_is_small_is_one_chunk(more: int, small: bool):
+    edges = limits.CHANGES_MAX_WRITES - 10 - 11 + more  # but for a margin, and for what two members take besides
+    members = [member("a"), member("wide", *(f"u{n}" for n in range(edges)), tags={"x": "y"})]
+    assert is_small(members) is (len(chunks(members)) == 1) is small
 
 
 def test_a_member_with_more_edges_than_a_change_holds_comes_in_pieces():

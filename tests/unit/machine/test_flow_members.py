@@ -161,6 +161,20 @@ def test_what_is_let_run_is_claimed_in_the_same_commit_by_who_has_room():
     assert held.rings == (), "nobody need look for it"
 
 
+def test_what_is_claimed_in_the_same_commit_has_the_records_of_a_claim():
+    execution = msgspec.structs.replace(dependent(flow="f", id="f/m"), timeout_ms=50, ran_ms=20)
+    view = MemberView(PARTITION, execution, member_of(execution))
+    ready = execution_after(View(PARTITION, execution), woken(view), NOW)
+    claim = decide(View(PARTITION, ready), facts.Claim(change_id="x", worker="w"), NOW)
+    held = claimed(view, woken(view), "w", GATE)
+    assert isinstance(claim, Changes)
+    assert held is not None
+    apart = execution_after(View(PARTITION, ready), claim, NOW)
+    assert execution_after(View(PARTITION, execution), held, NOW) == apart
+    attempts = [[w for w in one.writes if isinstance(w, Insert)] for one in (claim, held)]
+    assert attempts[0] == attempts[1] != []
+
+
 @pytest.mark.parametrize("fields", [{"held": True, "reason": "operator"}, {"quota": "printers"}])
 def test_what_is_not_ready_or_needs_a_permit_is_left_to_a_claim(fields: dict[str, Any]):
     execution = msgspec.structs.replace(dependent(flow="f", id="f/m"), **fields)
