@@ -233,7 +233,7 @@ class LiveAttempt(AttemptState):
         elif isinstance(operation.kind, Wait):
             self.waits.begin(operation)
         else:
-            self.performing.begin(operation)
+            (self._performing or self.performing).begin(operation)
 
     # ---- replay and delivery --------------------------------------------------------------------------------------
 
@@ -354,8 +354,6 @@ class LiveAttempt(AttemptState):
         """The code's time is that of the last outcome that it saw: the same when it is replayed."""
         if now > self.now_ms:
             self.now_ms = now
-            if type(self._code) is AsyncCode:
-                self._code.loop.show_time(now / 1_000)
 
     def _cancel_code(self) -> None:
         """Where the journal says that the cancel was observed: a replay unwinds from the same place."""

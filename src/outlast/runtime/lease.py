@@ -200,7 +200,7 @@ class Lease:
         """Write down what has its place."""
         try:
             _, committed_at = await self.tell_timed(fact)
-            if self._first() < fact.entries:
+            if len(self._open) > 1 and self._first() < fact.entries:  # not the only one that is open
                 await self._turn(fact.entries)
         finally:
             self._leave(fact.entries)
@@ -274,7 +274,7 @@ class Lease:
     ) -> facts.StepRecorded:
         scope, name, occurrence = key
         return facts.StepRecorded(
-            change_id=change_id or self.new_id(),
+            change_id=change_id or self._parts.engine.entropy.new_id(),
             epoch=self.execution.epoch,
             scope=scope,
             name=name,
