@@ -191,6 +191,7 @@ class AttemptState:
             if part is not None:
                 part.let_go()
         self.lease.let_go()
+        self.begins_here = False  # what code that is still being stopped asks for is not made for it any more
         self._outstanding.clear()
 
     # ---- for tests ------------------------------------------------------------------------------------------------
