@@ -162,7 +162,8 @@ class LiveAttempt(AttemptState):
         assert type(future) is asyncio.Future
         if self._signal is not None:
             raise self._signal
-        operation.watched(future, self)
+        operation.watcher = self
+        future.add_done_callback(operation, context=operation.context)
         self._call(operation)
         return future
 

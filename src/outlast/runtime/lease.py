@@ -97,12 +97,12 @@ class Lease:
         "_open",
         "_partition",
         "_parts",
-        "_transacted",
         "_turns",
         "began_at",
         "early",
         "execution",
         "input",
+        "transacts",
     )
 
     def __init__(self, parts: Parts, claimed: ClaimedExecution, *, listener: Listener) -> None:
@@ -115,8 +115,8 @@ class Lease:
         """Places that were taken, and have no outcome yet."""
         self._first_open = 0
         """No place before this one is open: thousands may be, and each asks for the first."""
-        self._transacted: dict[int, None] = {}
-        """Those of them that transactions have taken."""
+        self.transacts: dict[int, None] = {}
+        """Those of them that transactions have taken: they have an outcome, which nobody has seen yet."""
         self._turns: dict[asyncio.Future[None], None] = {}
         self._began_unknown = claimed.began_at is None
         self.began_at = claimed.began_at or settled(execution.claimed_at) or settled(execution.created_at) or 0
@@ -314,14 +314,9 @@ class Lease:
             self._first_open += 1
         return self._first_open
 
-    @property
-    def transacts(self) -> bool:
-        """Whether a transaction has its outcome, which nobody has seen yet."""
-        return bool(self._transacted)
-
     def _leave(self, place: int) -> None:
         self._open.pop(place, None)
-        self._transacted.pop(place, None)
+        self.transacts.pop(place, None)
         if self._turns:
             turns, self._turns = self._turns, {}
             for turn in turns:
@@ -348,7 +343,7 @@ class Lease:
                 fact = self._fact(key, op, SUCCEEDED, data, tries, change_id=change_id)
                 made[:] = [fact if place is None else structs.replace(fact, entries=place)]
                 if place is None:
-                    self._transacted[self._take()] = None
+                    self.transacts[self._take()] = None
             answer = decide(view, made[0], now)
             if isinstance(answer, Refusal):
                 raise self._full()
