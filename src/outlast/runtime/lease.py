@@ -99,6 +99,7 @@ class Lease:
         "_parts",
         "_turns",
         "began_at",
+        "claimed_inbox",
         "early",
         "execution",
         "input",
@@ -110,6 +111,8 @@ class Lease:
         self.input = claimed.input
         self._parts = parts
         self._listener = listener
+        self.claimed_inbox = execution.inbox
+        """How far the inbox had grown by then. Only what comes later is news."""
         self._entries = 0
         self._open: dict[int, None] = {}
         """Places that were taken, and have no outcome yet."""
@@ -455,7 +458,7 @@ class Lease:
             if isinstance(answer, Refusal):
                 return self._refused(fact, answer), engine.group.now
             verdict, committed_at = await engine.group.commit_timed(answer)
-            if verdict.inbox is not None:
+            if verdict.inbox is not None and verdict.inbox > self.claimed_inbox:
                 self._listener.hear(verdict.inbox)
             if verdict.applied:
                 if len(answer.writes) > 1 or not isinstance(fact, facts.StepRecorded):  # else it concerns nobody else
