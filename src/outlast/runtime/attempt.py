@@ -27,7 +27,6 @@ from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LeaseLost,
 from outlast.machine import facts
 from outlast.machine.replay import UNBIDDEN, key_of
 from outlast.model.journal import CANCEL, JournalEntry, OperationKey
-from outlast.model.record import settled
 from outlast.runtime import faces, lost_children
 from outlast.runtime.attempt_state import AttemptState
 from outlast.runtime.attempt_timeout import set_alarm
@@ -130,7 +129,7 @@ class LiveAttempt(AttemptState):
         context.run(_enter, self)
         colour = AsyncCode if self.workflow.is_async else ThreadCode
         self._code = colour(self.workflow.fn, args, kwargs, context, self)
-        self._show_time(self.replay.began_at or self.lease.began_at)
+        self.now_ms = self.replay.began_at or self.lease.began_at
         self._begun = True
         self._code.begin()
 
@@ -163,7 +162,8 @@ class LiveAttempt(AttemptState):
         assert type(future) is asyncio.Future
         if self._signal is not None:
             raise self._signal
-        operation.watched(future, self)
+        operation.watcher = self
+        future.add_done_callback(operation, context=operation.context)
         self._call(operation)
         return future
 
@@ -233,7 +233,7 @@ class LiveAttempt(AttemptState):
         elif isinstance(operation.kind, Wait):
             self.waits.begin(operation)
         else:
-            self.performing.begin(operation)
+            (self._performing or self.performing).begin(operation)
 
     # ---- replay and delivery --------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class LiveAttempt(AttemptState):
                 if not replay or replay.loosens(self._outstanding, can_move=self._code.can_move):
                     continue
                 return self._stuck_replay(replay.head)
-            self._show_time(settled(entry.recorded_at) or 0)
+            self._show_time(entry)
             if entry.op in UNBIDDEN:
                 return self._deliver_unbidden(entry)
             return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
@@ -327,14 +327,14 @@ class LiveAttempt(AttemptState):
     def _deliver_arrival(self) -> None:
         arrival = self._arrivals.pop(0)
         if isinstance(arrival, JournalEntry):
-            self._show_time(settled(arrival.recorded_at) or 0)
+            self._show_time(arrival)
             self._deliver_unbidden(arrival)
             return
         operation, outcome, entry = arrival
         if operation.future.done():
             return  # what the code gave up, a replay does not show it
         if entry is not None:
-            self._show_time(settled(entry.recorded_at) or 0)
+            self._show_time(entry)
         self._deliver(operation, outcome)
 
     def _deliver(self, operation: Operation, outcome: Outcome) -> None:
@@ -350,12 +350,11 @@ class LiveAttempt(AttemptState):
         else:
             operation.future.set_result(outcome.value)
 
-    def _show_time(self, now: int) -> None:
+    def _show_time(self, entry: JournalEntry) -> None:
         """The code's time is that of the last outcome that it saw: the same when it is replayed."""
-        if now > self.now_ms:
+        now = entry.recorded_at
+        if isinstance(now, int) and now > self.now_ms:
             self.now_ms = now
-            if type(self._code) is AsyncCode:
-                self._code.loop.show_time(now / 1_000)
 
     def _cancel_code(self) -> None:
         """Where the journal says that the cancel was observed: a replay unwinds from the same place."""
@@ -398,7 +397,8 @@ class LiveAttempt(AttemptState):
         if outcome.error is not None:
             marked(outcome.error, operation.key)
         self._arrivals.append((operation, outcome, entry))
-        self.nudge()
+        if self._ending is None:
+            self._code.nudge()
 
     def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""

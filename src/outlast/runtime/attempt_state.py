@@ -73,7 +73,6 @@ class AttemptState:
         "_unwinding",
         "_waits",
         "begins_here",
-        "claimed_inbox",
         "growths",
         "lease",
         "now_ms",
@@ -99,7 +98,6 @@ class AttemptState:
         self.parts = parts
         self.workflow = workflow
         self._home = home
-        self.claimed_inbox = claimed.execution.inbox
         self.lease = Lease(parts, claimed, listener=self)
         self.replay = Replay()
         self.real = asyncio.get_running_loop()
@@ -179,7 +177,7 @@ class AttemptState:
 
     def hear(self, inbox: int) -> None:
         """Something came from outside; `inbox` is the newest number."""
-        if inbox > self.claimed_inbox:
+        if inbox > self.lease.claimed_inbox:
             self.hearing.hear(inbox)
 
     def _let_go(self) -> None:
@@ -191,6 +189,7 @@ class AttemptState:
             if part is not None:
                 part.let_go()
         self.lease.let_go()
+        self.begins_here = False  # what code that is still being stopped asks for is not made for it any more
         self._outstanding.clear()
 
     # ---- for tests ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ class Hearing:
 
     def __init__(self, attempt: LiveAttempt) -> None:
         self._attempt = attempt
-        self.heard = attempt.claimed_inbox
+        self.heard = attempt.lease.claimed_inbox
         """How far everything was looked at."""
         self.told = self.heard
         """How far it has grown, by anybody's word: also by what is said while somebody looks."""

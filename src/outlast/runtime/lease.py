@@ -97,12 +97,13 @@ class Lease:
         "_open",
         "_partition",
         "_parts",
-        "_transacted",
         "_turns",
         "began_at",
+        "claimed_inbox",
         "early",
         "execution",
         "input",
+        "transacts",
     )
 
     def __init__(self, parts: Parts, claimed: ClaimedExecution, *, listener: Listener) -> None:
@@ -110,13 +111,15 @@ class Lease:
         self.input = claimed.input
         self._parts = parts
         self._listener = listener
+        self.claimed_inbox = execution.inbox
+        """How far the inbox had grown by then. Only what comes later is news."""
         self._entries = 0
         self._open: dict[int, None] = {}
         """Places that were taken, and have no outcome yet."""
         self._first_open = 0
         """No place before this one is open: thousands may be, and each asks for the first."""
-        self._transacted: dict[int, None] = {}
-        """Those of them that transactions have taken."""
+        self.transacts: dict[int, None] = {}
+        """Those of them that transactions have taken: they have an outcome, which nobody has seen yet."""
         self._turns: dict[asyncio.Future[None], None] = {}
         self._began_unknown = claimed.began_at is None
         self.began_at = claimed.began_at or settled(execution.claimed_at) or settled(execution.created_at) or 0
@@ -200,7 +203,7 @@ class Lease:
         """Write down what has its place."""
         try:
             _, committed_at = await self.tell_timed(fact)
-            if self._first() < fact.entries:
+            if len(self._open) > 1 and self._first() < fact.entries:  # not the only one that is open
                 await self._turn(fact.entries)
         finally:
             self._leave(fact.entries)
@@ -274,7 +277,7 @@ class Lease:
     ) -> facts.StepRecorded:
         scope, name, occurrence = key
         return facts.StepRecorded(
-            change_id=change_id or self.new_id(),
+            change_id=change_id or self._parts.engine.entropy.new_id(),
             epoch=self.execution.epoch,
             scope=scope,
             name=name,
@@ -314,14 +317,9 @@ class Lease:
             self._first_open += 1
         return self._first_open
 
-    @property
-    def transacts(self) -> bool:
-        """Whether a transaction has its outcome, which nobody has seen yet."""
-        return bool(self._transacted)
-
     def _leave(self, place: int) -> None:
         self._open.pop(place, None)
-        self._transacted.pop(place, None)
+        self.transacts.pop(place, None)
         if self._turns:
             turns, self._turns = self._turns, {}
             for turn in turns:
@@ -348,7 +346,7 @@ class Lease:
                 fact = self._fact(key, op, SUCCEEDED, data, tries, change_id=change_id)
                 made[:] = [fact if place is None else structs.replace(fact, entries=place)]
                 if place is None:
-                    self._transacted[self._take()] = None
+                    self.transacts[self._take()] = None
             answer = decide(view, made[0], now)
             if isinstance(answer, Refusal):
                 raise self._full()
@@ -460,7 +458,7 @@ class Lease:
             if isinstance(answer, Refusal):
                 return self._refused(fact, answer), engine.group.now
             verdict, committed_at = await engine.group.commit_timed(answer)
-            if verdict.inbox is not None:
+            if verdict.inbox is not None and verdict.inbox > self.claimed_inbox:
                 self._listener.hear(verdict.inbox)
             if verdict.applied:
                 if len(answer.writes) > 1 or not isinstance(fact, facts.StepRecorded):  # else it concerns nobody else

@@ -81,48 +81,34 @@ class Watcher(Protocol):
         ...
 
 
-class Operation:
+class Operation(Struct, eq=False):
     """One call, waiting for its outcome. `future` belongs to the code that called it.
 
     It is called back itself when the code gives the future up: a callback of its own would be four objects more.
     """
 
-    __slots__ = ("_watcher", "context", "doing", "dropped", "future", "key", "kind", "place")
-
-    def __init__(
-        self,
-        key: OperationKey,
-        kind: Kind,
-        future: asyncio.Future[Any] | ThreadFuture[Any],
-        context: contextvars.Context,
-        place: tuple[CodeType, int],
-    ) -> None:
-        self.key = key
-        self.kind = kind
-        self.future = future
-        self.context = context
-        self.place = place
-        """Its code, and where in it."""
-        self._watcher: Watcher | None = None
-        self.doing: asyncio.Task[Any] | None = None
-        """The task that performs it, if anything must be done for it."""
-        self.dropped = False
-        """Nobody wants its outcome any more: the code gave it up, or the attempt has ended."""
-
-    def watched(self, future: asyncio.Future[Any], watcher: Watcher) -> None:
-        """`watcher` hears of it if the code gives the future up."""
-        self._watcher = watcher
-        future.add_done_callback(self, context=self.context)
+    key: OperationKey
+    kind: Kind
+    future: asyncio.Future[Any] | ThreadFuture[Any]
+    context: contextvars.Context
+    place: tuple[CodeType, int]
+    """Its code, and where in it."""
+    watcher: Watcher | None = None
+    """Who hears of it if the code gives the future up."""
+    doing: asyncio.Task[Any] | None = None
+    """The task that performs it, if anything must be done for it."""
+    dropped: bool = False
+    """Nobody wants its outcome any more: the code gave it up, or the attempt has ended."""
 
     def __call__(self, future: asyncio.Future[Any]) -> None:
-        if self._watcher is not None and future.cancelled():
-            self._watcher.give_up(self)
+        if self.watcher is not None and future.cancelled():
+            self.watcher.give_up(self)
 
     def unwatch(self) -> None:
         """The code has its outcome, or has given it up: a callback less to run."""
-        if self._watcher is not None:
+        if self.watcher is not None:
             self.future.remove_done_callback(self)  # type: ignore[union-attr]
-            self._watcher = None
+            self.watcher = None
 
     @property
     def line(self) -> str:
@@ -134,16 +120,13 @@ class Operation:
         return described(self.kind.OP, self.key)
 
 
-class ResultOf:
+class ResultOf(Struct, frozen=True):
     """What to call its result in an error: a text only if there is one."""
 
-    __slots__ = ("_operation",)
-
-    def __init__(self, operation: Operation) -> None:
-        self._operation = operation
+    operation: Operation
 
     def __str__(self) -> str:
-        return f"result of {self._operation}"
+        return f"result of {self.operation}"
 
 
 def failed_with(values: Values, error: Exception, *, tries: int = 1) -> Outcome:

@@ -44,18 +44,16 @@ class Performing:
         self._backing_off: dict[Operation, Alarm] = {}
 
     def begin(self, operation: Operation) -> None:
-        tries = self._attempt.replay.tries.get(operation.key, [])
+        tries, done = self._attempt.replay.tries.get(operation.key), 0
         if tries:
             wake_at = msgspec.json.decode(tries[-1].value or b"0", type=int)
             if wake_at > self._attempt.parts.engine.group.now:
                 self._back_off(operation, wake_at)
                 return
-        self._go(operation, tries[-1].occurrence if tries else 0)  # those with a short backoff have no entry
-
-    def _go(self, operation: Operation, tries: int) -> None:
+            done = tries[-1].occurrence  # those with a short backoff have no entry
         # The step's code runs in this task, in the context of its call; another try gets a task and a context anew.
         operation.doing = self.live[operation] = self._real.create_task(
-            self._perform(operation, tries), name=f"outlast {operation.kind.name}", context=operation.context.copy()
+            self._perform(operation, done), name=f"outlast {operation.key[1]}", context=operation.context.copy()
         )
 
     async def _perform(self, operation: Operation, tries: int) -> None:
@@ -69,7 +67,7 @@ class Performing:
             if self._leaving:
                 await self._decided()  # this may be what takes it back
             try:
-                outcome = await kind.perform(attempt.parts, attempt.execution, operation, tries)
+                outcome = await kind.perform(attempt.parts, attempt.lease.execution, operation, tries)
             except GeneratorExit as raised:
                 outcome = exited(attempt.parts.values, operation, raised)
             if isinstance(outcome, BackOff):

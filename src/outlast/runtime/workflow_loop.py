@@ -33,6 +33,9 @@ SPIN_SLICES = 20
 class LoopOwner(Protocol):
     """Whose code runs in a loop. Named by itself and not by its methods: each would be an object more per attempt."""
 
+    now_ms: int
+    """The time of the last outcome that the code has seen, by the store's clock: a replay sees the same."""
+
     @property
     def context(self) -> contextvars.Context:
         """In which the code is looked after: of its loop, and not of whoever woke it."""
@@ -51,6 +54,7 @@ class NobodysLoop:
     """Of a loop that is closed."""
 
     context = contextvars.Context()
+    now_ms = 0
 
     def idle(self) -> bool:
         return False
@@ -134,7 +138,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._context = owner.context
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: dict[asyncio.TimerHandle, asyncio.Future[Any]] = {}
-        self._time_s = 0.0
         self._pump_due = False
         self._pumping = False
         self._closed = False
@@ -272,12 +275,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             durable.cancel()
 
     def time(self) -> float:
-        """That of the last outcome which the code has seen, by the store's clock: a replay sees the same."""
-        return self._time_s
-
-    def show_time(self, now_s: float) -> None:
-        if now_s > self._time_s:
-            self._time_s = now_s
+        """The code's: it stands still between two outcomes."""
+        return self._owner.now_ms / 1_000
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)

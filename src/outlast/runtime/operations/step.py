@@ -61,7 +61,8 @@ class StepCall(Performed):
         """Try until it succeeds, may not be retried, or must wait for long."""
         if parts.stand_ins:
             self.step = stood_in(parts, self.step)
-        step, task = self.step, operation.doing
+        step = self.step
+        task = operation.doing or asyncio.current_task()  # the latter where the loop's tasks begin at once
         assert task is not None
         here = step.is_async and step.timeout_s is None  # the caller's task is made for this try
         while True:
