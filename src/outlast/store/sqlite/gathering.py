@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import apsw
 
 from outlast.errors import InvalidInput
-from outlast.machine.changes import Changes, Insert, Matches, Patch
+from outlast.machine.changes import Changes, Insert, Matches, Patch, Write
 from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
@@ -32,7 +32,9 @@ from outlast.store.sqlite.statements import TABLES, row_of
 
 Execute: TypeAlias = Callable[[str, Iterable[Any]], apsw.Cursor]
 
-_EXECUTION, _ATTEMPT, _JOURNAL = Execution.KIND, Attempt.KIND, JournalEntry.KIND
+_EXECUTION = Execution.KIND
+_PATCHED = frozenset({_EXECUTION, Attempt.KIND})
+"""What is patched with others."""
 _begin = TABLES[_EXECUTION].insert
 
 
@@ -50,16 +52,17 @@ class Gathering:
         self._known, self._gates = fences.known, fences.gates
         self._inserts: defaultdict[str, list[Record]] = defaultdict(list)
         """By kind."""
-        self._steps = self._inserts[_JOURNAL]
+        self._steps = self._inserts[JournalEntry.KIND]
         self._patches: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         """By statement."""
 
     def take(self, changes: Changes) -> int | None:
         """Gather it, and tell the inbox of its execution. None if it is not like the others, or if a guard of it is not
         known to hold: then it goes the long way, behind those that were taken."""
-        if len(changes.anchors) != 1:
+        anchors, writes, inbox = changes.anchors, changes.writes, None
+        if len(anchors) != 1 or anchors[0].kind != _EXECUTION:
             return None
-        anchor, writes, inbox = changes.anchors[0], changes.writes, None
+        anchor = anchors[0]
         for guard in changes.guards:
             if type(guard) is Matches:
                 key, fields = guard.key, guard.fields
@@ -72,31 +75,35 @@ class Gathering:
                 return None
         if inbox is not None and len(writes) == 1 and type(first := writes[0]) is Insert:
             record = first.record
-            if record.KIND == _JOURNAL:  # the commonest change of all: a step
+            if type(record) is JournalEntry:  # the commonest change of all: a step
                 self._steps.append(record)
                 return inbox
-        return self._take_all(changes, anchor, inbox)
+        return self._take_all(anchor, writes, inbox)
 
-    def _take_all(self, changes: Changes, anchor: Key, inbox: int | None) -> int | None:
-        """All its writes, or none."""
+    def _take_all(self, anchor: Key, writes: tuple[Write, ...], inbox: int | None) -> int | None:
+        """All of them, or none."""
+        its = anchor.values
+        new: Execution | None = None
         gathered: list[tuple[list[Any], object]] = []
         patched: list[Key] = []
-        new: Execution | None = None
-        for write in changes.writes:
+        for write in writes:
             if type(write) is Insert:
                 record = write.record
-                kind = record.KIND
-                if kind == _EXECUTION:
-                    if new is not None or record.key != anchor:
+                if type(record) is Execution:
+                    if new is not None or (record.namespace, record.id) != its:
                         return None
-                    new = cast("Execution", record)
-                elif kind in GATES or (kind == _ATTEMPT and record.key.values[:2] != anchor.values):
+                    new = record
+                    continue
+                if type(record) is Attempt and (record.namespace, record.execution) != its:
                     return None
-                else:
-                    gathered.append((self._inserts[kind], record))
+                if record.KIND in GATES:
+                    return None
+                gathered.append((self._inserts[record.KIND], record))
             elif type(write) is Patch:
                 key, fields = write.key, write.fields
-                if key.values[:2] != anchor.values or key.kind not in (_EXECUTION, _ATTEMPT) or key in patched:
+                if key is not anchor and (key.values[:2] != its or key.kind not in _PATCHED):
+                    return None
+                if key in patched:
                     return None
                 patched.append(key)
                 gathered.append((self._patches[TABLES[key.kind].patch((*fields,))], patch_row(key, fields)))
@@ -106,10 +113,10 @@ class Gathering:
             inbox = new.inbox
         if inbox is None or (new is not None and not self._begin(new)):
             return None
-        for its_kind, row in gathered:
-            its_kind.append(row)
+        for rows, row in gathered:
+            rows.append(row)
         if patched:
-            self._fences.written(anchor)
+            self._known.pop(its, None)
         return inbox
 
     def _begin(self, new: Execution) -> bool:
