@@ -146,7 +146,7 @@ _GUARDS = (
         breaks="rule 1",
         what="the writer takes a fence that it knows for good, whatever its epoch",
         file="store/sqlite/gathering.py",
-        old="known is None or (fields != known.held and fields != known.ends)",
+        old="known is None or (fields != known.held and not known.ends(fields))",
         new="known is None",
         noticed_by=(
             f"{RULE}01_every_write_of_a_worker_is_fenced",
@@ -158,7 +158,7 @@ _GUARDS = (
         breaks="rule 1",
         what="a start is gathered with others and claimed although its lane is paused, or its worker's session is gone",
         file="store/sqlite/gathering.py",
-        old="elif not self._gates.get(guard):",
+        old="elif self._gates.get(guard, 0) <= self._now:",
         new="elif self._gates.get(guard) is None:",
         noticed_by=(f"{CONFORMANCE}Batch::test_a_batch_is_as_its_changes_one_after_the_other",),
     ),
@@ -167,8 +167,8 @@ _GUARDS = (
         breaks="rule 1",
         what="the writer still takes for held what it has gathered the end of",
         file="store/sqlite/gathering.py",
-        old="                self._fences.drop(key)\n",
-        new="",
+        old="            self._known.pop(its, None)\n",
+        new="            pass\n",
         noticed_by=(f"{CONFORMANCE}Batch::test_a_batch_is_as_its_changes_one_after_the_other",),
     ),
     Mutant(
@@ -544,8 +544,8 @@ _STORE = (
         breaks="rule 1",
         what="the writer trusts a fence that it knew before another process wrote",
         file="store/sqlite/fences.py",
-        old="if version != self._version or len(self.known) > KNOWN_MAX:",
-        new="if len(self.known) > KNOWN_MAX:",
+        old="if connection.data_version() == self._version and len",
+        new="if len",
         noticed_by=(f"{FENCES}a_zombie_whose_fence_the_writer_knew_is_refused_when_another_process_took_over",),
     ),
     Mutant(
@@ -553,7 +553,7 @@ _STORE = (
         breaks="rule 1",
         what="the writer trusts a fence that it knew before it wrote the row itself",
         file="store/sqlite/commit.py",
-        old="        self._fences.drop(key)\n",
+        old="        self._fences.written(key)\n",
         new="",
         noticed_by=(
             f"{FENCES}a_zombie_is_refused_when_the_same_process_took_over",

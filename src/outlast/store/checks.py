@@ -18,10 +18,11 @@ def check_limit(what: str, limit: int, most: int) -> None:
 
 def check_batch(batch: Sequence[Changes]) -> None:
     _at_most("batch", len(batch), limits.BATCH_MAX_CHANGES, "changes")
+    most = limits.CHANGES_MAX_WRITES
     for changes in batch:
-        size = len(changes.guards) + len(changes.writes)
-        if size > limits.CHANGES_MAX_WRITES:
-            raise LimitExceeded("one change", actual=size, limit=limits.CHANGES_MAX_WRITES, unit="guards and writes")
+        if len(changes.guards) + len(changes.writes) > most:
+            size = len(changes.guards) + len(changes.writes)
+            raise LimitExceeded("one change", actual=size, limit=most, unit="guards and writes")
 
 
 def check_claim(request: ClaimRequest) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from outlast.errors import SchemaMissing, SchemaOutdated, SchemaTooNew, StoreCorrupt
@@ -69,6 +70,19 @@ def test_kept_fixture_has_every_status_and_every_kind(of_schema_1: Path):
     assert found == set(Status), f"{set(Status) - found} is missing; {AGAIN}"
     empty = [kind for kind in KINDS if not tables[f"outlast_{kind}"]]
     assert not empty, f"no record of {empty}; {AGAIN}"
+
+
+def test_every_table_has_its_columns_in_the_order_of_the_fields(of_schema_1: Path):
+    """Records are inserted without naming the columns. Only the number that is the store's own stands first."""
+    connection = apsw.Connection(str(of_schema_1))
+    for name, kind in KINDS.items():
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info(outlast_{name})")]
+        fields = [field.name for field in msgspec.structs.fields(kind)]
+        if kind.SEQUENCED:
+            assert sorted(columns) == sorted(fields)
+        else:
+            assert columns == fields, name
+    connection.close()
 
 
 async def test_work_of_the_kept_file_goes_on(of_schema_1: Path):

@@ -15,6 +15,7 @@ from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution, Route, parse_route
 from outlast.model.journal import JournalEntry
+from outlast.model.session import session_key
 from outlast.store.port import EARLY_EVENTS, Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.sqlite.connection import Transaction
 from outlast.store.sqlite.statements import TABLES, statement
@@ -36,7 +37,7 @@ ALONG_BYTES, ROW_BYTES = 1024 * 1024, 500
 
 def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
     """The same claim id finds what it took before; otherwise take anew, in the order of claims."""
-    tx.rows_beside(statement("session_renew"), (request.worker, tx.now + request.lease_ttl_ms, tx.now))
+    _renew_session(tx, request.worker, request.lease_ttl_ms)
     along = _Along(tx)
     again = [_execution(row) for row in tx.rows_beside(_AGAIN, (request.worker, request.claim_id))]
     if again:
@@ -47,8 +48,13 @@ def claim(tx: Transaction, request: ClaimRequest) -> Claimed:
 
 
 def renew(tx: Transaction, worker: str, lease_ttl_ms: int) -> Renewed:
-    tx.rows_beside(statement("session_renew"), (worker, tx.now + lease_ttl_ms, tx.now))
+    _renew_session(tx, worker, lease_ttl_ms)
     return Renewed(now=tx.now, held=held(tx, worker))
+
+
+def _renew_session(tx: Transaction, worker: str, lease_ttl_ms: int) -> None:
+    tx.rows_beside(statement("session_renew"), (worker, tx.now + lease_ttl_ms, tx.now))
+    tx.fences.written(session_key(0, worker))
 
 
 def held(tx: Transaction, worker: str) -> list[Held]:

@@ -10,7 +10,7 @@ so a refusal needs no rollback.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, assert_never, cast
 
@@ -36,9 +36,9 @@ from outlast.machine.changes import (
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Record
 from outlast.store.port import Points, Verdict
-from outlast.store.sqlite.fences import FENCES, FIELDS, Fences, known
-from outlast.store.sqlite.gathering import GATES, Execute, Gathering, impossible, patch_row
-from outlast.store.sqlite.statements import TABLES
+from outlast.store.sqlite.fences import FENCES, FIELDS, FOREVER_MS, GATES, Fences, known
+from outlast.store.sqlite.gathering import Execute, Gathering, impossible, patch_row
+from outlast.store.sqlite.statements import TABLES, row_of
 
 _EXECUTION = Execution.KIND
 _HOME = partition_channel(0)
@@ -57,16 +57,17 @@ class Commit:
         self._singly = singly
         self._now = now
         self._fences = fences
-        self._gates: dict[Guard, bool] = {}
+        self._gates = fences.gates
         self.rings: set[str] = set()
 
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        gathering = Gathering(self._connection, self._execute, self._execute_many, self._now, self._fences, self._gates)
+        gathering = Gathering(self._connection, self._execute, self._execute_many, self._now, self._fences)
         for changes in batch:
             inbox = None if self._singly else gathering.take(changes)
             if inbox is not None:
-                self._ring(changes)
+                if changes.rings:
+                    self._ring(changes)
                 verdicts.append(_applied(inbox))
                 continue
             gathering.write()
@@ -132,11 +133,11 @@ class Commit:
         """Whether the guard holds, and the inbox of the execution that it read, if it read one."""
         if type(guard) is Matches:
             return self._matches(guard)
-        if guard.key.kind in GATES:
-            is_open = self._gates.get(guard)
-            if is_open is None:
-                is_open = self._gates[guard] = self._is_open(guard)
-            return is_open, None
+        if (type(guard) is Absent or type(guard) is Ahead) and guard.key.kind in GATES:
+            until = self._gates.get(guard)
+            if until is None:
+                until = self._gates[guard] = self._open_until(guard)
+            return until > self._now, None
         return self._is_open(guard), None
 
     def _matches(self, guard: Matches) -> tuple[bool, int | None]:
@@ -157,25 +158,29 @@ class Commit:
             if row is None:
                 return False, None
             seen = self._fences.keep(key, known(*row))
-        return expected in (seen.held, seen.ends), seen.inbox
+        return expected == seen.held or seen.ends(expected), seen.inbox
 
     def _is_open(self, guard: Guard) -> bool:
         match guard:
             case Matches():
                 return self._holds(guard)[0]
-            case Absent(key):
-                return not self._exists(key)
+            case Absent() | Ahead():
+                return self._open_until(guard) > self._now
             case Reached(key, field):
                 time = self._time(key, field)
                 return time is not None and time <= self._now
-            case Ahead(key, field):
-                time = self._time(key, field)
-                return time is not None and time > self._now
             case Lapsed(key, field):
                 time = self._time(key, field)
                 return time is None or time <= self._now
             case _:
                 assert_never(guard)
+
+    def _open_until(self, guard: Absent | Ahead) -> int:
+        """What time shuts, and nothing else if nobody writes: 0 if it is shut."""
+        if isinstance(guard, Absent):
+            return 0 if self._exists(guard.key) else FOREVER_MS
+        time = self._time(guard.key, guard.field)
+        return 0 if time is None else time
 
     def _time(self, key: Key, field: str) -> int | None:
         row = self._row(TABLES[key.kind].guard((field,)), key.values)
@@ -228,11 +233,11 @@ class Commit:
     def _insert(self, record: Record) -> bool:
         """False if there is a record with its key, and nothing is written."""
         table = TABLES[record.KIND]
-        self._run(table.insert, table.row(record, self._now))
-        if record.KIND in GATES:
-            self._gates.clear()
+        self._run(table.insert, row_of(record))
         if self._connection.changes() != 1:
             return False
+        if record.KIND in GATES:
+            self._fences.written(record.key)
         if record.KIND == _EXECUTION:
             self._fences.keep_new(cast("Execution", record))
         return True
@@ -240,19 +245,17 @@ class Commit:
     def _write(self, write: Patch | Put | Delete | Add) -> None:
         match write:
             case Patch(key, fields):
-                self._run(TABLES[key.kind].patch(tuple(fields)), patch_row(key, fields, self._now))
+                self._run(TABLES[key.kind].patch(tuple(fields)), patch_row(key, fields))
             case Put(record):
                 key, table = record.key, TABLES[record.KIND]
-                self._run(table.put, table.row(record, self._now))
+                self._run(table.put, row_of(record))
             case Delete(key):
                 self._run(TABLES[key.kind].delete, key.values)
             case Add(key, field, amount):
                 self._run(TABLES[key.kind].add(field), (amount, *key.values))
             case _:
                 assert_never(write)
-        self._fences.drop(key)
-        if key.kind in GATES:
-            self._gates.clear()
+        self._fences.written(key)
 
     def _run(self, sql: str, values: Sequence[Any]) -> None:
         try:
@@ -280,7 +283,7 @@ def _inbox_after(writes: tuple[Write, ...], anchor: Key | None, inbox: int | Non
 def _watched(execute: Execute, points: Points) -> Execute:
     """Every statement between its two crash points. Without any, a commit pays nothing for them."""
 
-    def watched(sql: str, values: Sequence[Any]) -> apsw.Cursor:
+    def watched(sql: str, values: Iterable[Any]) -> apsw.Cursor:
         points("statement")
         cursor = execute(sql, values)
         points("statement done")

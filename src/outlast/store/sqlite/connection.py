@@ -18,15 +18,16 @@ import os
 import threading
 from asyncio import events
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
 import apsw
 
 from outlast.errors import ReplyLost, StoreClosed, StoreError
+from outlast.model.record import Now
 from outlast.store.port import Clock, Points
-from outlast.store.sqlite.errors import translated
+from outlast.store.sqlite.errors import Translated
 from outlast.store.sqlite.fences import Fences
 from outlast.store.sqlite.moved import Whereabouts
 from outlast.store.sqlite.statements import statement
@@ -43,6 +44,7 @@ and whatever its holder writes next is durable together with it."""
 
 _NORMAL, _FULL = 1, 2
 """SQLite's words for `synchronous`."""
+_CLOCK_READ, _CLOCK_WRITE = statement("clock_read"), statement("clock_write")
 
 
 def rows_of(cursor: apsw.Cursor, sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
@@ -56,6 +58,8 @@ class Met(Exception):
 
 class Transaction:
     """What an operation gets: a cursor, the time of the commit, and the crash points."""
+
+    __slots__ = ("cursor", "fences", "now", "points", "rings", "singly")
 
     def __init__(
         self, cursor: apsw.Cursor, now: int, points: Points | None, fences: Fences, *, singly: bool = False
@@ -158,7 +162,10 @@ class Connection:
         self._closed = False
         self._dead: BaseException | None = None
         self._guard = threading.Lock()
+        self._translated = Translated(path)
         self._fences = Fences()
+        self._now = 0
+        """The time of the transaction under way."""
         self._whereabouts = Whereabouts(path)
         self._thread = threading.Thread(target=self._serve, name=f"outlast-sqlite {begin}", daemon=True)
         self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
@@ -167,7 +174,7 @@ class Connection:
         """Start the thread and its connection; raises what opening raised."""
         if self._inline:
             connection = self._connected()
-            self._at_hand = connection, connection.cursor()
+            self._at_hand = connection, self._cursor(connection)
             return
         self._thread.start()
         error = self._opened.get()
@@ -222,7 +229,7 @@ class Connection:
     # ---- the thread -----------------------------------------------------------------------------------------------
 
     def _connected(self) -> apsw.Connection:
-        with translated(self._path):
+        with self._translated:
             connection = self._connect()
             # Plans that do not depend on bound values: else SQLite prepares the statements of claim and due anew at
             # every call, which takes twenty times as long as running them.
@@ -230,6 +237,19 @@ class Connection:
             if self._writes and connection.pragma("synchronous") == _FULL:
                 self._level = _FULL
             return connection
+
+    def _cursor(self, connection: apsw.Connection) -> apsw.Cursor:
+        """The one that everything here goes through. A time that is relative to the commit is bound as the time that it
+        is: few values of a record are one, and none of the others is looked at for it."""
+
+        def bound(cursor: apsw.Cursor, number: int, value: object) -> int:
+            if type(value) is not Now:
+                raise TypeError(f"value {number} is of type {type(value).__name__}")
+            return self._now + value.plus_ms
+
+        cursor = connection.cursor()
+        cursor.convert_binding = bound
+        return cursor
 
     def _serve(self) -> None:
         try:
@@ -239,7 +259,7 @@ class Connection:
             return
         self._opened.put(None)
         try:
-            cursor = connection.cursor()
+            cursor = self._cursor(connection)
             while (calls := self._gather()) is not None:
                 self._run_shared(cursor, calls)
         except BaseException as error:
@@ -305,42 +325,57 @@ class Connection:
 
     def _run(self, cursor: apsw.Cursor, calls: list[_Call], *, singly: bool = False) -> set[str]:
         """Whom to ring for it."""
-        names = dict.fromkeys(call.name for call in calls)
+        names = {call.name: None for call in calls}
         rings: set[str] = set()
-        with translated(self._path), self._turn:
+        connection = cursor.connection
+        with self._translated, self._turn:
             self._pass(names, "begin")
-            self._whereabouts.check_now_and_then(cursor.connection)
+            self._whereabouts.check_now_and_then(connection)
             self._sync(cursor, _NORMAL if LEASES.issuperset(names) else _FULL)
             cursor.execute(self._begin)
             try:
-                if self._writes:
-                    self._fences.begin(cursor)
-                stored = rows_of(cursor, statement("clock_read"))[0][0] if self._has_clock(cursor) else 0
-                now = max(self._clock.now_ms(), stored)
+                stored, now = self._look_at_the_clock(cursor)
                 for call in calls:
                     transaction = Transaction(cursor, now, self._named_points(call.name), self._fences, singly=singly)
                     call.result = call.operation(transaction)
-                    rings |= transaction.rings
+                    if transaction.rings:
+                        rings |= transaction.rings
                 has_clock = self._has_clock(cursor)
                 if self._writes and now > stored and has_clock:
-                    cursor.execute(statement("clock_write"), (now,))
+                    cursor.execute(_CLOCK_WRITE, (now,))
                 self._pass(names, "commit")
                 cursor.execute("COMMIT")
+                if self._writes:
+                    self._fences.committed(connection)
             except BaseException:
-                self._fences.clear()
-                if not cursor.connection.get_autocommit():
+                self._fences.undone()
+                if not connection.get_autocommit():
                     cursor.execute("ROLLBACK")
                 raise
         self._clock_seen = has_clock
-        self._reply(names, calls)
+        self._stored = now if has_clock else 0
+        if self._points is not None:
+            self._reply(names, calls)
         if self._writes:
-            self._refuse_moved(cursor, calls)
+            self._refuse_moved(connection, calls)
         return rings
 
-    def _refuse_moved(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
+    def _look_at_the_clock(self, cursor: apsw.Cursor) -> tuple[int, int]:
+        """The newest time that any commit used, and the time of this one. The writer knows what it wrote last, and
+        reads it again only if somebody else has written meanwhile."""
+        stored = self._stored
+        if not (self._writes and self._fences.begin(cursor.connection)):
+            stored = rows_of(cursor, _CLOCK_READ)[0][0] if self._has_clock(cursor) else 0
+        self._now = now = max(self._clock.now_ms(), stored)
+        return stored, now
+
+    _stored = 0
+    """The clock in the file, as the last transaction left it."""
+
+    def _refuse_moved(self, connection: apsw.Connection, calls: list[_Call]) -> None:
         """What was written to a file that is gone is not answered; nor is it done again."""
         try:
-            self._whereabouts.check(cursor.connection)
+            self._whereabouts.check(connection)
         except StoreError as error:
             for call in calls:
                 call.error = error
@@ -398,13 +433,14 @@ class Connection:
         self._deliver(leftover)
 
     def _deliver(self, calls: list[_Call]) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[_Call]] = {}
-        for call in calls:
-            by_loop.setdefault(call.loop, []).append(call)
-        for loop, its_calls in by_loop.items():
+        loops = {call.loop for call in calls}
+        for loop in loops:
+            its_calls = calls if len(loops) == 1 else [call for call in calls if call.loop is loop]
             soon = loop.call_soon if self._inline else loop.call_soon_threadsafe
-            with suppress(RuntimeError):  # its loop is closed: nobody is left to hear it
+            try:
                 soon(_settle, its_calls)
+            except RuntimeError:
+                continue  # it is closed: nobody is left to hear it
 
 
 def _settle(calls: list[_Call]) -> None:

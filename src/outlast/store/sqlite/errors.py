@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
-
 import apsw
 
 from outlast.errors import (
     InvalidInput,
+    OutlastError,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -17,26 +15,41 @@ from outlast.errors import (
 )
 
 
-@contextmanager
-def translated(path: str) -> Generator[None]:
-    """Raise SQLite's complaints about `path` as errors of the store."""
-    try:
-        yield
-    except (apsw.NotADBError, apsw.CorruptError) as error:
-        raise StoreCorrupt(f"{path} is damaged or not an SQLite file ({error}): restore it from a backup") from error
-    except apsw.ReadOnlyError as error:
-        raise StoreReadOnly(
-            f"{path} cannot be written ({error}): check its permissions and those of its folder"
-        ) from error
-    except apsw.FullError as error:
-        raise StoreFull(f"no room left to write {path} ({error}): free some, then go on") from error
-    except apsw.CantOpenError as error:
-        raise StoreError(f"{path} cannot be opened ({error}): does its folder exist, and may it be written?") from error
-    except (apsw.BusyError, apsw.LockedError, apsw.IOError, apsw.ProtocolError) as error:
-        raise StoreUnavailable(f"{path} does not answer now ({error}): try again") from error
-    except apsw.Error as error:
-        raise StoreError(f"{path}: {type(error).__name__}: {error}") from error
-    except UnicodeEncodeError as error:
-        raise InvalidInput(f"{error.object!r} cannot be stored: it is not text ({error.reason})") from error
-    except OverflowError as error:
-        raise InvalidInput(f"a number is too large to be stored ({error}): at most 64 bits") from error
+class Translated:
+    """`with translated:` raises SQLite's complaints about `path` as errors of the store. One for a connection: every
+    transaction goes through it, and a generator would be made anew for each."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            ours = _in_our_words(self._path, error)
+            if ours is not None:
+                raise ours from error
+
+
+def _in_our_words(path: str, error: BaseException) -> OutlastError | None:
+    """None if SQLite did not say it."""
+    match error:
+        case apsw.NotADBError() | apsw.CorruptError():
+            return StoreCorrupt(f"{path} is damaged or not an SQLite file ({error}): restore it from a backup")
+        case apsw.ReadOnlyError():
+            return StoreReadOnly(f"{path} cannot be written ({error}): check its permissions and those of its folder")
+        case apsw.FullError():
+            return StoreFull(f"no room left to write {path} ({error}): free some, then go on")
+        case apsw.CantOpenError():
+            return StoreError(f"{path} cannot be opened ({error}): does its folder exist, and may it be written?")
+        case apsw.BusyError() | apsw.LockedError() | apsw.IOError() | apsw.ProtocolError():
+            return StoreUnavailable(f"{path} does not answer now ({error}): try again")
+        case apsw.Error():
+            return StoreError(f"{path}: {type(error).__name__}: {error}")
+        case UnicodeEncodeError():
+            return InvalidInput(f"{error.object!r} cannot be stored: it is not text ({error.reason})")
+        case OverflowError():
+            return InvalidInput(f"a number is too large to be stored ({error}): at most 64 bits")
+        case _:
+            return None

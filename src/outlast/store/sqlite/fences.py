@@ -1,4 +1,4 @@
-"""What the writer knows of the executions that it writes for, so that a step need not read its fence again.
+"""What the writer knows of the rows that it is asked about most, so that a step need not read its fence again.
 
 The file has one writer at a time. What this connection read or wrote stays true until somebody else commits, which
 SQLite tells (`data_version`), or until this connection writes the row itself, which `Commit` and claim tell. Everything
@@ -16,28 +16,37 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
+from outlast.machine.changes import Guard
 from outlast.model.execution import Execution
+from outlast.model.lane import Lane
 from outlast.model.record import Key
-from outlast.store.sqlite.statements import statement
+from outlast.model.session import Session
 
 KNOWN_MAX = 20_000
+FOREVER_MS = 2**62
+"""Later than every time, and more than any number of rows."""
 FIELDS = ("status", "epoch", "has_children")
 """What the fences of a holder ask for: the first two with every write, all of them at the end."""
 FENCES = frozenset({FIELDS[:2], FIELDS})
+GATES = frozenset({Lane.KIND, Session.KIND})
+"""Gates that starts ask: looked at once, and again when one of them is written."""
 
 
 class Known(Struct, frozen=True, gc=False):
-    """Of one execution: its fields as the two fences ask for them, and its inbox."""
+    """Of one execution: its fields as the fence of every write asks for them, what that of its end asks for beside
+    them, and its inbox."""
 
     held: dict[str, Any]
-    ends: dict[str, Any]
+    has_children: bool | int
     inbox: int
+
+    def ends(self, fields: dict[str, Any]) -> bool:
+        """Whether the fence of an end lets it pass."""
+        return fields == {**self.held, "has_children": self.has_children}
 
 
 def known(status: str, epoch: int, has_children: bool | int, inbox: int) -> Known:
-    return Known(
-        {"status": status, "epoch": epoch}, {"status": status, "epoch": epoch, "has_children": has_children}, inbox
-    )
+    return Known({"status": status, "epoch": epoch}, has_children, inbox)
 
 
 class Fences:
@@ -45,17 +54,29 @@ class Fences:
 
     def __init__(self) -> None:
         self.known: dict[tuple[str | int, ...], Known] = {}
+        self.gates: dict[Guard, int] = {}
+        """Until when each is open, as far as that is known: 0 if it is shut."""
         self._version: int | None = None
 
-    def begin(self, cursor: apsw.Cursor) -> None:
-        """At the beginning of each transaction: has anybody else written since the last one?"""
-        version: Any = cursor.execute(statement("data_version")).fetchone()
-        if version != self._version or len(self.known) > KNOWN_MAX:
-            self._version = version
-            self.known.clear()
+    def begin(self, connection: apsw.Connection) -> bool:
+        """When a transaction holds the lock: has nobody else written since the last one? Otherwise nothing is known."""
+        if connection.data_version() == self._version and len(self.known) + len(self.gates) <= KNOWN_MAX:
+            return True
+        self.clear()
+        return False
+
+    def committed(self, connection: apsw.Connection) -> None:
+        """The number grows with one's own commits, too, and with another's only once the next transaction begins."""
+        self._version = connection.data_version()
+
+    def undone(self) -> None:
+        """The transaction was rolled back: what it knew was not to be."""
+        self.clear()
+        self._version = None
 
     def clear(self) -> None:
         self.known.clear()
+        self.gates.clear()
 
     def get(self, key: tuple[str | int, ...]) -> Known | None:
         return self.known.get(key)
@@ -68,7 +89,9 @@ class Fences:
         e = execution
         self.known[e.namespace, e.id] = known(e.status, e.epoch, e.has_children, e.inbox)
 
-    def drop(self, key: Key) -> None:
-        """Its row is written."""
+    def written(self, key: Key) -> None:
+        """Its row is another now."""
         if key.kind == Execution.KIND:
             self.known.pop(key.values, None)
+        elif key.kind in GATES:
+            self.gates.clear()

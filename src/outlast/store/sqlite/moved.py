@@ -21,6 +21,7 @@ import apsw
 
 from outlast.errors import StoreMoved, StoreUnavailable
 
+_HAS_MOVED = apsw.SQLITE_FCNTL_HAS_MOVED
 FRESH_S = 0.1
 """So long an answer counts for those who have written nothing yet: asking takes as long as a tenth of a read."""
 
@@ -31,15 +32,16 @@ class Whereabouts:
     def __init__(self, path: str) -> None:
         self._path = path
         self._asked_at = -FRESH_S
+        self._moved = ctypes.c_int()
+        self._answer = ctypes.addressof(self._moved)
 
     def check_now_and_then(self, connection: apsw.Connection) -> None:
         if time.monotonic() - self._asked_at >= FRESH_S:
             self.check(connection)
 
     def check(self, connection: apsw.Connection) -> None:
-        moved = ctypes.c_int()
-        connection.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, ctypes.addressof(moved))
-        if moved.value:
+        connection.file_control("main", _HAS_MOVED, self._answer)
+        if self._moved.value:
             _refuse(Path(self._path))
         self._asked_at = time.monotonic()
 

@@ -31,12 +31,11 @@ from outlast.store.port import (
     filter_of,
 )
 from outlast.store.sqlite.connection import Transaction
+from outlast.store.sqlite.fences import FOREVER_MS
 from outlast.store.sqlite.statements import TABLES, Table, statement
 
 _EXECUTION = TABLES[Execution.KIND]
 DEPTH_MAX = 100_000
-FOREVER_MS = 2**62
-"""Later than every time, and more than any number of rows."""
 FEW = 5_000
 """So many executions with a tag are read and sorted in a few milliseconds; of more, the newest are near at hand."""
 

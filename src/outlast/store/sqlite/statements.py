@@ -15,7 +15,7 @@ import msgspec
 
 from outlast.errors import InvalidInput
 from outlast.model.kinds import KINDS
-from outlast.model.record import Now, Record
+from outlast.model.record import Record
 
 _PART = re.compile(r"^-- part: (\w+)$", re.MULTILINE)
 
@@ -47,12 +47,10 @@ class Table:
         self.columns = ", ".join(fields)
         self.columns_of_x = ", ".join(f"x.{field}" for field in fields)
         self._seq = fields.index("seq") if kind.SEQUENCED else None
-        self._times = tuple(fields.index(name) for name in kind.TIMES)
         self._is_plain = not kind.FLAGS and not kind.WORDS
         """A row has its values as they are."""
         self._key = " AND ".join(f"{name} = ?" for name in kind.KEY)
-        written = [name for name in fields if name != "seq" or not kind.SEQUENCED]
-        names = {"table": self.name, "columns": ", ".join(written), "marks": ", ".join("?" * len(written))}
+        names = {"table": self.name} | (_but_seq(fields) if kind.SEQUENCED else _all_in_order(fields))
         self.insert = statement("insert").format(**names)
         self.put = statement("put").format(**names)
         self.delete = statement("delete").format(table=self.name, key=self._key)
@@ -104,17 +102,6 @@ class Table:
             marks=", ".join("?" * len(order)),
         )
 
-    def row(self, record: Record, now: int) -> list[Any]:
-        """The values to insert: times settled, the store's own number left out."""
-        values = list(msgspec.structs.astuple(record))
-        for index in self._times:
-            value = values[index]
-            if type(value) is Now:
-                values[index] = now + value.plus_ms
-        if self._seq is not None:
-            del values[self._seq]
-        return values
-
     def record(self, row: tuple[Any, ...]) -> Record:
         values = dict(zip(self.fields, row, strict=True))
         return self.kind(**values) if self._is_plain else self.kind.decode(values)
@@ -123,6 +110,22 @@ class Table:
         unknown = [name for name in fields if name not in self.fields]
         if unknown:
             raise InvalidInput(f"{self.kind.KIND} has no field {unknown[0]!r}")
+
+
+def _all_in_order(fields: list[str]) -> dict[str, str]:
+    """Without their names: apsw reads the whole text with every call, and a table has its columns in this order."""
+    return {"columns": "", "marks": ",".join("?" * len(fields))}
+
+
+def _but_seq(fields: list[str]) -> dict[str, str]:
+    """A row has all fields; no column is given the number that is the store's own."""
+    assert fields[-1] != "seq", "SQLite wants as many values as its highest mark says"
+    marks = {name: f"?{number}" for number, name in enumerate(fields, start=1) if name != "seq"}
+    return {"columns": f" ({', '.join(marks)})", "marks": ", ".join(marks.values())}
+
+
+row_of = msgspec.structs.astuple
+"""What inserting a record binds: all its fields, as they are. The writer's cursor settles the times."""
 
 
 class _Tables(dict[str, Table]):

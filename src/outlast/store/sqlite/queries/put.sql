@@ -1,2 +1,2 @@
 -- put: the record, whether or not one was there.
-INSERT OR REPLACE INTO {table} ({columns}) VALUES ({marks})
+INSERT OR REPLACE INTO {table}{columns} VALUES ({marks})
