@@ -30,9 +30,12 @@ from outlast.model.execution import Execution
 from outlast.model.record import Key, Now, Record
 from outlast.store.port import Verdict
 from outlast.store.valkey.keys import field
-from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of, pack
+from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
+
+VALUES_MAX = 4_000
+"""So many values a script has at hand when it unpacks them one by one; more come in a table."""
 
 Arguments: TypeAlias = tuple[bytes, ...]
 """What a function is given."""
@@ -51,6 +54,7 @@ class Batch:
         self._numbers: dict[Key, int] = {}
         self._owners: list[list[str]] = [[""]]
         """Those that were named, one after the other, each with the fields of its records."""
+        self._count = 0
         self._changes: list[Any] = []
         self._blobs: list[bytes] = []
 
@@ -60,13 +64,26 @@ class Batch:
             if key.kind == _EXECUTION:
                 anchor = self._number(key)
                 break
-        guards = [self._guard(guard) for guard in changes.guards]
-        writes = [self._write(write) for write in changes.writes]
-        rings = [partition_channel(self._partition) if ring == HOME else ring for ring in changes.rings]
-        self._changes.append((changes.id, anchor, guards, writes, rings))
+        told: list[Any] = [0, changes.id, anchor, len(changes.guards)]
+        for guard in changes.guards:
+            told += self._guard(guard)
+        told.append(len(changes.writes))
+        for write in changes.writes:
+            told += self._write(write)
+        told.append(len(changes.rings))
+        told += [partition_channel(self._partition) if ring == HOME else ring for ring in changes.rings]
+        told[0] = len(told)
+        self._count += 1
+        self._changes += told
 
     def arguments(self, now: int | None) -> Arguments:
-        return packed((now or False, self._owners, self._changes), *self._blobs)
+        told: list[Any] = [now or False, len(self._owners)]
+        for of, *fields in self._owners:
+            told += (of, len(fields), *fields)
+        told.append(self._count)
+        told += self._changes
+        batch = pack(told)
+        return (batch if len(told) > VALUES_MAX else batch[len(head_of(len(told))) :], *self._blobs)
 
     def _number(self, key: Key) -> int:
         number = self._numbers.get(key)
@@ -83,7 +100,7 @@ class Batch:
         layout = LAYOUTS[guard.key.kind]
         match guard:
             case Matches(_, fields):
-                return [1, number, *layout.compared(fields, self._blobs)]
+                return [1, number, len(fields), *layout.compared(fields, self._blobs)]
             case Absent():
                 return [2, number]
             case Reached(_, field):
@@ -100,7 +117,7 @@ class Batch:
             case Insert(record):
                 return self._whole(1, record)
             case Patch(key, fields):
-                return [2, self._number(key), *layout_of(key.kind).some(fields, self._blobs)]
+                return [2, self._number(key), len(fields), *layout_of(key.kind).some(fields, self._blobs)]
             case Put(record):
                 return self._whole(3, record)
             case Delete(key):

@@ -1,7 +1,7 @@
 """How records are laid out: which value stands where, which types it may have, and the indexes that scripts keep.
 
-All of it is read from `model/kinds.py`; only the indexes are named here. A record is the array of its values: null as
-false, a flag as 0 or 1, a number that a double cannot hold exactly as its digits. A new one is sent packed, but for
+All of it is read from `model/kinds.py`; only the indexes are named here. A record is the sequence of its values: null
+as false, a flag as 0 or 1, a number that a double cannot hold exactly as its digits. A new one is sent packed, but for
 its times. Of single values a time relative to the commit is sent as [milliseconds], bytes as [0, the number of the
 argument that holds them].
 """
@@ -70,8 +70,9 @@ class Layout:
         self._first = first
         self._first_of = attrgetter(*first)
         self._times_of = _all_of(kind.TIMES)
-        self._head = _head(len(self.fields))
-        self._skipped = len(_head(len(first)))
+        self.head = head_of(len(self.fields))
+        """What a table of its values begins with; it is not stored."""
+        self._skipped = len(head_of(len(first)))
         self._tails: dict[tuple[Any, ...], str] = {}
         """How times that are relative are told."""
         self._readers = [_reader(allowed[name], name in kind.FLAGS, kind.WORDS.get(name)) for name in self.fields]
@@ -105,7 +106,7 @@ class Layout:
         values = [False if value is None else value for value in row]
         for number, told in otherwise:
             values[number] = told(values[number], _NO_BLOBS)
-        body = self._head + pack(values)[self._skipped :]
+        body = pack(values)[self._skipped :]
         for name in self.blobs:
             value = getattr(record, name)
             self._way(name, value)
@@ -172,7 +173,7 @@ class Layout:
         return self.kind(**values)
 
     def _unpacked(self, row: bytes) -> Record:
-        values: list[Any] = [None if value is False else value for value in _unpack(row)]
+        values: list[Any] = [None if value is False else value for value in _unpack(self.head + row)]
         for number in self._flags:
             values[number] = bool(int(values[number]))
         for number, words in self._words:
@@ -204,9 +205,11 @@ def pack(value: object) -> bytes:
         raise InvalidInput(f"a value that cannot be stored: {error}") from error
 
 
-def _head(size: int) -> bytes:
-    """What an array of so many values begins with."""
-    return bytes([0x90 | size]) if size < 16 else b"\xdc" + size.to_bytes(2)
+def head_of(size: int) -> bytes:
+    """What an array of so many values begins with, when it is packed."""
+    if size < 16:
+        return bytes([0x90 | size])
+    return b"\xdc" + size.to_bytes(2) if size < 1 << 16 else b"\xdd" + size.to_bytes(4)
 
 
 def _raw(value: bytes) -> bytes:

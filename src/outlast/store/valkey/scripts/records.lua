@@ -1,6 +1,6 @@
 -- records: one call's view of a partition. Every other script reads and writes through it.
 --
--- A record is an array of values, packed, in the hash of its owner (an execution; what belongs to none is the
+-- A record is a sequence of values, packed, in the hash of its owner (an execution; what belongs to none is the
 -- partition's own), under the letter of its kind and the rest of its key; null is false, a flag is 0 or 1, a number past
 -- 2^53 is its digits. What a call reads is kept, what it changes stays in memory until `flush`, which writes each record
 -- once and moves its index entries. So nothing is written before everything is decided: Valkey does not undo a function
@@ -89,7 +89,7 @@ local function owner_of(call, owner)
 end
 
 local function keep(known, field, packed)
-  local values = packed and cmsgpack.unpack(packed)
+  local values = packed and { cmsgpack.unpack(packed) }
   local found = {
     kind = string.byte(field) - 64, owner = known.owner, field = field, of = known,
     packed = packed, before = values, values = values,
@@ -126,7 +126,7 @@ end
 
 -- A record's values; false if it is not there. One that was packed before it came is unpacked if somebody asks.
 local function values_of(found)
-  if found.values == nil then found.values = cmsgpack.unpack(found.packed) end
+  if found.values == nil then found.values = { cmsgpack.unpack(found.packed) } end
   return found.values
 end
 
@@ -326,7 +326,7 @@ local function write_records(call)
         known.removed = known.removed + 1
       end
     else
-      found.packed = found.packed or cmsgpack.pack(found.values)
+      found.packed = found.packed or string.sub(cmsgpack.pack(found.values), KINDS[found.kind].head + 1)
       local list = gathered(sets, known)
       list[#list + 1] = found.field
       list[#list + 1] = found.packed
