@@ -19,7 +19,7 @@ local function read(call, batch)
     local known, last = owner_of(call, batch[at]), at + 1 + batch[at + 1]
     for from = at + 2, last, TOGETHER do
       local to = math.min(from + TOGETHER - 1, last)
-      local got = redis.call('HMGET', known.hash, unpack(batch, from, to))
+      local got = command('HMGET', known.hash, unpack(batch, from, to))
       for i = from, to do named[#named + 1] = keep(known, batch[i], got[i - from + 1]) end
     end
     at = last + 1
@@ -151,7 +151,7 @@ local function ring(call)
 end
 
 local function commit(keys, args)
-  local batch = { cmsgpack.unpack(args[1]) }
+  local batch = { unpacked(args[1]) }
   if type(batch[1]) == 'table' then batch = batch[1] end -- of many values, which come in a table after all
   local call = begin(keys, batch[1], args)
   local verdicts, change = {}, nil
