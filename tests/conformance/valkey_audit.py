@@ -95,22 +95,11 @@ def _text(value: bytes | None) -> bytes:
 
 def unpacked(record: bytes) -> list[Any]:
     """A packed record: null is False there, and texts may be any bytes."""
-    values, rest = _array(record)
-    assert not rest
-    return [None if value is False else value for value in values]
-
-
-def _array(data: bytes) -> tuple[list[Any], bytes]:
-    if data[0] >> 4 == 9:
-        size, data = data[0] & 15, data[1:]
-    else:
-        assert data[0] == 0xDC, data[:1]
-        size, data = int.from_bytes(data[1:3]), data[3:]
     values: list[Any] = []
-    for _ in range(size):
-        value, data = _value(data)
-        values.append(value)
-    return values, data
+    while record:
+        value, record = _value(record)
+        values.append(None if value is False else value)
+    return values
 
 
 def _value(data: bytes) -> tuple[Any, bytes]:

@@ -6,7 +6,7 @@ changes that it was given.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, assert_never
+from typing import Any, TypeAlias
 
 from outlast.errors import InvalidInput
 from outlast.machine.changes import (
@@ -27,12 +27,18 @@ from outlast.machine.changes import (
     partition_channel,
 )
 from outlast.model.execution import Execution
-from outlast.model.record import Key, Now, Record
+from outlast.model.record import Key, Now
 from outlast.store.port import Verdict
 from outlast.store.valkey.keys import field
-from outlast.store.valkey.layout import EXACT, LAYOUTS, layout_of, pack
+from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
+
+_GUARDS: dict[type, int] = {Matches: 1, Absent: 2, Reached: 3, Ahead: 4, Lapsed: 5}
+_WRITES: dict[type, int] = {Insert: 1, Patch: 2, Put: 3, Delete: 4, Add: 5}
+"""As scripts know them."""
+VALUES_MAX = 4_000
+"""So many values a script has at hand when it unpacks them one by one; more come in a table."""
 
 Arguments: TypeAlias = tuple[bytes, ...]
 """What a function is given."""
@@ -51,6 +57,7 @@ class Batch:
         self._numbers: dict[Key, int] = {}
         self._owners: list[list[str]] = [[""]]
         """Those that were named, one after the other, each with the fields of its records."""
+        self._count = 0
         self._changes: list[Any] = []
         self._blobs: list[bytes] = []
 
@@ -60,13 +67,26 @@ class Batch:
             if key.kind == _EXECUTION:
                 anchor = self._number(key)
                 break
-        guards = [self._guard(guard) for guard in changes.guards]
-        writes = [self._write(write) for write in changes.writes]
-        rings = [partition_channel(self._partition) if ring == HOME else ring for ring in changes.rings]
-        self._changes.append((changes.id, anchor, guards, writes, rings))
+        told: list[Any] = [0, changes.id, anchor, len(changes.guards)]
+        for guard in changes.guards:
+            self._guard(guard, told)
+        told.append(len(changes.writes))
+        for write in changes.writes:
+            self._write(write, told)
+        told.append(len(changes.rings))
+        told += [partition_channel(self._partition) if ring == HOME else ring for ring in changes.rings]
+        told[0] = len(told)
+        self._count += 1
+        self._changes += told
 
     def arguments(self, now: int | None) -> Arguments:
-        return packed((now or False, self._owners, self._changes), *self._blobs)
+        told: list[Any] = [now or False, len(self._owners)]
+        for of, *fields in self._owners:
+            told += (of, len(fields), *fields)
+        told.append(self._count)
+        told += self._changes
+        batch = pack(told)
+        return (batch if len(told) > VALUES_MAX else batch[len(head_of(len(told))) :], *self._blobs)
 
     def _number(self, key: Key) -> int:
         number = self._numbers.get(key)
@@ -78,44 +98,32 @@ class Batch:
             number = self._numbers[key] = len(self._numbers) + 1
         return number
 
-    def _guard(self, guard: Guard) -> list[Any]:
-        number = self._number(guard.key)
-        layout = LAYOUTS[guard.key.kind]
-        match guard:
-            case Matches(_, fields):
-                return [1, number, *layout.compared(fields, self._blobs)]
-            case Absent():
-                return [2, number]
-            case Reached(_, field):
-                return [3, number, layout.position(field)]
-            case Ahead(_, field):
-                return [4, number, layout.position(field)]
-            case Lapsed(_, field):
-                return [5, number, layout.position(field)]
-            case _:
-                assert_never(guard)
+    def _guard(self, guard: Guard, told: list[Any]) -> None:
+        key, what = guard.key, _GUARDS[type(guard)]
+        told += (what, self._number(key))
+        if isinstance(guard, Matches):
+            told.append(len(guard.fields))
+            told += LAYOUTS[key.kind].compared(guard.fields, self._blobs)
+        elif not isinstance(guard, Absent):
+            told.append(LAYOUTS[key.kind].position(guard.field))
 
-    def _write(self, write: Write) -> list[Any]:
-        match write:
-            case Insert(record):
-                return self._whole(1, record)
-            case Patch(key, fields):
-                return [2, self._number(key), *layout_of(key.kind).some(fields, self._blobs)]
-            case Put(record):
-                return self._whole(3, record)
-            case Delete(key):
-                return [4, self._number(key)]
-            case Add(key, field, amount):
-                if not -EXACT < amount < EXACT:
-                    raise InvalidInput(f"{amount} is too large to be added")
-                return [5, self._number(key), layout_of(key.kind).position(field), amount]
-            case _:
-                assert_never(write)
-
-    def _whole(self, what: int, record: Record) -> list[Any]:
-        body, times = LAYOUTS[record.KIND].packed(record)
-        self._blobs.append(body)
-        return [what, self._number(record.key), len(self._blobs) + 1, times]
+    def _write(self, write: Write, told: list[Any]) -> None:
+        what = _WRITES[type(write)]
+        if isinstance(write, Insert | Put):
+            record = write.record
+            body, times = LAYOUTS[record.KIND].packed(record)
+            self._blobs.append(body)
+            told += (what, self._number(record.key), len(self._blobs) + 1, times)
+            return
+        key = write.key
+        told += (what, self._number(key))
+        if isinstance(write, Patch):
+            told.append(len(write.fields))
+            told += layout_of(key.kind).some(write.fields, self._blobs)
+        elif isinstance(write, Add):
+            if not -EXACT < write.amount < EXACT:
+                raise InvalidInput(f"{write.amount} is too large to be added")
+            told += (layout_of(key.kind).position(write.field), write.amount)
 
 
 def takes_room(changes: Changes) -> bool:

@@ -1,15 +1,13 @@
-"""The indexes of `layout.py` as Lua: functions, written out, for they run for every record that is written.
-
-Of each kind that has any:
+"""The indexes of `layout.py` as Lua, written out: it runs for every record that is written. Of each kind that has any:
 
     INDEXES[1] = {
-      { name = 'status', registry = false,                 -- whether its groups are listed
-        differs = function(was, is) … end,                  -- whether a record's place may be another one
-        was = place(), is = place() },                      -- (tag, values, record): set, member, score, or nil
-      … }
+      enter = function(call, is, found) … end,        -- a record that is new stands in each of them
+      leave = function(call, was, found) … end,       -- one that is gone stands in none any more
+      move = function(call, was, is, found) … end,    -- one that is another now may stand elsewhere
+    }
 
-What was made last is remembered, by each side of its own: most records of a call stand in the same group, and indexes
-whose members are made alike share them.
+The group that each side met last is remembered: most records of a call stand in the same. So is the member that was
+made last: indexes whose members are made alike share it.
 """
 
 from __future__ import annotations
@@ -20,72 +18,89 @@ from outlast.store.valkey.layout import INDEXES, LAYOUTS, Index, Part
 
 
 def lua_of(kind: str) -> str:
+    """Empty if the kind has none."""
     at = LAYOUTS[kind].positions
     indexes = [index for index in INDEXES if index.kind == kind]
+    if not indexes:
+        return ""
     shapes = list(dict.fromkeys(index.member for index in indexes if index.member))
+    members = {shape: f"member_{number}" for number, shape in enumerate(shapes)}
     lines = ["do"]
-    for number, shape in enumerate(shapes):
-        lines += _member(f"member_{number}", shape, at)
-    lines.append(f"INDEXES[{LAYOUTS[kind].number}] = {{")
+    for shape, name in members.items():
+        lines += _remembering(name, "v", "", " .. ".join(_written(part, at) for part in shape), _fields(shape, at))
     for index in indexes:
-        member = f"member_{shapes.index(index.member)}(v)" if index.member else "key_of(found)"
-        lines += _index(index, member, at)
-    return "\n".join([*lines, "}", "end"])
+        for side in ("is", "was"):
+            group = [at[name] for name in index.group]
+            made = " .. ".join([f"tag .. '{index.name}:'", *(f"text(v[{position}] or '')" for position in group)])
+            lines += _remembering(f"{side}_{index.name}", "tag, v", "tag", made, group)
+    each = [(index, f"{members[index.member]}(%s)" if index.member else "key_of(found)") for index in indexes]
+    lines += [f"INDEXES[{LAYOUTS[kind].number}] = {{", "enter = function(call, is, found)", "  local tag = call.tag"]
+    for index, member in each:
+        lines += _entering(index, member, at)
+    lines += ["end,", "leave = function(call, was, found)", "  local tag = call.tag"]
+    for index, member in each:
+        lines += _leaving(index, member, at)
+    lines += ["end,", "move = function(call, was, is, found)", "  local tag = call.tag"]
+    for index, member in each:
+        lines += _moving(index, member, at)
+    return "\n".join([*lines, "end }", "end"])
 
 
-def _index(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
-    differs = " or ".join(f"was[{at[name]}] ~= is[{at[name]}]" for name in index.fields)
-    return [
-        "(function()",
-        "  local function place()",
-        *_place(index, member, at),
-        "  end",
-        f"  return {{ name = '{index.name}', registry = {'true' if index.registry else 'false'},",
-        f"    differs = function(was, is) return {differs} end, was = place(), is = place() }}",
-        "end)(),",
-    ]
-
-
-def _place(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
-    group = [at[name] for name in index.group]
-    made = " .. ".join([f"tag .. '{index.name}:'", *(f"text(v[{position}] or '')" for position in group)])
-    score = "0" if index.score is None else f"tonumber(v[{at[index.score]}])"
+def _entering(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
+    score = "0" if index.score is None else f"tonumber(is[{at[index.score]}])"
     lines = [
-        f"    local tag_, set{_names('set', group)}",
-        "    return function(tag, v, found)",
+        f"  if {_stands(index, 'is', at)} then",
+        f"    local set = is_{index.name}(tag, is)",
+        f"    enter(call, set, {score}, {_of(member, 'is')})",
     ]
-    if index.where is not None:
-        lines.append(f"      if not v[{at[index.where]}] then return nil end")
-    if index.unless is not None:
-        lines.append(f"      if v[{at[index.unless]}] then return nil end")
-    return [
-        *lines,
-        f"      if tag ~= tag_{_differ('set', group)} then",
-        f"        tag_, set{_names('set', group)} = tag, {made}{_values(group)}",
-        "      end",
-        f"      return set, {member}, {score}",
-        "    end",
-    ]
+    if index.registry:
+        lines.append(f"    call.came[set] = '{index.name}'")
+    return [*lines, "  end"]
 
 
-def _member(name: str, shape: Sequence[Part], at: Mapping[str, int]) -> list[str]:
-    fields = [at[part.field] for part in shape]
-    made = " .. ".join(_written(part, f"v[{at[part.field]}]") for part in shape)
+def _leaving(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
+    lines = [
+        f"  if {_stands(index, 'was', at)} then",
+        f"    local set = was_{index.name}(tag, was)",
+        f"    leave(call, set, {_of(member, 'was')})",
+    ]
+    if index.registry:
+        lines.append(f"    call.went[set] = '{index.name}'")
+    return [*lines, "  end"]
+
+
+def _moving(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
+    differs = " or ".join(f"was[{at[name]}] ~= is[{at[name]}]" for name in index.fields)
+    score = "0" if index.score is None else f"tonumber(is[{at[index.score]}])"
+    registry = f"'{index.name}'" if index.registry else "nil"
     return [
-        f"local {name}",
-        "do",
-        f"  local made{_names('made', fields)}",
-        f"  {name} = function(v)",
-        f"    if not made{_differ('made', fields)} then",
-        f"      made{_names('made', fields)} = {made}{_values(fields)}",
+        f"  if {differs} then",
+        "    local set, member, old_set, old_member",
+        f"    if {_stands(index, 'is', at)} then set, member = is_{index.name}(tag, is), {_of(member, 'is')} end",
+        f"    if {_stands(index, 'was', at)} then",
+        f"      old_set, old_member = was_{index.name}(tag, was), {_of(member, 'was')}",
         "    end",
-        "    return made",
+        f"    move(call, {registry}, old_set, old_member, set, member, {score})",
         "  end",
-        "end",
     ]
 
 
-def _written(part: Part, value: str) -> str:
+def _of(member: str, side: str) -> str:
+    return member.replace("%s", side)
+
+
+def _stands(index: Index, side: str, at: Mapping[str, int]) -> str:
+    conditions = [f"{side}[{at[index.where]}]"] if index.where is not None else []
+    conditions += [f"not {side}[{at[index.unless]}]"] if index.unless is not None else []
+    return " and ".join(conditions) or "true"
+
+
+def _fields(shape: Sequence[Part], at: Mapping[str, int]) -> list[int]:
+    return [at[part.field] for part in shape]
+
+
+def _written(part: Part, at: Mapping[str, int]) -> str:
+    value = f"v[{at[part.field]}]"
     if part.up:
         return f"digits(tonumber({value} or 0), {part.up})"
     if part.down:
@@ -93,16 +108,18 @@ def _written(part: Part, value: str) -> str:
     return f"text({value} or '')"
 
 
-# What is remembered: a text, and the values that it was made of.
-
-
-def _names(text: str, fields: Sequence[int]) -> str:
-    return "".join(f", {text}_{position}" for position in fields)
-
-
-def _values(fields: Sequence[int]) -> str:
-    return "".join(f", v[{position}]" for position in fields)
-
-
-def _differ(text: str, fields: Sequence[int]) -> str:
-    return "".join(f" or v[{position}] ~= {text}_{position}" for position in fields)
+def _remembering(name: str, arguments: str, given: str, made: str, fields: Sequence[int]) -> list[str]:
+    """A function that makes a text of some values, unless they are those of the last time."""
+    kept = [f"{given}_"] * bool(given) + [f"v{position}" for position in fields]
+    values = [given] * bool(given) + [f"v[{position}]" for position in fields]
+    differ = " or ".join(["not made", *(f"{value} ~= {one}" for value, one in zip(values, kept, strict=True))])
+    return [
+        f"local {name}",
+        "do",
+        f"  local {', '.join(['made', *kept])}",
+        f"  {name} = function({arguments})",
+        f"    if {differ} then {', '.join(['made', *kept])} = {', '.join([made, *values])} end",
+        "    return made",
+        "  end",
+        "end",
+    ]

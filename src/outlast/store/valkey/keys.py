@@ -32,14 +32,15 @@ from outlast.model.record import Key
 
 NUMBERS = {name: number for number, name in enumerate(KINDS, start=1)}
 """Kinds as scripts know them."""
+_KEY_FIELDS = {name: kind.KEY for name, kind in KINDS.items()}
 LETTERS = tuple(chr(64 + number) for number in NUMBERS.values())
 """… and as records are named, in the same order."""
 OWNED = frozenset(kind.KIND for kind in (Execution, *OF_EXECUTION))
 """What lives with an execution, itself included: (namespace, id) begins the key."""
+_KINDS = {name: (letter, len(_KEY_FIELDS[name]), name in OWNED) for name, letter in zip(KINDS, LETTERS, strict=True)}
 LISTED = 100
 """An owner of more records than this has a list of them. Fewer are sorted by who reads them: executions are written
 often, and scanned seldom."""
-_KEY_FIELDS = {name: kind.KEY for name, kind in KINDS.items()}
 
 
 def text(value: str) -> str:
@@ -67,28 +68,29 @@ _rest = lru_cache(maxsize=1_000)(encoded)
 
 
 @lru_cache(maxsize=1_000)
-def owner(namespace: str, execution_id: str) -> str:
+def owner(namespace: str | int, execution_id: str | int) -> str:
     """The execution that records belong to, as a name."""
-    return text(namespace) + text(execution_id)
+    return text(str(namespace)) + text(str(execution_id))
 
 
 def place(key: Key) -> tuple[int, str, str]:
     """A record's kind, owner (empty if it has none) and the rest of its key, as scripts know them."""
-    kind, values = key
-    number = NUMBERS.get(kind)
-    if number is None:
-        raise InvalidInput(f"there is no kind of record {kind!r}")
-    if len(values) != len(_KEY_FIELDS[kind]):
-        raise InvalidInput(f"{key} is not a key: {kind} has {', '.join(_KEY_FIELDS[kind])}")
-    if kind in OWNED:
-        return number, owner(str(values[0]), str(values[1])), _rest(values[2:])
-    return number, "", encoded(values)
+    of, name = field(key)
+    return NUMBERS[key.kind], of, name[1:]
 
 
 def field(key: Key) -> tuple[str, str]:
     """A record's owner, and its field in the hash of that owner."""
-    number, of, rest = place(key)
-    return of, LETTERS[number - 1] + rest
+    kind, values = key
+    known = _KINDS.get(kind)
+    if known is None:
+        raise InvalidInput(f"there is no kind of record {kind!r}")
+    letter, size, owned = known
+    if len(values) != size:
+        raise InvalidInput(f"{key} is not a key: {kind} has {', '.join(_KEY_FIELDS[kind])}")
+    if owned:
+        return owner(values[0], values[1]), letter + _rest(values[2:]) if size > 2 else letter
+    return "", letter + encoded(values)
 
 
 def home(key: Key, partitions: int) -> int:

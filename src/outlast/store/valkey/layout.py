@@ -1,7 +1,7 @@
 """How records are laid out: which value stands where, which types it may have, and the indexes that scripts keep.
 
-All of it is read from `model/kinds.py`; only the indexes are named here. A record is the array of its values: null as
-false, a flag as 0 or 1, a number that a double cannot hold exactly as its digits. A new one is sent packed, but for
+All of it is read from `model/kinds.py`; only the indexes are named here. A record is the sequence of its values: null
+as false, a flag as 0 or 1, a number that a double cannot hold exactly as its digits. A new one is sent packed, but for
 its times. Of single values a time relative to the commit is sent as [milliseconds], bytes as [0, the number of the
 argument that holds them].
 """
@@ -41,7 +41,6 @@ DIFFERENT: Any = True
 
 TAILS_MAX = 1_000
 _NULL = b"\xc2"
-_NO_BLOBS: list[bytes] = []
 _pack = msgspec.msgpack.Encoder().encode
 _unpack: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[Any]).decode
 
@@ -69,9 +68,11 @@ class Layout:
         self.positions = {name: position for position, name in enumerate(self.fields, start=1)}
         self._first = first
         self._first_of = attrgetter(*first)
+        self._blob_of = attrgetter(*self.blobs) if self.blobs else None
         self._times_of = _all_of(kind.TIMES)
-        self._head = _head(len(self.fields))
-        self._skipped = len(_head(len(first)))
+        self.head = head_of(len(self.fields))
+        """What a table of its values begins with; it is not stored."""
+        self._skipped = len(head_of(len(first)))
         self._tails: dict[tuple[Any, ...], str] = {}
         """How times that are relative are told."""
         self._readers = [_reader(allowed[name], name in kind.FLAGS, kind.WORDS.get(name)) for name in self.fields]
@@ -84,8 +85,9 @@ class Layout:
             name: {type_: _told(type_, f"{kind.KIND}.{name}") for type_ in allowed[name]} for name in self.fields
         }
         """Of each field: the types that it may have, and how a value of each is sent."""
-        self._whole: dict[tuple[type, ...], Otherwise] = {}
-        """Of whole records, by the types of their values: there are a few such shapes of each kind."""
+        self._whole: dict[tuple[type, ...], tuple[list[int], ...]] = {}
+        """Of whole records, by the types of their values (there are a few such shapes of each kind): which of these are
+        numbers, and which are flags."""
         self._some: dict[tuple[str | type, ...], tuple[list[int], Otherwise]] = {}
         """Of some of their values, by fields and types: where they stand, too."""
 
@@ -99,19 +101,29 @@ class Layout:
         """A whole record, to be written: all but its times and its number, and how a script is told its times."""
         row = self._first_of(record)
         shape = tuple(map(type, row))
-        otherwise = self._whole.get(shape)
-        if otherwise is None:
-            otherwise = self._whole[shape] = _otherwise(enumerate(map(self._way, self._first, row)))
-        values = [False if value is None else value for value in row]
-        for number, told in otherwise:
-            values[number] = told(values[number], _NO_BLOBS)
-        body = self._head + pack(values)[self._skipped :]
-        for name in self.blobs:
-            value = getattr(record, name)
-            self._way(name, value)
-            body += _NULL if value is None else _raw(value)
+        known = self._whole.get(shape)
+        if known is None:
+            for name, value in zip(self._first, row, strict=True):
+                self._way(name, value)
+            known = self._whole[shape] = tuple(_numbers_of(shape, type_) for type_ in (int, bool))
+        values: list[Any] = [False if value is None else value for value in row]
+        numbers, flags = known
+        for number in numbers:
+            if not -EXACT < values[number] < EXACT:
+                values[number] = _digits(values[number], f"{self.kind.KIND}.{self._first[number]}")
+        for number in flags:
+            values[number] = 1 if row[number] else 0
+        body = pack(values)[self._skipped :]
+        if self._blob_of is not None:
+            value = self._blob_of(record)
+            if type(value) is bytes:
+                body += _raw(value)
+            else:
+                self._way(self.blobs[0], value)  # raises, if it is not nothing
+                body += _NULL
         times = self._times_of(record)
-        return body, self._tails.get(times) or self._tail(times)
+        tail = self._tails.get(times)
+        return body, self._tail(times) if tail is None else tail
 
     def _tail(self, times: tuple[Any, ...]) -> str:
         for name, time in zip(self.kind.TIMES, times, strict=True):
@@ -172,7 +184,7 @@ class Layout:
         return self.kind(**values)
 
     def _unpacked(self, row: bytes) -> Record:
-        values: list[Any] = [None if value is False else value for value in _unpack(row)]
+        values: list[Any] = [None if value is False else value for value in _unpack(self.head + row)]
         for number in self._flags:
             values[number] = bool(int(values[number]))
         for number, words in self._words:
@@ -204,9 +216,11 @@ def pack(value: object) -> bytes:
         raise InvalidInput(f"a value that cannot be stored: {error}") from error
 
 
-def _head(size: int) -> bytes:
-    """What an array of so many values begins with."""
-    return bytes([0x90 | size]) if size < 16 else b"\xdc" + size.to_bytes(2)
+def head_of(size: int) -> bytes:
+    """What an array of so many values begins with, when it is packed."""
+    if size < 16:
+        return bytes([0x90 | size])
+    return b"\xdc" + size.to_bytes(2) if size < 1 << 16 else b"\xdd" + size.to_bytes(4)
 
 
 def _raw(value: bytes) -> bytes:
@@ -223,7 +237,14 @@ def _all_of(names: tuple[str, ...]) -> Callable[[Record], tuple[Any, ...]]:
     """Some values of a record, however few."""
     if len(names) > 1:
         return attrgetter(*names)
-    return lambda record: tuple([getattr(record, name) for name in names])
+    if not names:
+        return lambda record: ()
+    one = attrgetter(*names)
+    return lambda record: (one(record),)
+
+
+def _numbers_of(shape: tuple[type, ...], type_: type) -> list[int]:
+    return [number for number, one in enumerate(shape) if one is type_]
 
 
 def _time_told(time: int | Now | None, where: str) -> str:

@@ -47,6 +47,7 @@ def _kind(layout: Layout) -> dict[str, object]:
     return {
         "name": kind.KIND,
         "size": len(layout.fields),
+        "head": len(layout.head),
         "owned": kind.KIND in OWNED,
         "plain": not layout.blobs,
         "seq": at["seq"] if kind.SEQUENCED else None,

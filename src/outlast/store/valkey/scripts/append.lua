@@ -3,11 +3,11 @@
 -- answer: {1 or 0, newest frame}
 
 local function append(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call = begin(keys, asked[1])
   local stream, seen = call.tag .. 'frames:' .. asked[2], call.tag .. 'appends:' .. asked[2]
-  local newest = redis.call('LLEN', stream)
-  if redis.call('SISMEMBER', seen, asked[5]) == 1 then
+  local newest = command('LLEN', stream)
+  if command('SISMEMBER', seen, asked[5]) == 1 then
     flush(call)
     return { 1, newest }
   end
@@ -15,8 +15,8 @@ local function append(keys, args)
   if not values or values[EXECUTION.status] ~= asked[3] or values[EXECUTION.epoch] ~= asked[4] then
     return { 0, newest }
   end
-  for i = 2, #args do redis.call('RPUSH', stream, cmsgpack.pack({ call.now, args[i] })) end
-  redis.call('SADD', seen, asked[5])
+  for i = 2, #args do command('RPUSH', stream, pack({ call.now, args[i] })) end
+  command('SADD', seen, asked[5])
   flush(call)
   return { 1, newest + #args - 1 }
 end

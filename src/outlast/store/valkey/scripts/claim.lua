@@ -11,8 +11,8 @@ local ROUTES_PAGE = 1000
 -- So many executions of one claim come with their journals, if these have no more entries than that.
 local FEW, SHORT = 16, 32
 
-local function unpacked(keys, args)
-  local a = cmsgpack.unpack(args[1])
+local function request(keys, args)
+  local a = unpacked(args[1])
   local asked = { home = a[2], namespace = a[3], lanes = a[4], serves = a[5], offers = a[6], worker = a[7],
                   claim_id = a[8], limit = a[9], ttl = a[10], suspects = a[11], goes_on = a[12] == 1, leap = a[13] }
   if asked.suspects < 0 then asked.suspects = asked.limit end
@@ -50,7 +50,7 @@ local function routes(call, asked)
       local low, high = under(prefix)
       local page
       repeat
-        page = redis.call('ZRANGEBYLEX', call.tag .. 'groups:ready', low, high, 'LIMIT', 0, ROUTES_PAGE)
+        page = command('ZRANGEBYLEX', call.tag .. 'groups:ready', low, high, 'LIMIT', 0, ROUTES_PAGE)
         for _, group in ipairs(page) do
           local route = served(call, asked, (first_text(group, #prefix + 1)))
           if route then
@@ -67,10 +67,10 @@ end
 
 -- Digits compare as numbers whatever the server's language; ids byte by byte.
 local function before(a, b)
-  local x, y = string.sub(a, 1, ORDER), string.sub(b, 1, ORDER)
+  local x, y = sub(a, 1, ORDER), sub(b, 1, ORDER)
   if x ~= y then return x < y end
   for i = ORDER + 1, math.min(#a, #b) do
-    local c, d = string.byte(a, i), string.byte(b, i)
+    local c, d = byte(a, i), byte(b, i)
     if c ~= d then return c < d end
   end
   return #a < #b
@@ -79,7 +79,7 @@ end
 local function head(route)
   if not route.page or (route.at > #route.page and #route.page == CHUNK) then
     local from = route.page and route.from + CHUNK or 0
-    route.page = redis.call('ZRANGE', route.set, from, from + CHUNK - 1)
+    route.page = command('ZRANGE', route.set, from, from + CHUNK - 1)
     route.from, route.at = from, 1
   end
   return route.page[route.at]
@@ -119,7 +119,7 @@ local function choose(call, asked)
     if not route then break end
     route.at = route.at + 1
     if not route.suspect or suspects > 0 then
-      local execution = execution_of(call, text(asked.namespace) .. string.sub(member, ORDER + 1))
+      local execution = execution_of(call, text(asked.namespace) .. sub(member, ORDER + 1))
       if gates_open(call, asked, permits, execution.values) then
         chosen[#chosen + 1] = execution
         if route.suspect then suspects = suspects - 1 end
@@ -141,7 +141,7 @@ local function past(call, execution, few)
   if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false, false, false end
   local first = record(call, ATTEMPT.kind, owner, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
   local began_at = first and first[ATTEMPT.started_at]
-  if not few or redis.call('HLEN', execution.of.hash) > LISTED then return began_at, false, false end
+  if not few or command('HLEN', execution.of.hash) > LISTED then return began_at, false, false end
   local journal, events = owned(call, JOURNAL.kind, owner), owned(call, EVENT.kind, owner)
   if #journal > SHORT or #events > EARLY then return began_at, false, false end
   for i, found in ipairs(journal) do journal[i] = told(found) end
@@ -190,7 +190,7 @@ local function renew_session(call, home, worker, ttl)
     editable(call, found)[SESSION.expires_at] = expires_at
   else
     local values = {}
-    values[SESSION.partition], values[SESSION.worker] = tonumber(string.sub(home, 2)), worker
+    values[SESSION.partition], values[SESSION.worker] = tonumber(sub(home, 2)), worker
     values[SESSION.expires_at], values[SESSION.started_at] = expires_at, call.now
     values[SESSION.offers] = ''
     replace(call, found, values)
@@ -200,16 +200,16 @@ end
 local function claimed_before(call, asked, limit)
   if asked.goes_on then return {} end
   local low, high = under(text(asked.claim_id))
-  return redis.call('ZRANGEBYLEX', call.tag .. 'held:' .. text(asked.worker), low, high, 'LIMIT', 0, limit)
+  return command('ZRANGEBYLEX', call.tag .. 'held:' .. text(asked.worker), low, high, 'LIMIT', 0, limit)
 end
 
 local function claim(keys, args)
-  local call, asked = unpacked(keys, args)
+  local call, asked = request(keys, args)
   renew_session(call, asked.home, asked.worker, asked.ttl)
   local taken = {}
   for i, member in ipairs(claimed_before(call, asked, asked.limit)) do
     local _, from = first_text(member, 1)
-    taken[i] = execution_of(call, string.sub(member, from))
+    taken[i] = execution_of(call, sub(member, from))
   end
   local again = #taken > 0
   if not again then
@@ -227,11 +227,11 @@ local function claim(keys, args)
 end
 
 local function peek(keys, args)
-  local call, asked = unpacked(keys, args)
+  local call, asked = request(keys, args)
   if #claimed_before(call, asked, 1) > 0 then return { call.now, 1, 0, false } end
-  if redis.call('EXISTS', call.tag .. 'groups:ready') == 0 then return { call.now, 0, 0, false } end
+  if command('EXISTS', call.tag .. 'groups:ready') == 0 then return { call.now, 0, 0, false } end
   local found, count = routes(call, asked), 0
-  for _, route in ipairs(found) do count = count + redis.call('ZCARD', route.set) end
+  for _, route in ipairs(found) do count = count + command('ZCARD', route.set) end
   local _, first = best(found)
   return { call.now, 0, count, first }
 end

@@ -1,111 +1,146 @@
 -- commit: a batch of guarded changes of one partition, in order, each all or nothing with a verdict of its own.
 --
--- arguments: {now or false, owners, changes}, then bytes. owners: {owner, fields of records ...}, all that is named.
--- A change: {id, anchored execution or 0, guards, writes, rings}. Guards and writes name records by their number there.
---   guard: {1, key, position, value, ...} matches · {2, key} absent · {3|4|5, key, position} reached, ahead, lapsed
---   write: {1, key, argument, times} insert · {2, key, position, value, ...} patch · {3, key, argument, times} put
---          {4, key} delete · {5, key, position, amount} add
+-- arguments: the batch, then bytes. The batch is one sequence of values, for a table takes longer to unpack than to read:
+--   now or false · how many owners, then of each: itself, how many records of it are named, their fields
+--   · how many changes, then of each: how many values it has, its id, its anchored execution or 0,
+--   how many guards and these, how many writes and these, how many rings and these
+-- Guards and writes name records by their number among all fields.
+--   guard: 1, key, how many, {position, value} ... matches · 2, key: absent · 3|4|5, key, position: reached, ahead, lapsed
+--   write: 1, key, argument, times: insert · 2, key, how many, {position, value} ...: patch · 3, key, argument, times: put
+--          4, key: delete · 5, key, position, amount: add
 --   A new record is an argument of its own, packed but for its times.
 -- answer: {now, verdicts}: inbox, or {1, inbox}: applied · {2, inbox} applied before
 --          {0, inbox, number of the guard, or minus that of the insert, the record that stands}
 
--- Everything that is named, read at once: by number.
-local function read(call, owners)
-  local named = {}
-  for _, group in ipairs(owners) do
-    local known, got = owner_of(call, group[1]), nil
-    for i = 2, #group do
-      if (i - 2) % TOGETHER == 0 then
-        got = redis.call('HMGET', known.hash, unpack(group, i, math.min(i + TOGETHER - 1, #group)))
-      end
-      named[#named + 1] = keep(known, group[i], got[(i - 2) % TOGETHER + 1])
+-- Everything that is named, read at once: by number. The second result is where the changes begin.
+local function read(call, batch)
+  local named, at = {}, 3
+  for _ = 1, batch[2] do
+    local known, last = owner_of(call, batch[at]), at + 1 + batch[at + 1]
+    for from = at + 2, last, TOGETHER do
+      local to = math.min(from + TOGETHER - 1, last)
+      local got = command('HMGET', known.hash, unpack(batch, from, to))
+      for i = from, to do named[#named + 1] = keep(known, batch[i], got[i - from + 1]) end
     end
+    at = last + 1
   end
-  return named
+  return named, at
 end
 
-local function holds(call, guard, values)
-  local what = guard[1]
+local function behind_guard(batch, i)
+  local what = batch[i]
+  if what == 1 then return i + 3 + 2 * batch[i + 2] end
+  return what == 2 and i + 2 or i + 3
+end
+
+local function behind_write(batch, i)
+  local what = batch[i]
+  if what == 2 then return i + 3 + 2 * batch[i + 2] end
+  return what == 4 and i + 2 or i + 4
+end
+
+local function holds(call, batch, i)
+  local what, values = batch[i], values_of(call.named[batch[i + 1]])
   if what == 1 then
     if not values then return false end
-    for i = 3, #guard, 2 do
-      if values[guard[i]] ~= given(call, guard[i + 1]) then return false end
+    for at = i + 3, i + 1 + 2 * batch[i + 2], 2 do
+      if values[batch[at]] ~= given(call, batch[at + 1]) then return false end
     end
     return true
   end
   if what == 2 then return not values end
-  local time = values and tonumber(values[guard[3]])
+  local time = values and tonumber(values[batch[i + 2]])
   if what == 3 then return time and time <= call.now end
   if what == 4 then return time and time > call.now end
   return not time or time <= call.now
 end
 
--- The number of the first guard that does not hold, or minus that of the first insert whose key is taken.
-local function refusal(call, change)
-  for i, guard in ipairs(change[3]) do
-    if not holds(call, guard, values_of(call.named[guard[2]])) then return i, guard[2] end
+-- Where the writes of a change begin: how many there are.
+local function writes_of(batch, change)
+  local i = change + 4
+  for _ = 1, batch[change + 3] do i = behind_guard(batch, i) end
+  return i
+end
+
+-- The number of the first guard that does not hold, or minus that of the first insert whose key is taken; and the key.
+local function refusal(call, batch, change)
+  local i = change + 4
+  for number = 1, batch[change + 3] do
+    if not holds(call, batch, i) then return number, batch[i + 1] end
+    i = behind_guard(batch, i)
   end
-  for i, write in ipairs(change[4]) do
-    if write[1] == 1 and call.named[write[2]].packed ~= false then return -i, write[2] end
+  local count = batch[i]
+  i = i + 1
+  for number = 1, count do
+    if batch[i] == 1 and call.named[batch[i + 1]].packed ~= false then return -number, batch[i + 1] end
+    i = behind_write(batch, i)
   end
   return nil
 end
 
 -- Whether a record that the change would leave bears its name: it was applied before, and the reply was lost.
-local function own(call, change)
-  for _, write in ipairs(change[4]) do
-    local found = call.named[write[2]]
+local function own(call, batch, change)
+  local i, id = writes_of(batch, change), batch[change + 1]
+  local count = batch[i]
+  i = i + 1
+  for _ = 1, count do
+    local what, found = batch[i], call.named[batch[i + 1]]
     local position = KINDS[found.kind].change_id
     local values = position and values_of(found)
-    if values and values[position] == change[1] then
-      if write[1] == 1 then return true end
-      if write[1] == 2 then
-        for i = 3, #write, 2 do
-          if write[i] == position then return true end
+    if values and values[position] == id then
+      if what == 1 then return true end
+      if what == 2 then
+        for at = i + 3, i + 1 + 2 * batch[i + 2], 2 do
+          if batch[at] == position then return true end
         end
       end
     end
+    i = behind_write(batch, i)
   end
   return false
 end
 
-local function apply(call, write)
-  local what, found = write[1], call.named[write[2]]
+local function apply(call, batch, i)
+  local what, found = batch[i], call.named[batch[i + 1]]
   if what == 1 or what == 3 then
-    put(call, found, call.args[write[3]], write[4])
+    put(call, found, call.args[batch[i + 2]], batch[i + 3])
   elseif found.packed == false then
     return
   elseif what == 4 then
     replace(call, found, false)
   else
-    local values = editable(call, found)
+    local values, position = editable(call, found), batch[i + 2]
     if what == 2 then
-      for i = 3, #write, 2 do
-        values[write[i]] = given(call, write[i + 1])
-      end
-    elseif values[write[3]] then
-      local sum = tonumber(values[write[3]]) + write[4]
+      for at = i + 3, i + 1 + 2 * position, 2 do values[batch[at]] = given(call, batch[at + 1]) end
+    elseif values[position] then
+      local sum = tonumber(values[position]) + batch[i + 3]
       if math.abs(sum) >= EXACT then error('OUTLAST a counter may not pass 2^53') end
-      values[write[3]] = sum
+      values[position] = sum
     end
   end
 end
 
-local function inbox(call, change)
-  local anchor = change[2] > 0 and values_of(call.named[change[2]])
+local function inbox(call, batch, change)
+  local anchor = batch[change + 2] > 0 and values_of(call.named[batch[change + 2]])
   return anchor and anchor[INBOX]
 end
 
-local function verdict(call, change)
-  local refused, key = refusal(call, change)
+local function verdict(call, batch, change)
+  local refused, key = refusal(call, batch, change)
   if refused then
-    if own(call, change) then return { 2, inbox(call, change) } end
+    if own(call, batch, change) then return { 2, inbox(call, batch, change) } end
     local stands = values_of(call.named[key]) -- a copy: later changes of the batch may edit it
-    return { 0, inbox(call, change), refused, stands and copied(stands) }
+    return { 0, inbox(call, batch, change), refused, stands and copied(stands) }
   end
-  for _, write in ipairs(change[4]) do apply(call, write) end
-  for _, ring in ipairs(change[5]) do call.rings[ring] = true end
-  return inbox(call, change) or { 1, false }
+  local i = writes_of(batch, change)
+  local count = batch[i]
+  i = i + 1
+  for _ = 1, count do
+    apply(call, batch, i)
+    i = behind_write(batch, i)
+  end
+  for at = i + 1, i + batch[i] do call.rings[batch[at]] = true end
+  return inbox(call, batch, change) or { 1, false }
 end
 
 -- A hint: what was written stands, also if this user may not ring (doctor says so).
@@ -116,11 +151,18 @@ local function ring(call)
 end
 
 local function commit(keys, args)
-  local batch = cmsgpack.unpack(args[1])
+  local batch = { unpacked(args[1]) }
+  if type(batch[1]) == 'table' then batch = batch[1] end -- of many values, which come in a table after all
   local call = begin(keys, batch[1], args)
-  call.rings, call.named = {}, read(call, batch[2])
-  local verdicts = {}
-  for i, change in ipairs(batch[3]) do verdicts[i] = verdict(call, change) end
+  local verdicts, change = {}, nil
+  call.rings = {}
+  call.named, change = read(call, batch)
+  local count = batch[change]
+  change = change + 1
+  for number = 1, count do
+    verdicts[number] = verdict(call, batch, change)
+    change = change + batch[change]
+  end
   flush(call)
   ring(call)
   return { call.now, verdicts }

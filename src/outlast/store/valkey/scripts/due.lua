@@ -24,15 +24,15 @@ local function due_by_index(call, asked, due)
   local index, namespace, id = asked[6], asked[7], asked[8]
   local score = asked[9]
   if not filter[1] and not filter[2] then
-    due.owed = redis.call('ZCARD', call.tag .. index .. ':')
-    local members = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', '-inf', call.now, 'LIMIT', 0, limit)
+    due.owed = command('ZCARD', call.tag .. index .. ':')
+    local members = command('ZRANGEBYSCORE', call.tag .. index .. ':', '-inf', call.now, 'LIMIT', 0, limit)
     for _, member in ipairs(members) do
       local found = named(call, kind, member)
       add(due, limit, found.values[score], found)
     end
-    due.depth = redis.call('ZCOUNT', call.tag .. index .. ':', '-inf', call.now)
-    local ahead = '(' .. string.format('%.0f', call.now)
-    local later = redis.call('ZRANGEBYSCORE', call.tag .. index .. ':', ahead, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+    due.depth = command('ZCOUNT', call.tag .. index .. ':', '-inf', call.now)
+    local ahead = '(' .. format('%.0f', call.now)
+    local later = command('ZRANGEBYSCORE', call.tag .. index .. ':', ahead, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
     due.next_ms = later and tonumber(later) - call.now + call.ahead
     return
   end
@@ -51,13 +51,13 @@ end
 -- Leases whose session lapsed or is gone: look at each holder's session, not at each lease.
 local function due_leases(call, asked, due)
   local filter, home, found = asked[4], asked[5], {}
-  for _, group in ipairs(redis.call('ZRANGE', call.tag .. 'groups:held', 0, HELD_MAX)) do
+  for _, group in ipairs(command('ZRANGE', call.tag .. 'groups:held', 0, HELD_MAX)) do
     local session = record(call, SESSION.kind, '', home .. group).values
     local expires_at = session and session[SESSION.expires_at]
     if not expires_at or tonumber(expires_at) <= call.now then
-      for _, member in ipairs(redis.call('ZRANGE', call.tag .. 'held:' .. group, 0, HELD_MAX)) do
+      for _, member in ipairs(command('ZRANGE', call.tag .. 'held:' .. group, 0, HELD_MAX)) do
         local _, from = first_text(member, 1)
-        local execution = execution_of(call, string.sub(member, from))
+        local execution = execution_of(call, sub(member, from))
         local values = execution.values
         if passes(call, filter, values[EXECUTION.namespace], values[EXECUTION.id]) then
           found[#found + 1] = { expires_at or values[EXECUTION.claimed_at], execution }
@@ -75,7 +75,7 @@ local function due_sessions(call, asked, due)
   for _, member in ipairs(page) do
     local session = record(call, SESSION.kind, '', member)
     local values = session.values
-    if redis.call('EXISTS', call.tag .. 'held:' .. text(values[SESSION.worker])) == 0 then
+    if command('EXISTS', call.tag .. 'held:' .. text(values[SESSION.worker])) == 0 then
       add(due, asked[3], values[SESSION.expires_at], session)
     end
   end
@@ -83,7 +83,7 @@ local function due_sessions(call, asked, due)
 end
 
 local function look_due(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call = begin(keys, asked[1])
   local due = { items = {}, depth = 0, owed = 0, place = false }
   if asked[2] == 'lease' then

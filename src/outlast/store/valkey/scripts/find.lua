@@ -19,7 +19,7 @@ local function fits(call, asked, execution)
   for i = 1, #equal, 2 do
     if values[equal[i]] ~= equal[i + 1] then return false end
   end
-  if string.sub(values[EXECUTION.id], 1, #prefix) ~= prefix then return false end
+  if sub(values[EXECUTION.id], 1, #prefix) ~= prefix then return false end
   for i = 1, #tags, 2 do
     if not tagged(call, execution.owner, tags[i], tags[i + 1]) then return false end
   end
@@ -27,17 +27,17 @@ local function fits(call, asked, execution)
 end
 
 local function find(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call = begin(keys, 0)
   local set, only_count = call.tag .. asked[2], asked[9] == 1
-  local all_listed = redis.call('EXISTS', call.tag .. 'staging:' .. text(asked[1])) == 0
+  local all_listed = command('EXISTS', call.tag .. 'staging:' .. text(asked[1])) == 0
   if only_count and all_listed and #asked[6] == 0 and #asked[7] == 0 and asked[8] == '' then
-    return { redis.call('ZLEXCOUNT', set, asked[3], asked[4]), false }
+    return { command('ZLEXCOUNT', set, asked[3], asked[4]), false }
   end
   local found, count = {}, 0
-  local page = redis.call('ZREVRANGEBYLEX', set, asked[4], asked[3], 'LIMIT', 0, LOOKS)
+  local page = command('ZREVRANGEBYLEX', set, asked[4], asked[3], 'LIMIT', 0, LOOKS)
   for _, member in ipairs(page) do
-    local execution = execution_of(call, text(asked[1]) .. string.sub(member, CREATED + 1))
+    local execution = execution_of(call, text(asked[1]) .. sub(member, CREATED + 1))
     if fits(call, asked, execution) then
       count = count + 1
       if not only_count then
@@ -53,12 +53,12 @@ end
 -- argument: {namespace, tag index's group, the most that are few, false, false, equal, tags, id prefix}
 -- answer: the records, or false if there are more.
 local function find_tagged(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call = begin(keys, 0)
   local set = call.tag .. asked[2]
-  if redis.call('ZCARD', set) > asked[3] then return false end
+  if command('ZCARD', set) > asked[3] then return false end
   local found = {}
-  for _, id in ipairs(redis.call('ZRANGE', set, 0, -1)) do
+  for _, id in ipairs(command('ZRANGE', set, 0, -1)) do
     local execution = execution_of(call, text(asked[1]) .. id)
     if fits(call, asked, execution) then found[#found + 1] = told(execution) end
   end

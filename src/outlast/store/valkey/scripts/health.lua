@@ -3,23 +3,23 @@
 
 local function health(keys)
   local call, lanes, order = begin(keys, 0), {}, {}
-  for _, group in ipairs(redis.call('ZRANGE', call.tag .. 'groups:ready', 0, -1)) do
+  for _, group in ipairs(command('ZRANGE', call.tag .. 'groups:ready', 0, -1)) do
     local namespace, from = first_text(group, 1)
     local lane, stop = first_text(group, from)
-    local name, set = string.sub(group, 1, stop - 1), call.tag .. 'ready:' .. group
+    local name, set = sub(group, 1, stop - 1), call.tag .. 'ready:' .. group
     local found = lanes[name]
     if not found then
       found = { namespace, lane, 0, EXACT }
       lanes[name] = found
       order[#order + 1] = found
     end
-    found[3] = found[3] + redis.call('ZCARD', set)
+    found[3] = found[3] + command('ZCARD', set)
     -- The oldest of the first thousand: behind them are only lower priorities.
-    for _, member in ipairs(redis.call('ZRANGE', set, 0, 999)) do
-      found[4] = math.min(found[4], tonumber(string.sub(member, ORDER - CREATED + 1, ORDER)))
+    for _, member in ipairs(command('ZRANGE', set, 0, 999)) do
+      found[4] = math.min(found[4], tonumber(sub(member, ORDER - CREATED + 1, ORDER)))
     end
   end
-  return { redis.call('ZCARD', call.tag .. 'owners:'), order }
+  return { command('ZCARD', call.tag .. 'owners:'), order }
 end
 
 offer('health', health, 'no-writes')

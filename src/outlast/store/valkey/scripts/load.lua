@@ -2,7 +2,7 @@
 
 -- argument: keys (kind, owner, rest, one after the other); answer: a record or false for each.
 local function load(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call, rows = begin(keys, 0), {}
   for i = 1, #asked, 3 do rows[#rows + 1] = told(record(call, asked[i], asked[i + 1], asked[i + 2])) end
   return rows
@@ -14,16 +14,16 @@ local function page_of(list, kind, prefix, after, limit)
   if not KINDS[kind].seq then
     local low, high = under(letter .. prefix)
     if after then low = '(' .. letter .. after end
-    return redis.call('ZRANGEBYLEX', list, low, high, 'LIMIT', 0, limit)
+    return command('ZRANGEBYLEX', list, low, high, 'LIMIT', 0, limit)
   end
   local low, high = under(letter)
   if after then low = '(' .. after end
   local page = {}
   repeat
-    local members = redis.call('ZRANGEBYLEX', list, low, high, 'LIMIT', 0, limit)
+    local members = command('ZRANGEBYLEX', list, low, high, 'LIMIT', 0, limit)
     for _, member in ipairs(members) do
-      local rest = string.sub(member, 18)
-      if string.sub(rest, 1, #prefix) == prefix and #page < limit then page[#page + 1] = letter .. rest end
+      local rest = sub(member, 18)
+      if sub(rest, 1, #prefix) == prefix and #page < limit then page[#page + 1] = letter .. rest end
     end
     low = #members > 0 and '(' .. members[#members]
   until #members < limit or #page == limit
@@ -34,13 +34,13 @@ end
 -- and whoever asked sorts them.
 local function records_of(call, kind, owner, prefix, after, limit)
   local known = owner_of(call, owner)
-  if owner ~= '' and redis.call('HLEN', known.hash) <= LISTED then return owned(call, kind, owner) end
+  if owner ~= '' and command('HLEN', known.hash) <= LISTED then return owned(call, kind, owner) end
   if after and KINDS[kind].seq then
     local last = record(call, kind, owner, after)
     after = last.values and listed(last, last.values)
   end
   local page = page_of(list_of(call, owner), kind, prefix, after, limit)
-  for i, field in ipairs(page) do page[i] = record(call, kind, owner, string.sub(field, 2)) end
+  for i, field in ipairs(page) do page[i] = record(call, kind, owner, sub(field, 2)) end
   return page
 end
 
@@ -51,7 +51,7 @@ end
 -- argument: {kind, owner, prefix of the rest, rest to go on behind or false, limit}
 -- answer: records, those of an owner without a list in no order, and whatever their prefix and number
 local function scan(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local rows = {}
   add_rows(rows, records_of(begin(keys, 0), asked[1], asked[2], asked[3], asked[4], asked[5]))
   return rows
@@ -62,12 +62,12 @@ end
 --   go on behind or false, limit}
 -- answer: {records as of a scan, owner after owner; the owner to go on behind, or false at the end or if these are enough}
 local function scan_owners(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call, rows, kind = begin(keys, 0), {}, asked[1]
   local low, high = under(asked[2])
   low = asked[3] or low
   local enough = asked[5] + LISTED -- the first owner may give all that it has, also what was read before
-  local owners = redis.call('ZRANGEBYLEX', call.tag .. 'owners:', low, high, 'LIMIT', 0, LOOKS)
+  local owners = command('ZRANGEBYLEX', call.tag .. 'owners:', low, high, 'LIMIT', 0, LOOKS)
   for _, owner in ipairs(owners) do
     if kind == EXECUTION.kind then
       local found = execution_of(call, owner)
@@ -84,19 +84,19 @@ end
 -- argument: {kind, prefix of the owner, number to go on behind, limit, filter, position of the namespace, of the id,
 --            length of an owner or 0}; answer: {newest number given, records}
 local function feed(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call, rows = begin(keys, 0), {}
   local kind, prefix, limit = asked[1], asked[2], asked[4]
-  local set, low, from = call.tag .. 'order_' .. KINDS[kind].name .. ':', '(' .. string.format('%.0f', asked[3]), 0
+  local set, low, from = call.tag .. 'order_' .. KINDS[kind].name .. ':', '(' .. format('%.0f', asked[3]), 0
   local newest = call.seq
   while #rows < limit do
-    local members = redis.call('ZRANGEBYSCORE', set, low, '+inf', 'LIMIT', from, limit)
+    local members = command('ZRANGEBYSCORE', set, low, '+inf', 'LIMIT', from, limit)
     for _, member in ipairs(members) do
       if #rows == limit then break end
-      if string.sub(member, 1, #prefix) == prefix then
+      if sub(member, 1, #prefix) == prefix then
         local _, stop = first_text(member, 1)
         _, stop = first_text(member, stop)
-        local found = record(call, kind, string.sub(member, 1, stop - 1), string.sub(member, stop))
+        local found = record(call, kind, sub(member, 1, stop - 1), sub(member, stop))
         if passes(call, asked[5], found.values[asked[6]], found.values[asked[7]]) then rows[#rows + 1] = told(found) end
       end
     end
@@ -108,15 +108,15 @@ end
 
 -- argument: {owner, after, limit}; answer: packed {at, value}
 local function frames(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call, rows = begin(keys, 0), {}
-  local found = redis.call('LRANGE', call.tag .. 'frames:' .. asked[1], asked[2], asked[2] + asked[3] - 1)
-  for i, packed in ipairs(found) do rows[i] = cmsgpack.unpack(packed) end
+  local found = command('LRANGE', call.tag .. 'frames:' .. asked[1], asked[2], asked[2] + asked[3] - 1)
+  for i, packed in ipairs(found) do rows[i] = unpacked(packed) end
   return rows
 end
 
 local function clock(keys, args)
-  return begin(keys, cmsgpack.unpack(args[1])[1]).now
+  return begin(keys, unpacked(args[1])[1]).now
 end
 
 offer('load', load, 'no-writes')

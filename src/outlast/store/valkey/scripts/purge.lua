@@ -9,24 +9,24 @@ local PURGE_RECORDS = 20000
 
 local function purge_one(call, owner)
   local known = owner_of(call, owner)
-  local fields = redis.call('HKEYS', known.hash)
+  local fields = command('HKEYS', known.hash)
   for _, field in ipairs(fields) do
-    local kind = string.byte(field) - 64
-    if #INDEXES[kind] > 0 then
-      local found = record(call, kind, owner, string.sub(field, 2))
+    local kind = byte(field) - 64
+    if INDEXES[kind] then
+      local found = record(call, kind, owner, sub(field, 2))
       reindex(call, found, found.values, false)
     end
   end
-  redis.call('UNLINK', known.hash, list_of(call, owner), call.tag .. 'frames:' .. owner, call.tag .. 'appends:' .. owner)
+  command('UNLINK', known.hash, list_of(call, owner), call.tag .. 'frames:' .. owner, call.tag .. 'appends:' .. owner)
   leave(call, call.tag .. 'owners:', owner)
   return #fields
 end
 
 local function purge(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call = begin(keys, asked[1])
   local limit, filter = asked[4], asked[5]
-  local before = asked[3] and '(' .. string.format('%.0f', asked[3]) or call.now
+  local before = asked[3] and '(' .. format('%.0f', asked[3]) or call.now
   local page, place = page_of_times(call.tag .. asked[2] .. ':', before, asked[6])
   local chosen = {}
   for _, rest in ipairs(page) do

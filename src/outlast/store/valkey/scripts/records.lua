@@ -1,6 +1,6 @@
 -- records: one call's view of a partition. Every other script reads and writes through it.
 --
--- A record is an array of values, packed, in the hash of its owner (an execution; what belongs to none is the
+-- A record is a sequence of values, packed, in the hash of its owner (an execution; what belongs to none is the
 -- partition's own), under the letter of its kind and the rest of its key; null is false, a flag is 0 or 1, a number past
 -- 2^53 is its digits. What a call reads is kept, what it changes stays in memory until `flush`, which writes each record
 -- once and moves its index entries. So nothing is written before everything is decided: Valkey does not undo a function
@@ -9,13 +9,16 @@
 -- KINDS comes before this text, and what INDEXES holds behind it: `library.py` writes both from `model/kinds.py` and
 -- `layout.py`.
 
+-- What every call uses many times: a local is found at once. These are there only when a function is called.
+local command, pack, unpacked, sub, find, byte, format
+
 local EXACT = 9007199254740992
 local INDEXES = {}
 
 -- ---- texts: the same encoding as keys.py ---------------------------------------------------------------------------
 
 local function text(value)
-  if string.find(value, '[%z\1]') then
+  if find(value, '\0', 1, true) or find(value, '\1', 1, true) then
     value = string.gsub(value, '[%z\1]', function(c) return c == '\0' and '\1\1' or '\1\2' end)
   end
   return value .. '\0'
@@ -23,9 +26,9 @@ end
 
 -- The first text of an encoded sequence, and where the next begins.
 local function first_text(encoded, from)
-  local stop = string.find(encoded, '\0', from, true)
-  local value = string.sub(encoded, from, stop - 1)
-  if string.find(value, '\1', 1, true) then
+  local stop = find(encoded, '\0', from, true)
+  local value = sub(encoded, from, stop - 1)
+  if find(value, '\1', 1, true) then
     value = string.gsub(value, '\1([\1\2])', function(c) return c == '\1' and '\0' or '\1' end)
   end
   return value, stop + 1
@@ -33,7 +36,7 @@ end
 
 -- A number that is not negative, so that longer ones come later: its length as a letter, then its digits.
 local function whole(number)
-  local written = string.format('%.0f', number)
+  local written = format('%.0f', number)
   return string.char(96 + #written) .. written
 end
 
@@ -51,8 +54,10 @@ local function head_of(keys) return tag_of(keys) .. 'head' end
 -- another one is refused; one that has none may be read: nothing was written to it, or by an older version.
 local function offer(name, callback, flag)
   local function called(keys, args)
+    command, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
+    sub, find, byte, format = string.sub, string.find, string.byte, string.format
     keys.tag = tag_of(keys)
-    local found = redis.call('MGET', keys[1], keys.tag .. 'head', keys.tag .. 'seq')
+    local found = command('MGET', keys[1], keys.tag .. 'head', keys.tag .. 'seq')
     if found[2] ~= table.remove(args) and (found[2] or flag ~= 'no-writes') then
       return redis.error_reply('UNFOUNDED this partition is not one of the store that the caller has opened')
     end
@@ -68,7 +73,7 @@ local function begin(keys, asked, args)
   local known = tonumber(keys.clock or '0')
   local now = asked
   if not now then
-    local time = redis.call('TIME')
+    local time = command('TIME')
     now = time[1] * 1000 + math.floor(time[2] / 1000)
   end
   local ahead = math.max(0, known - now)
@@ -89,9 +94,9 @@ local function owner_of(call, owner)
 end
 
 local function keep(known, field, packed)
-  local values = packed and cmsgpack.unpack(packed)
+  local values = packed and { unpacked(packed) }
   local found = {
-    kind = string.byte(field) - 64, owner = known.owner, field = field, of = known,
+    kind = byte(field) - 64, owner = known.owner, field = field, of = known,
     packed = packed, before = values, values = values,
   }
   known.found[field] = found
@@ -100,7 +105,7 @@ end
 
 local function record(call, kind, owner, rest)
   local known, field = owner_of(call, owner), LETTERS[kind] .. rest
-  return known.found[field] or keep(known, field, redis.call('HGET', known.hash, field))
+  return known.found[field] or keep(known, field, command('HGET', known.hash, field))
 end
 
 local function execution_of(call, owner)
@@ -110,23 +115,23 @@ end
 -- All records of a kind that an owner of few has, in no order.
 local function owned(call, kind, owner)
   local known, letter, all = owner_of(call, owner), LETTERS[kind], {}
-  local got = known.all or redis.call('HGETALL', known.hash)
+  local got = known.all or command('HGETALL', known.hash)
   known.all = got
   for i = 1, #got, 2 do
     local field = got[i]
-    if string.sub(field, 1, 1) == letter then all[#all + 1] = known.found[field] or keep(known, field, got[i + 1]) end
+    if sub(field, 1, 1) == letter then all[#all + 1] = known.found[field] or keep(known, field, got[i + 1]) end
   end
   return all
 end
 
 -- The key of a record as indexes name it.
 local function key_of(found)
-  return found.owner .. string.sub(found.field, 2)
+  return found.owner .. sub(found.field, 2)
 end
 
 -- A record's values; false if it is not there. One that was packed before it came is unpacked if somebody asks.
 local function values_of(found)
-  if found.values == nil then found.values = cmsgpack.unpack(found.packed) end
+  if found.values == nil then found.values = { unpacked(found.packed) } end
   return found.values
 end
 
@@ -190,7 +195,7 @@ local function tail_of(call, times)
       elseif how == '' then
         number = false
       end
-      parts[#parts + 1] = cmsgpack.pack(number)
+      parts[#parts + 1] = pack(number)
     end
     made = table.concat(parts)
     call.tails[times] = made
@@ -201,7 +206,7 @@ end
 -- A whole record, packed but for its times; a sequenced one gets the partition's next number, which comes last.
 local function put(call, found, body, times)
   local packed = times == '' and body or body .. tail_of(call, times)
-  if KINDS[found.kind].seq then packed = packed .. cmsgpack.pack(next_number(call)) end
+  if KINDS[found.kind].seq then packed = packed .. pack(next_number(call)) end
   touch(call, found, packed, nil)
 end
 
@@ -210,7 +215,7 @@ end
 local function digits(value, width)
   local most = 10 ^ width - 1
   if value < 0 then value = 0 elseif value > most then value = most end
-  return string.format(WIDTHS[width], value)
+  return format(WIDTHS[width], value)
 end
 
 -- Entries that come and go are gathered by sorted set, and written together by `flush`.
@@ -234,22 +239,27 @@ local function leave(call, set, member)
   list[#list + 1] = member
 end
 
+-- From one place to another, or within a set; nil is nowhere. An index whose groups are listed tells its name.
+local function move(call, registry, old_set, old_member, set, member, score)
+  if set then
+    enter(call, set, score, member)
+    if registry then call.came[set] = registry end
+  end
+  if old_set and (old_set ~= set or old_member ~= member) then
+    leave(call, old_set, old_member)
+    if registry then call.went[old_set] = registry end
+  end
+end
+
 local function reindex(call, found, was, is)
-  local tag = call.tag
-  for _, index in ipairs(INDEXES[found.kind]) do
-    if not was or not is or index.differs(was, is) then
-      local set, member, score, old_set, old_member
-      if is then set, member, score = index.is(tag, is, found) end
-      if was then old_set, old_member = index.was(tag, was, found) end
-      if set then
-        enter(call, set, score, member)
-        if index.registry then call.came[set] = index.name end
-      end
-      if old_set and (old_set ~= set or old_member ~= member) then
-        leave(call, old_set, old_member)
-        if index.registry then call.went[old_set] = index.name end
-      end
-    end
+  local indexes = INDEXES[found.kind]
+  if not indexes then return end
+  if not was then
+    if is then indexes.enter(call, is, found) end
+  elseif is then
+    indexes.move(call, was, is, found)
+  else
+    indexes.leave(call, was, found)
   end
 end
 
@@ -260,7 +270,7 @@ end
 local function listed(found, values)
   local seq = KINDS[found.kind].seq
   if not seq then return found.field end
-  return LETTERS[found.kind] .. string.format('%016.0f', values[seq]) .. string.sub(found.field, 2)
+  return LETTERS[found.kind] .. format('%016.0f', values[seq]) .. sub(found.field, 2)
 end
 
 local function list_of(call, owner) return call.tag .. 'keys:' .. owner end
@@ -268,10 +278,10 @@ local function list_of(call, owner) return call.tag .. 'keys:' .. owner end
 -- An owner has more than few now: all that it has is listed.
 local function list_all(call, known)
   local list = list_of(call, known.owner)
-  for _, field in ipairs(redis.call('HKEYS', known.hash)) do
+  for _, field in ipairs(command('HKEYS', known.hash)) do
     local found = known.found[field]
-    if not found and KINDS[string.byte(field) - 64].seq then
-      found = keep(known, field, redis.call('HGET', known.hash, field))
+    if not found and KINDS[byte(field) - 64].seq then
+      found = keep(known, field, command('HGET', known.hash, field))
     end
     enter(call, list, 0, found and listed(found, values_of(found)) or field)
   end
@@ -293,14 +303,14 @@ end
 -- After its records were written: who has any is listed, and what belongs to those that have many.
 local function settle(call, known)
   if known.owner == '' then return list_changed(call, known) end
-  local size = redis.call('HLEN', known.hash)
+  local size = command('HLEN', known.hash)
   local before = size - known.added + known.removed
   if before == 0 and size > 0 then enter(call, call.tag .. 'owners:', 0, known.owner) end
   if before > 0 and size == 0 then leave(call, call.tag .. 'owners:', known.owner) end
   if size > LISTED then
     if before > LISTED then list_changed(call, known) else list_all(call, known) end
   elseif before > LISTED then
-    redis.call('UNLINK', list_of(call, known.owner))
+    command('UNLINK', list_of(call, known.owner))
   end
 end
 
@@ -309,9 +319,9 @@ end
 -- At most so many arguments of one command.
 local TOGETHER = 2000
 
-local function all_at_once(command, name, list)
+local function all_at_once(what, name, list)
   for from = 1, #list, TOGETHER do
-    redis.call(command, name, unpack(list, from, math.min(from + TOGETHER - 1, #list)))
+    command(what, name, unpack(list, from, math.min(from + TOGETHER - 1, #list)))
   end
 end
 
@@ -326,7 +336,7 @@ local function write_records(call)
         known.removed = known.removed + 1
       end
     else
-      found.packed = found.packed or cmsgpack.pack(found.values)
+      found.packed = found.packed or sub(pack(found.values), KINDS[found.kind].head + 1)
       local list = gathered(sets, known)
       list[#list + 1] = found.field
       list[#list + 1] = found.packed
@@ -344,12 +354,12 @@ end
 -- Entered before left: a group that stays must not be struck from the registry in between.
 local function write_indexes(call)
   local tag = call.tag
-  for set, name in pairs(call.came) do enter(call, tag .. 'groups:' .. name, 0, string.sub(set, #tag + #name + 2)) end
+  for set, name in pairs(call.came) do enter(call, tag .. 'groups:' .. name, 0, sub(set, #tag + #name + 2)) end
   for set, list in pairs(call.enters) do all_at_once('ZADD', set, list) end
   for set, list in pairs(call.leaves) do all_at_once('ZREM', set, list) end
   for set, name in pairs(call.went) do
-    if redis.call('EXISTS', set) == 0 then
-      redis.call('ZREM', tag .. 'groups:' .. name, string.sub(set, #tag + #name + 2))
+    if command('EXISTS', set) == 0 then
+      command('ZREM', tag .. 'groups:' .. name, sub(set, #tag + #name + 2))
     end
   end
 end
@@ -357,18 +367,18 @@ end
 local function flush(call)
   write_records(call)
   for _, found in ipairs(call.dirty) do
-    if #INDEXES[found.kind] > 0 then reindex(call, found, found.before, found.packed and values_of(found)) end
+    if INDEXES[found.kind] then reindex(call, found, found.before, found.packed and values_of(found)) end
   end
   for _, known in pairs(call.owners) do
     if known.added > 0 or known.removed > 0 or known.renumbered then settle(call, known) end
   end
   write_indexes(call)
   -- Also if it stands still: WAIT after a repeated call waits for what this connection wrote, so it must write.
-  local now = string.format('%.0f', call.now)
+  local now = format('%.0f', call.now)
   if call.numbered then
-    redis.call('MSET', call.clock, now, call.tag .. 'seq', string.format('%.0f', call.seq))
+    command('MSET', call.clock, now, call.tag .. 'seq', format('%.0f', call.seq))
   else
-    redis.call('SET', call.clock, now)
+    command('SET', call.clock, now)
   end
 end
 
@@ -393,13 +403,13 @@ local LOOKS = 1000
 -- The members of an index of times up to one, oldest first, behind a place {time, member}, or false for the beginning;
 -- and the place to go on behind, or false at the end. If that member is gone, those of its time are looked at again.
 local function page_of_times(set, last, behind)
-  local from, stop = 0, redis.call('ZCOUNT', set, '-inf', last)
+  local from, stop = 0, command('ZCOUNT', set, '-inf', last)
   if behind then
-    local stands = redis.call('ZSCORE', set, behind[2]) == behind[1]
-    from = stands and redis.call('ZRANK', set, behind[2]) + 1 or redis.call('ZCOUNT', set, '-inf', '(' .. behind[1])
+    local stands = command('ZSCORE', set, behind[2]) == behind[1]
+    from = stands and command('ZRANK', set, behind[2]) + 1 or command('ZCOUNT', set, '-inf', '(' .. behind[1])
   end
   if from >= stop then return {}, false end
-  local page = redis.call('ZRANGE', set, from, math.min(from + LOOKS, stop) - 1)
+  local page = command('ZRANGE', set, from, math.min(from + LOOKS, stop) - 1)
   if from + LOOKS >= stop then return page, false end
-  return page, { redis.call('ZSCORE', set, page[#page]), page[#page] }
+  return page, { command('ZSCORE', set, page[#page]), page[#page] }
 end

@@ -4,16 +4,16 @@
 
 local function leases(call, worker)
   local found = {}
-  for i, member in ipairs(redis.call('ZRANGE', call.tag .. 'held:' .. text(worker), 0, -1)) do
+  for i, member in ipairs(command('ZRANGE', call.tag .. 'held:' .. text(worker), 0, -1)) do
     local _, from = first_text(member, 1)
-    local values = execution_of(call, string.sub(member, from)).values
+    local values = execution_of(call, sub(member, from)).values
     found[i] = { values[EXECUTION.namespace], values[EXECUTION.id], values[EXECUTION.epoch], values[EXECUTION.inbox] }
   end
   return found
 end
 
 local function renew(keys, args)
-  local asked = cmsgpack.unpack(args[1])
+  local asked = unpacked(args[1])
   local call = begin(keys, asked[1])
   renew_session(call, asked[2], asked[3], asked[4])
   flush(call)
@@ -21,7 +21,7 @@ local function renew(keys, args)
 end
 
 local function held(keys, args)
-  return leases(begin(keys), cmsgpack.unpack(args[1])[1])
+  return leases(begin(keys), unpacked(args[1])[1])
 end
 
 -- On a full server too: what runs there must not be taken for dead.
