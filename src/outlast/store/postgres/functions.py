@@ -90,7 +90,9 @@ def _rows(table: Table, names: Iterable[str], more: str = "") -> str:
     if not table.shared:
         return f"json_to_recordset(doc) AS q(ix int, {more}{table.typed(names)})"
     shared = table.typed(name for name in names if name in table.shared)
-    varied = table.typed(name for name in names if name not in table.shared)
+    varied = ", ".join(
+        f"{name} {table.type_of(name).replace('bytea', 'text')}" for name in names if name not in table.shared
+    )
     return (
         f"json_to_recordset(doc) AS g({more}{shared}, rows json)\n"
         f"CROSS JOIN LATERAL json_to_recordset(g.rows) AS q(ix int, {varied})"
@@ -117,6 +119,8 @@ def numbers_of(table: Table) -> list[str]:
 def _settled(table: Table, name: str, *, flat: bool = False) -> str:
     is_time = name != "partition" and table.columns[name].is_time
     value = _said(table, name, flat=flat)
+    if table.shared and not flat and name not in table.shared and table.type_of(name) == "bytea":
+        return f"decode({value}, 'base64')"
     return f"outlast.settled({value}, now_ms)" if is_time else value
 
 
