@@ -118,6 +118,7 @@ class Table:
         if "execution" in names:
             self.owner_of = attrgetter("namespace", "execution")
         self.key_names = frozenset(self.key)
+        self._bytes_at = [at for at, name in enumerate(names) if self.columns[name].python is bytes]
         self.select = ", ".join(f"x.{name}" for name in names)
         self.has_change_id = "change_id" in names
         self.bits = {name: 1 << n for n, name in enumerate(names)}
@@ -215,6 +216,13 @@ class Table:
         return row
 
     # ---- from rows ------------------------------------------------------------------------------------------------
+
+    def plain(self, values: list[Any]) -> list[Any]:
+        """The fields of a record that came as JSON: there bytes are in hexadecimal."""
+        for at in self._bytes_at:
+            if values[at] is not None:
+                values[at] = bytes.fromhex(values[at])
+        return values
 
     def record(self, values: Iterable[Any]) -> Record:
         return self.kind.decode(dict(zip(self.fields, values, strict=True)))
