@@ -9,8 +9,8 @@
 -- locks: anchors, then loose rows (flow, lane, outbox, quota, session, summary), each in key order.
 -- An insert that meets a record fails (23505), and with it the call: nothing is written, and the caller asks again, this
 -- time with a look at every key first (`taken`).
--- A row is changed by its place, found by its key: no plan can go over the table instead. The part as well, because in
--- a partitioned table places repeat.
+-- A row is changed by its place, found by its key: there is no index to take instead, so that no plan, on whatever size
+-- of the table it was made, goes over the table first. The part as well, because in a partitioned table places repeat.
 -- Settings come from who calls, because to set them costs more than to find a slot: plans are made for any value, never
 -- scan a table and never join by hash or merge. What is prepared on an empty table serves a full one.
 -- `outlast.clock` is read and set by plain expressions: each statement costs as much as several rows.
