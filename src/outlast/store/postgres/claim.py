@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
 from outlast.model.event import Event
@@ -18,10 +19,8 @@ from outlast.store.postgres.statements import TABLES, Table, statement
 from outlast.store.postgres.time import StoreTime
 
 _TABLE, _JOURNAL, _EVENT = TABLES[Execution.KIND], TABLES[JournalEntry.KIND], TABLES[Event.KIND]
-_ENTRIES_AT = 5
-_EVENTS_AT = _ENTRIES_AT + 1 + len(_JOURNAL.fields)
-_EXECUTION_AT = _EVENTS_AT + 1 + len(_EVENT.fields)
-"""Where in a row each of them begins, behind time, marks, input and beginning."""
+_EXECUTION_AT = 7
+"""Where in a row the execution begins, behind time, marks, input, beginning, journal and events."""
 LOOKS, PAUSE_S = 5, 0.002
 """Work that was passed over because somebody had it locked is looked at again a moment later, so often."""
 
@@ -68,8 +67,8 @@ def _taken(row: Any) -> ClaimedExecution:
     execution = _TABLE.record(row[_EXECUTION_AT:])
     assert isinstance(execution, Execution)
     taken = ClaimedExecution(execution, row["input"], row["began_at"])
-    entries = _along(row, _ENTRIES_AT, _JOURNAL)
-    events = _along(row, _EVENTS_AT, _EVENT) if execution.inbox else []
+    entries = _along(row["entries"], _JOURNAL)
+    events = _along(row["events"], _EVENT) if execution.inbox else []
     if entries is None or events is None:
         return taken
     journal = [entry for entry in entries if isinstance(entry, JournalEntry)]
@@ -77,12 +76,9 @@ def _taken(row: Any) -> ClaimedExecution:
     return structs.replace(taken, journal=journal, events=came)
 
 
-def _along(row: Any, at: int, table: Table) -> list[Record] | None:
-    """Records that came as their number and an array for each of their fields; None if they did not."""
-    count = row[at]
-    if not count:
-        return None if count is None else []
-    return [table.record(values) for values in zip(*row[at + 1 : at + 1 + len(table.fields)], strict=True)]
+def _along(rows: str | None, table: Table) -> list[Record] | None:
+    """Records that came as JSON; None if they did not."""
+    return None if rows is None else [table.record(table.plain(values)) for values in msgspec.json.decode(rows)]
 
 
 async def renew(pool: Pool, time: StoreTime, partitions: int, worker: str, lease_ttl_ms: int) -> Renewed:

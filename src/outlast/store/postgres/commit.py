@@ -39,18 +39,21 @@ from outlast.store.port import Committed, Verdict
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.doorbell import Ring
 from outlast.store.postgres.errors import KeyTaken
-from outlast.store.postgres.functions import CALLS, EXPECTED, SLOTS, TAKEN_BY, numbers_of
+from outlast.store.postgres.functions import CALLS, EXPECTED, LOOSE, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
-from outlast.store.postgres.rows import Groups, Row
+from outlast.store.postgres.rows import Groups
 from outlast.store.postgres.statements import TABLES, Table
 from outlast.store.postgres.time import StoreTime
 
+Row: TypeAlias = dict[str, Any]
 Numbered: TypeAlias = tuple[int, Changes]
 
 _EXECUTION = Execution.KIND
 _BELONGS = {kind.KIND for kind in OF_EXECUTION}
 _NUMBERS = {name: frozenset(numbers_of(table)) for name, table in TABLES.items()}
-_TESTS: dict[type, str] = {Reached: "reached", Ahead: "ahead", Lapsed: "lapsed"}
+_TESTS: dict[type, str] = {
+    Matches: "matches", Absent: "absent", Reached: "reached", Ahead: "ahead", Lapsed: "lapsed",
+}  # fmt: skip
 _WHOLE = "*"
 _CAREFUL_MAX = 20
 _USUAL: set[tuple[Any, ...]] = set()
@@ -236,7 +239,10 @@ class Call:
         self._rows: dict[int, list[Row]] = {}
         self._groups: dict[int, Groups] = {}
         """Of the kinds whose rows share fields: what gathers `_rows` of that slot."""
-        self._locks: dict[int, dict[tuple[str | int, ...], Row]] = {}
+        self._asked: dict[Guard, list[int]] = {}
+        """Guards on loose records, and who has them: most are of a whole partition, and asked once for all."""
+        self._locks: dict[tuple[str, str], dict[tuple[str | int, ...], int]] = {}
+        """Loose records by operation and kind, each with its partition."""
         self._executions: set[tuple[str | int, ...]] = set()
         self._records: dict[Key, bool] = {}
         """Records that belong to no execution, and whether they are written."""
@@ -288,10 +294,7 @@ class Call:
     def _loose(self, operation: str, key: Key, partition: int) -> None:
         writes = operation == "lock"
         self._touch(key, writes=writes)
-        slot = SLOTS.get((operation, key.kind))
-        if slot is not None:
-            row = TABLES[key.kind].key_row(key.values, partition)
-            self._locks.setdefault(slot, {})[key.values] = row
+        self._locks.setdefault((operation, key.kind), {})[key.values] = partition
 
     def _touch(self, key: Key, *, writes: bool) -> None:
         before = self._records.get(key)
@@ -300,31 +303,36 @@ class Call:
         self._records[key] = writes or bool(before)
 
     def _guard(self, expected: dict[Any, Row], number: int, partition: int, guard: Guard) -> None:
-        key = guard.key
-        table = TABLES[key.kind]
-        if type(guard) is Matches and key.kind == _EXECUTION:
-            if key.values not in expected:
-                table.check_key(key)
-            row = self._execution(expected, number, partition, key.values)
-            _expect(row, guard.fields)
+        key, test = guard.key, _TESTS[type(guard)]
+        kind, values = key
+        if test == "matches" and kind == _EXECUTION:
+            if values not in expected:
+                TABLES[kind].check_key(key)
+            _expect(self._execution(expected, number, partition, values), guard.fields)  # type: ignore[union-attr]
             return
+        shareable = test != "matches" and kind in LOOSE
+        if shareable and (askers := self._asked.get(guard)) is not None:
+            self._touch(key, writes=False)
+            askers.append(number)
+            return
+        table = TABLES[kind]
         table.check_key(key)
         self._cover(expected, number, partition, key, "share")
-        row = table.key_row(key.values, partition)
-        row["ix"] = number
+        row = table.key_row(values, partition)
+        row["test"] = test
+        row["askers"] = askers = [number]
+        if shareable:
+            self._asked[guard] = askers
         match guard:
             case Matches(_, fields):
-                row |= {"test": "matches", "fields": {name: table.plain_guard(name, v) for name, v in fields.items()}}
+                row["fields"] = {name: table.plain_guard(name, value) for name, value in fields.items()}
             case Absent():
-                row["test"] = "absent"
+                pass
             case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):
-                if field not in table.columns:
-                    raise InvalidInput(f"{key.kind} has no field {field!r}")
-                row["test"] = _TESTS[type(guard)]
-                row["field"] = field
+                row["field"] = table.column(field).name
             case _:
                 assert_never(guard)
-        self._row("guard", key.kind, row)
+        self._row("guard", kind, row)
 
     def _insert(self, expected: dict[Any, Row], number: int, partition: int, record: Record) -> None:
         kind = record.KIND
@@ -409,12 +417,12 @@ class Call:
         """Only the locks, and the time under them."""
         keys = ("ix", "partition", "namespace", "id")
         anchors = [{key: row[key] for key in keys} for row in sorted(self._anchors, key=_lock_order)]
-        locks = {slot: rows for slot, rows in self._slots(careful=False).items() if slot in self._locks}
+        locks = {slot: rows for slot, rows in self._slots(careful=False).items() if slot not in self._rows}
         return await self._called(session, time, anchors, locks)
 
     def _slots(self, *, careful: bool) -> dict[int, list[Row]]:
         """The rows of each operation, in the order in which they are done."""
-        slots = {slot: [locks[key] for key in sorted(locks)] for slot, locks in self._locks.items()}
+        slots = {SLOTS[of]: _lock_rows(of[1], locks) for of, locks in self._locks.items() if of in SLOTS}
         slots |= self._rows
         if careful:
             slots |= {TAKEN_BY[slot]: rows for slot, rows in self._rows.items() if slot in TAKEN_BY}
@@ -455,6 +463,11 @@ class Call:
             return {}
         found = zip(self._anchors, (inboxes or "").split(","), strict=True)
         return {row["ix"]: int(inbox) if inbox else None for row, inbox in found if "other" not in row}
+
+
+def _lock_rows(kind: str, locks: dict[tuple[str | int, ...], int]) -> list[Row]:
+    table = TABLES[kind]
+    return [table.key_row(values, locks[values]) for values in sorted(locks)]
 
 
 def _lock_order(row: Row) -> tuple[int, str, str]:

@@ -90,7 +90,9 @@ def _rows(table: Table, names: Iterable[str], more: str = "") -> str:
     if not table.shared:
         return f"json_to_recordset(doc) AS q(ix int, {more}{table.typed(names)})"
     shared = table.typed(name for name in names if name in table.shared)
-    varied = table.typed(name for name in names if name not in table.shared)
+    varied = ", ".join(
+        f"{name} {table.type_of(name).replace('bytea', 'text')}" for name in names if name not in table.shared
+    )
     return (
         f"json_to_recordset(doc) AS g({more}{shared}, rows json)\n"
         f"CROSS JOIN LATERAL json_to_recordset(g.rows) AS q(ix int, {varied})"
@@ -117,6 +119,8 @@ def numbers_of(table: Table) -> list[str]:
 def _settled(table: Table, name: str, *, flat: bool = False) -> str:
     is_time = name != "partition" and table.columns[name].is_time
     value = _said(table, name, flat=flat)
+    if table.shared and not flat and name not in table.shared and table.type_of(name) == "bytea":
+        return f"decode({value}, 'base64')"
     return f"outlast.settled({value}, now_ms)" if is_time else value
 
 
@@ -158,28 +162,17 @@ def _claim() -> str:
         name="{name}",
         types=table.typed(table.fields),
         columns=table.select,
-        entry_types=_array_types("entry", entry),
-        event_types=_array_types("event", event),
-        entry_arrays=_arrays(entry),
-        event_arrays=_arrays(event),
-        no_entries=_no_arrays(entry),
-        no_events=_no_arrays(event),
+        entry=_as_json(entry),
+        event=_as_json(event),
         entries_max=SHORT,
         events_max=EARLY_EVENTS,
         bytes_max=SHORT_BYTES,
     )
 
 
-def _array_types(prefix: str, table: Table) -> str:
-    return ", ".join(f"{prefix}_{name} {table.type_of(name)}[]" for name in table.fields)
-
-
-def _arrays(table: Table) -> str:
-    return ", ".join(f"array_agg(r.{name})" for name in table.fields)
-
-
-def _no_arrays(table: Table) -> str:
-    return ", ".join(f"NULL::{table.type_of(name)}[]" for name in table.fields)
+def _as_json(table: Table) -> str:
+    """The fields of a row `r`; bytes in hexadecimal, whatever the role's `bytea_output`."""
+    return ", ".join(f"encode(r.{n}, 'hex')" if table.type_of(n) == "bytea" else f"r.{n}" for n in table.fields)
 
 
 def _purge() -> str:

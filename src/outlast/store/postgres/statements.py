@@ -115,11 +115,10 @@ class Table:
         self.shared = () if varied is None else tuple(name for name in self.written if name not in varied)
         """The fields that a group of rows says for all of them (see rows.py)."""
         self.varied = tuple(name for name in self.written if name not in self.shared and name != "partition")
-        if self.shared:
-            self.shared_of, self.varied_of = attrgetter(*self.shared), attrgetter(*self.varied)
         if "execution" in names:
             self.owner_of = attrgetter("namespace", "execution")
         self.key_names = frozenset(self.key)
+        self._bytes_at = [at for at, name in enumerate(names) if self.columns[name].python is bytes]
         self.select = ", ".join(f"x.{name}" for name in names)
         self.has_change_id = "change_id" in names
         self.bits = {name: 1 << n for n, name in enumerate(names)}
@@ -131,7 +130,7 @@ class Table:
         self._seen_patches: dict[tuple[Any, ...], tuple[int, list[str], list[str]]] = {}
         """Of a patch: its fields and their types; and first of all its marks."""
         self._seen_keys: set[tuple[type, ...]] = set()
-        self._seen_varied: dict[tuple[Any, ...], tuple[list[str], list[str]]] = {}
+        self._seen_shared: dict[tuple[Any, ...], tuple[list[str], list[str]]] = {}
 
     def type_of(self, name: str) -> str:
         return "int" if name == "partition" else self.columns[name].type
@@ -158,29 +157,19 @@ class Table:
             row["partition"] = partition
         return row
 
-    def varied_row(
-        self, names: tuple[str, ...], values: tuple[Any, ...], number: int, partition: int
-    ) -> dict[str, Any]:
-        """A row of a group: what is its own, beside the number of its change."""
+    def carried(self, names: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
+        """These fields as JSON can carry them; what is null is left out."""
         kinds = (names, *map(type, values))
-        seen = self._seen_varied.get(kinds)
+        seen = self._seen_shared.get(kinds)
         row = dict(zip(names, values, strict=True))
         if seen is None:
             self._check_all(row)
-            seen = self._seen_varied[kinds] = _left_out(row), _special(row)
+            seen = self._seen_shared[kinds] = _left_out(row), _special(row)
         for name in seen[0]:
             del row[name]
         for name in seen[1]:
             row[name] = _carried(row[name])
-        row["ix"] = number
-        row["partition"] = partition
         return row
-
-    def carried(self, names: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
-        """These fields as JSON can carry them; what is null is left out."""
-        row = dict(zip(names, values, strict=True))
-        self._check_all(row)
-        return {name: _carried(value) for name, value in row.items() if value is not None}
 
     def _check_all(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():
@@ -221,12 +210,19 @@ class Table:
         return _carried(value)
 
     def key_row(self, values: tuple[str | int, ...], partition: int) -> dict[str, Any]:
-        row: dict[str, Any] = dict(zip(self.kind.KEY, values, strict=True))
+        row: dict[str, Any] = dict(zip(self.kind.KEY, values, strict=False))  # checked before
         if not self.by_partition:
             row["partition"] = partition
         return row
 
     # ---- from rows ------------------------------------------------------------------------------------------------
+
+    def plain(self, values: list[Any]) -> list[Any]:
+        """The fields of a record that came as JSON: there bytes are in hexadecimal."""
+        for at in self._bytes_at:
+            if values[at] is not None:
+                values[at] = bytes.fromhex(values[at])
+        return values
 
     def record(self, values: Iterable[Any]) -> Record:
         return self.kind.decode(dict(zip(self.fields, values, strict=True)))

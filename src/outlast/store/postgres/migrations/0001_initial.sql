@@ -69,13 +69,14 @@ CREATE TABLE payload (
   PRIMARY KEY (partition, namespace, execution, generation, role)
 );
 
+-- Each is updated once, when it ends: with room for that on its page, its key is not indexed a second time.
 CREATE TABLE attempt (
   partition int NOT NULL,
   namespace text COLLATE "C" NOT NULL, execution text COLLATE "C" NOT NULL, generation bigint NOT NULL,
   number bigint NOT NULL, epoch bigint NOT NULL, worker text COLLATE "C" NOT NULL, started_at bigint NOT NULL,
   ended_at bigint, outcome text COLLATE "C", failure bytea, change_id text COLLATE "C" NOT NULL,
   PRIMARY KEY (partition, namespace, execution, generation, number)
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 50);
 
 CREATE TABLE journal (
   partition int NOT NULL,

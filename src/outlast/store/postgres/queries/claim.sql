@@ -7,14 +7,14 @@
 -- the index of ready work instead of the key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
 -- themselves, passing over those that somebody else has locked. If too many were passed over it looks further.
 -- Without work it writes nothing, unless the worker's sessions are to be renewed.
--- result: a row per execution with its input, when its first attempt began if it was begun before, its journal and its events as arrays (one for each field) if they are short, and whether there was more that it could have taken;
+-- result: a row per execution with its input, when its first attempt began if it was begun before, its journal and its events as JSON (arrays of their fields; asyncpg would look up every type of array on each new connection) if they are short, and whether there was more that it could have taken;
 -- or one row without any, which tells the time and whether work was passed over because it was locked (a moment later it may be free).
 
 -- part: function
 CREATE FUNCTION outlast.{name}(
   _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _leap bigint, _most int,
   _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
-) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, began_at bigint, entries bigint, {entry_types}, events bigint, {event_types}, {types})
+) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, began_at bigint, entries text, events text, {types})
 LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
 DECLARE
@@ -237,7 +237,7 @@ BEGIN
     -- The same without what nothing has yet: to begin the larger one takes longer than to do the smaller.
     RETURN QUERY
     SELECT v_now, false, coalesce(v_seen > cardinality(t_id), true), p.value, NULL::bigint,
-      NULL::bigint, {no_entries}, NULL::bigint, {no_events}, {columns}
+      NULL, NULL, {columns}
     FROM unnest(t_partition, t_id) WITH ORDINALITY AS q(partition, id, n)
     CROSS JOIN LATERAL (
       SELECT * FROM outlast.execution AS x
@@ -255,7 +255,7 @@ BEGIN
       SELECT a.started_at FROM outlast.attempt AS a
       WHERE a.partition = x.partition AND a.namespace = x.namespace AND a.execution = x.id
         AND a.generation = x.journal_generation AND a.number = 1) END,
-    j.*, e.*, {columns}
+    j.entries, e.events, {columns}
   FROM unnest(t_partition, t_id) WITH ORDINALITY AS q(partition, id, n)
   CROSS JOIN LATERAL (
     SELECT * FROM outlast.execution AS x
@@ -265,14 +265,14 @@ BEGIN
     WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.execution = x.id
       AND p.generation = x.journal_generation AND p.role = 'input' OFFSET 0) AS p
   LEFT JOIN LATERAL (
-    SELECT count(*), {entry_arrays} FROM (
+    SELECT coalesce(json_agg(json_build_array({entry}))::text, '[]') AS entries FROM (
       SELECT * FROM outlast.journal AS j
       WHERE j.partition = x.partition AND j.namespace = x.namespace AND j.execution = x.id
         AND j.generation = x.journal_generation LIMIT {entries_max} + 1
     ) AS r HAVING count(*) <= {entries_max} AND coalesce(sum(octet_length(r.value)), 0) <= {bytes_max}
   ) AS j ON x.resumed OR x.generation > 1
   LEFT JOIN LATERAL (
-    SELECT count(*), {event_arrays} FROM (
+    SELECT coalesce(json_agg(json_build_array({event}))::text, '[]') AS events FROM (
       SELECT * FROM outlast.event AS r
       WHERE r.partition = x.partition AND r.namespace = x.namespace AND r.execution = x.id LIMIT {events_max} + 1
     ) AS r HAVING count(*) <= {events_max} AND coalesce(sum(octet_length(r.value)), 0) <= {bytes_max}

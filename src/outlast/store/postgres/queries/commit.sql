@@ -9,8 +9,8 @@
 -- locks: anchors, then loose rows (flow, lane, outbox, quota, session, summary), each in key order.
 -- An insert that meets a record fails (23505), and with it the call: nothing is written, and the caller asks again, this
 -- time with a look at every key first (`taken`).
--- A row is changed by its place, found by its key: no plan can go over the table instead. The part as well, because in
--- a partitioned table places repeat.
+-- A row is changed by its place, found by its key: there is no index to take instead, so that no plan, on whatever size
+-- of the table it was made, goes over the table first. The part as well, because in a partitioned table places repeat.
 -- Settings come from who calls, because to set them costs more than to find a slot: plans are made for any value, never
 -- scan a table and never join by hash or merge. What is prepared on an empty table serves a full one.
 -- `outlast.clock` is read and set by plain expressions: each statement costs as much as several rows.
@@ -68,21 +68,24 @@ PERFORM 1 FROM json_to_recordset(doc) AS q({key_types})
 CROSS JOIN LATERAL (SELECT 1 FROM outlast.{kind} AS t WHERE {same_key} FOR {strength}) AS l;
 
 -- part: guard
--- Most are about a time, or that there is nothing: only to compare fields the row is made a document.
-SELECT array_agg(q.ix) INTO more
-FROM json_to_recordset(doc) AS q(ix int, test text, field text, fields jsonb, {key_types})
-LEFT JOIN LATERAL (
-  SELECT true AS here, CASE q.field{numbers} END AS at,
-    CASE WHEN q.test = 'matches' THEN to_jsonb(t) @> q.fields END AS same
-  FROM outlast.{kind} AS t WHERE {same_key} OFFSET 0
-) AS o ON true
-WHERE NOT CASE q.test
-  WHEN 'matches' THEN coalesce(o.same, false)
-  WHEN 'absent' THEN o.here IS NULL
-  WHEN 'reached' THEN coalesce(o.at <= now_ms, false)
-  WHEN 'ahead' THEN coalesce(o.at > now_ms, false)
-  WHEN 'lapsed' THEN coalesce(o.at <= now_ms, true)
-END;
+-- Most are about a time, or that there is nothing: only to compare fields the row is made a document. One is asked for
+-- all changes that have it.
+SELECT array_agg(f.ix) INTO more FROM (
+  SELECT unnest(q.askers) AS ix
+  FROM json_to_recordset(doc) AS q(askers int[], test text, field text, fields jsonb, {key_types})
+  LEFT JOIN LATERAL (
+    SELECT true AS here, CASE q.field{numbers} END AS at,
+      CASE WHEN q.test = 'matches' THEN to_jsonb(t) @> q.fields END AS same
+    FROM outlast.{kind} AS t WHERE {same_key} OFFSET 0
+  ) AS o ON true
+  WHERE NOT CASE q.test
+    WHEN 'matches' THEN coalesce(o.same, false)
+    WHEN 'absent' THEN o.here IS NULL
+    WHEN 'reached' THEN coalesce(o.at <= now_ms, false)
+    WHEN 'ahead' THEN coalesce(o.at > now_ms, false)
+    WHEN 'lapsed' THEN coalesce(o.at <= now_ms, true)
+  END
+) AS f;
 refused := refused || coalesce(more, ARRAY[]::int[]);
 
 -- part: taken

@@ -231,7 +231,7 @@ BEGIN
 
   v_payload := v_sample -> 'payload' || jsonb_build_object(
     'partition', v_partition, 'namespace', namespace, 'execution', v_id, 'change_id', v_change,
-    'value', '\x' || encode(convert_to(v_input, 'UTF8'), 'hex'));
+    'value', encode(convert_to(v_input, 'UTF8'), 'base64'));
   -- Each is a group of its own, and its only row.
   v_docs := jsonb_build_array(
     jsonb_build_array(v_row || jsonb_build_object('rows', jsonb_build_array(v_row))),
