@@ -22,6 +22,7 @@ from outlast.model.status import Reason, Status
 from outlast.model.tag import Tag
 
 _encoder = msgspec.json.Encoder(order="sorted")
+_READY, _INPUT = Status.READY, Role.INPUT
 
 _ALIKE = (
     "namespace",
@@ -31,16 +32,11 @@ _ALIKE = (
     "lane",
     "requires",
     "quota",
-    "priority",
-    "delay_ms",
-    "deadline_ms",
     "timeout_ms",
     "retry",
     "crash_cap",
-    "retention_ms",
-    "after_dependencies",
 )
-"""What the starts of one workflow have in common, most often."""
+"""What the starts of one workflow have in common."""
 _alike = attrgetter(*_ALIKE)
 
 REOPENED: Fields = {
@@ -76,7 +72,7 @@ def beside(fact: facts.Start) -> list[Write]:
 
 
 def rings_of(execution: Execution) -> tuple[str, ...]:
-    return (lane_channel(execution.namespace, execution.lane),) if execution.status is Status.READY else ()
+    return (lane_channel(execution.namespace, execution.lane),) if execution.status is _READY else ()
 
 
 def events_of(fact: facts.Start) -> list[Write]:
@@ -99,12 +95,13 @@ def events_of(fact: facts.Start) -> list[Write]:
 
 def execution_of(fact: facts.Start) -> Execution:
     """The execution as it begins, ready or blocked."""
-    return _made(fact, _like(None, *_alike(fact)))
+    blocked_on = Reason.DEPENDENCIES if fact.after_dependencies else Reason.DELAY if fact.delay_ms else None
+    return _made(fact, _like(None, blocked_on, *_alike(fact)))
 
 
 def held_of(fact: facts.Start, worker: str) -> Execution:
     """… or held by the worker that starts it."""
-    return _made(fact, _like(worker, *_alike(fact)))
+    return _made(fact, _like(worker, None, *_alike(fact)))
 
 
 def _made(fact: facts.Start, like: Execution) -> Execution:
@@ -117,16 +114,20 @@ def _made(fact: facts.Start, like: Execution) -> Execution:
         input_digest=fact.input_digest,
         epoch=like.epoch + fact.first_epoch,
         inbox=len(fact.sends),
+        priority=fact.priority,
+        wake_at=Now(fact.delay_ms) if like.waits == Reason.DELAY else None,
+        deadline_at=None if fact.deadline_ms is None else Now(fact.deadline_ms),
+        deadline_ms=fact.deadline_ms,
+        retention_ms=fact.retention_ms,
         claim_id=None if like.worker is None else fact.change_id,
         change_id=fact.change_id,
     )
 
 
 @lru_cache(maxsize=1_000)
-def _like(worker: str | None, *alike: Any) -> Execution:
+def _like(worker: str | None, blocked_on: str | None, *alike: Any) -> Execution:
     """What the executions that are started so have in common. Remembered: a workflow is started so again and again."""
     fact = facts.Start(change_id="", id="any", input=b"", input_digest="", **dict(zip(_ALIKE, alike, strict=True)))
-    blocked_on = Reason.DEPENDENCIES if fact.after_dependencies else Reason.DELAY if fact.delay_ms else None
     execution = Execution(
         namespace=fact.namespace,
         id=fact.id,
@@ -140,15 +141,10 @@ def _like(worker: str | None, *alike: Any) -> Execution:
         status=Status.BLOCKED if blocked_on else Status.READY,
         reason=blocked_on,
         waits=blocked_on or "",
-        priority=fact.priority,
         ready_at=None if blocked_on else Now(),
-        wake_at=Now(fact.delay_ms) if blocked_on == Reason.DELAY else None,
-        deadline_at=None if fact.deadline_ms is None else Now(fact.deadline_ms),
         timeout_ms=fact.timeout_ms,
-        deadline_ms=fact.deadline_ms,
         retry=fact.retry.encode(),
         crash_cap=fact.crash_cap,
-        retention_ms=fact.retention_ms,
         created_at=Now(),
     )
     if worker is None:
@@ -161,7 +157,7 @@ def input_of(fact: facts.Start, *, generation: int) -> Payload:
         namespace=fact.namespace,
         execution=fact.id,
         generation=generation,
-        role=Role.INPUT,
+        role=_INPUT,
         value=fact.input,
         change_id=fact.change_id,
     )

@@ -55,7 +55,7 @@ from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
 
-_ACTIVE = Status.ACTIVE
+_ACTIVE, _SUCCEEDED = Status.ACTIVE, Status.SUCCEEDED
 
 
 def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
@@ -261,7 +261,7 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
-    writes = ended(view, execution, fact, Status.SUCCEEDED, cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
+    writes = ended(view, execution, fact, _SUCCEEDED, cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
     return changes(view, execution, fact, (held_to_the_end(execution),), writes, HOME)
 
 

@@ -36,6 +36,7 @@ from outlast.model.status import Reason, Status
 Fields = dict[str, Plain | Now]
 
 _ACTIVE, _SUCCEEDED = Status.ACTIVE, Status.SUCCEEDED
+_OUTPUT, _FAILURE = Role.OUTPUT, Role.FAILURE
 
 
 def changes(
@@ -304,7 +305,7 @@ def ended(
     succeeded = status is _SUCCEEDED
     writes += attempt_ended(execution, fact, outcome, None if succeeded else value)
     if value is not None:
-        writes.append(payload(execution, fact, Role.OUTPUT if succeeded else Role.FAILURE, value))
+        writes.append(payload(execution, fact, _OUTPUT if succeeded else _FAILURE, value))
     writes += permit_back(view, execution)
     writes += word_to_parent(view, execution, fact, status, value, cause)
     if execution.flow is not None:
