@@ -119,6 +119,10 @@ class Operation(Struct, eq=False):
     def __str__(self) -> str:
         return described(self.kind.OP, self.key)
 
+    def __repr__(self) -> str:
+        """Where asyncio tells of a future, it tells of who is called back."""
+        return f"<{self}>"
+
 
 class ResultOf(Struct, frozen=True):
     """What to call its result in an error: a text only if there is one."""
