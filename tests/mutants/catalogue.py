@@ -160,7 +160,22 @@ _GUARDS = (
         file="store/sqlite/gathering.py",
         old="elif self._gates.get(guard, 0) <= self._now:",
         new="elif self._gates.get(guard) is None:",
-        noticed_by=(f"{CONFORMANCE}Batch::test_a_batch_is_as_its_changes_one_after_the_other",),
+        noticed_by=(
+            f"{FENCES}a_gate_that_was_open_is_shut_by_whoever_pauses_the_lane",
+            f"{FENCES}a_session_that_was_alive_lapses_with_time_and_lives_again_when_renewed",
+        ),
+    ),
+    Mutant(
+        name="gate-remembered-past-a-write",
+        breaks="rule 1",
+        what="the writer trusts a gate that it knew before it wrote the lane or the session itself",
+        file="store/sqlite/fences.py",
+        old="        elif key.kind in GATES:\n            self.gates.clear()\n",
+        new="",
+        noticed_by=(
+            f"{FENCES}a_gate_that_was_open_is_shut_in_the_same_transaction",
+            f"{FENCES}a_session_that_was_alive_lapses_with_time_and_lives_again_when_renewed",
+        ),
     ),
     Mutant(
         name="gathered-end-leaves-its-fence",

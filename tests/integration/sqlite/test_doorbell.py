@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import tempfile
@@ -148,6 +149,27 @@ async def test_many_channels_in_one_ring_are_a_rescan(bell: Doorbell):
     bell.ring({f"l{n}" for n in range(100)})
     assert await heard_by(heard) == {f"l{n}" for n in range(100)}
     await listener.close()
+
+
+async def test_listener_that_comes_when_the_folder_was_left_alone_for_long_is_rung(bell: Doorbell, path: Path):
+    """The names in the folder are read again only when it has changed: that shows, however it changes."""
+    first = bell.listen()
+    folder = folder_of(str(path))
+    os.utime(folder, (1_000_000_000, 1_000_000_000))
+    bell.ring({"a"})
+    bell.ring({"a"})
+    second = bell.listen()
+    os.utime(folder, (1_000_000_001, 1_000_000_001))
+    bell.ring({"b"})
+    hearing = aiter(second)
+    assert [await heard_by(hearing), await heard_by(hearing)] == [{RESCAN}, {"b"}]
+    await second.close()
+    await first.close()
+    third = bell.listen()  # the last one had taken the folder with it
+    bell.ring({"c"})
+    hearing = aiter(third)
+    assert [await heard_by(hearing), await heard_by(hearing)] == [{RESCAN}, {"c"}]
+    await third.close()
 
 
 async def test_listener_that_reads_late_costs_the_others_nothing(bell: Doorbell):

@@ -17,6 +17,7 @@ import socket
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from hashlib import sha256
@@ -34,6 +35,9 @@ _RING_MAX_BYTES = 4 * 1024
 """Longer rings say RESCAN. Short ones keep a full buffer at more than a flood's number of rings."""
 _HEARD_MAX = 1_000
 """A listener that nobody reads remembers so many channels, then only that it must re-scan."""
+_RESTS_NS = 100_000_000
+"""A folder that changed longer ago than this cannot change again without showing another time: file systems tell it in
+steps of some milliseconds."""
 _SHARED_PREFIX = "outlast-bells-"
 _SOCKET_NAME = re.compile(r"\d+-[0-9a-f]{8}")
 
@@ -53,6 +57,9 @@ class Doorbell:
         self._folder = folder_of(path)
         # A socket for each listener: what a frozen one does not read fills its own buffer, not everybody's.
         self._senders: dict[str, socket.socket] = {}
+        self._names: set[str] = set()
+        self._listed: int | None = None
+        """When the folder had last changed as its names were read; None if that may have been just now."""
         self._guard = threading.Lock()
         self._closed = False
         self.listeners: WeakSet[Listener] = WeakSet()
@@ -65,14 +72,23 @@ class Doorbell:
             if self._closed:
                 return
             try:
-                _check_owner(self._folder)
-                names = {name for name in os.listdir(self._folder) if _SOCKET_NAME.fullmatch(name)}  # noqa: PTH208 (a ring is hot)
+                self._look_who_listens()
             except OSError:
                 return  # in most cases: nobody has listened yet
-            for gone in self._senders.keys() - names:
-                self._senders.pop(gone).close()
-            for name in names:
+            for name in self._names:
                 self._send(name, heard)
+
+    def _look_who_listens(self) -> None:
+        """Every end of an execution rings, and listeners come and go with processes: the folder's names are read again
+        only when it has changed."""
+        _check_owner(self._folder)
+        changed = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 (a ring is hot)
+        if changed == self._listed:
+            return
+        self._names = {name for name in os.listdir(self._folder) if _SOCKET_NAME.fullmatch(name)}  # noqa: PTH208
+        for gone in self._senders.keys() - self._names:
+            self._senders.pop(gone).close()
+        self._listed = changed if time.time_ns() - changed > _RESTS_NS else None
 
     def _send(self, name: str, heard: bytes) -> None:
         address = f"{self._folder}/{name}"

@@ -233,9 +233,6 @@ class SqliteStore:
         flags = apsw.SQLITE_OPEN_READONLY if self._read_only else apsw.SQLITE_OPEN_READWRITE
         if create:
             flags |= apsw.SQLITE_OPEN_CREATE
-        if self._on_connect is None:
-            # One thread has it, and nobody else is handed it: no lock is taken with each of its values.
-            flags |= apsw.SQLITE_OPEN_NOMUTEX
         connection = apsw.Connection(self._path, flags=flags, statementcachesize=256)
         try:
             connection.set_busy_timeout(BUSY_TIMEOUT_MS)
