@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from outlast.model.kinds import KINDS
 from outlast.store.valkey.layout import INDEXES, LAYOUTS, Index, Part
 
 
@@ -27,13 +28,17 @@ def lua_of(kind: str) -> str:
     members = {shape: f"member_{number}" for number, shape in enumerate(shapes)}
     lines = ["do"]
     for shape, name in members.items():
-        lines += _remembering(name, "v", "", " .. ".join(_written(part, at) for part in shape), _fields(shape, at))
+        parts = [_written(part, at) for part in shape]
+        fields = _fields(shape, at)
+        if tuple(part.field for part in shape[-2:]) == KINDS[kind].KEY:  # as it is named anyway
+            parts[-2:] = ["key_of(found)"]
+        lines += _remembering(name, "v, found", "", " .. ".join(parts), fields)
     for index in indexes:
         for side in ("is", "was"):
             group = [at[name] for name in index.group]
             made = " .. ".join([f"tag .. '{index.name}:'", *(f"text(v[{position}] or '')" for position in group)])
             lines += _remembering(f"{side}_{index.name}", "tag, v", "tag", made, group)
-    each = [(index, f"{members[index.member]}(%s)" if index.member else "key_of(found)") for index in indexes]
+    each = [(index, f"{members[index.member]}(%s, found)" if index.member else "key_of(found)") for index in indexes]
     lines += [f"INDEXES[{LAYOUTS[kind].number}] = {{", "enter = function(call, is, found)", "  local tag = call.tag"]
     for index, member in each:
         lines += _entering(index, member, at)

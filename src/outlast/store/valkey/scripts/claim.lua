@@ -131,13 +131,13 @@ end
 
 local function attempt_of(call, execution)
   local e = execution.values
-  return record(call, ATTEMPT.kind, execution.owner, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
+  return record(call, ATTEMPT.kind, execution.of.owner, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
 end
 
 -- What its new holder would read first: when it first began, and its journal and events, if these
 -- are few. False for each that is left to be asked for.
 local function past(call, execution, few)
-  local e, owner = execution.values, execution.owner
+  local e, owner = execution.values, execution.of.owner
   if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false, false, false end
   local first = record(call, ATTEMPT.kind, owner, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
   local began_at = first and first[ATTEMPT.started_at]
@@ -220,7 +220,7 @@ local function claim(keys, args)
   local rows = {}
   for i, execution in ipairs(taken) do
     local input = whole(execution.values[EXECUTION.journal_generation]) .. text('input')
-    local value = record(call, PAYLOAD.kind, execution.owner, input).values[PAYLOAD.value]
+    local value = record(call, PAYLOAD.kind, execution.of.owner, input).values[PAYLOAD.value]
     rows[i] = { told(execution), value, past(call, execution, #taken <= FEW) }
   end
   return { call.now, again and 1 or 0, rows }

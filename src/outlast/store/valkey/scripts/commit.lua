@@ -63,19 +63,20 @@ local function writes_of(batch, change)
 end
 
 -- The number of the first guard that does not hold, or minus that of the first insert whose key is taken; and the key.
+-- If there is none, nil, and where the writes begin.
 local function refusal(call, batch, change)
   local i = change + 4
   for number = 1, batch[change + 3] do
     if not holds(call, batch, i) then return number, batch[i + 1] end
     i = behind_guard(batch, i)
   end
-  local count = batch[i]
+  local writes = i
   i = i + 1
-  for number = 1, count do
+  for number = 1, batch[writes] do
     if batch[i] == 1 and call.named[batch[i + 1]].packed ~= false then return -number, batch[i + 1] end
     i = behind_write(batch, i)
   end
-  return nil
+  return nil, writes
 end
 
 -- Whether a record that the change would leave bears its name: it was applied before, and the reply was lost.
@@ -126,16 +127,14 @@ local function inbox(call, batch, change)
 end
 
 local function verdict(call, batch, change)
-  local refused, key = refusal(call, batch, change)
+  local refused, place = refusal(call, batch, change)
   if refused then
     if own(call, batch, change) then return { 2, inbox(call, batch, change) } end
-    local stands = values_of(call.named[key]) -- a copy: later changes of the batch may edit it
+    local stands = values_of(call.named[place]) -- a copy: later changes of the batch may edit it
     return { 0, inbox(call, batch, change), refused, stands and copied(stands) }
   end
-  local i = writes_of(batch, change)
-  local count = batch[i]
-  i = i + 1
-  for _ = 1, count do
+  local i = place + 1
+  for _ = 1, batch[place] do
     apply(call, batch, i)
     i = behind_write(batch, i)
   end
