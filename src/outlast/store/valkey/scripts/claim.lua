@@ -149,14 +149,16 @@ local function past(call, execution, few)
   return began_at, journal, events
 end
 
+local NONE = {}
+for i = 1, KINDS[ATTEMPT.kind].size do NONE[i] = false end
+
 local function begin_attempt(call, asked, execution)
   local e, a, found = execution.values, ATTEMPT, attempt_of(call, execution)
   local values
   if e[EXECUTION.attempt_open] == 1 then
     values = editable(call, found)
   else
-    values = {}
-    for i = 1, KINDS[a.kind].size do values[i] = false end
+    values = { unpack(NONE, 1, KINDS[a.kind].size) }
     values[a.namespace], values[a.execution] = e[EXECUTION.namespace], e[EXECUTION.id]
     values[a.generation], values[a.number] = e[EXECUTION.generation], e[EXECUTION.attempt]
     values[a.started_at] = call.now

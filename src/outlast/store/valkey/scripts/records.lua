@@ -35,9 +35,16 @@ local function first_text(encoded, from)
 end
 
 -- A number that is not negative, so that longer ones come later: its length as a letter, then its digits.
+-- Small ones, as most generations and attempts are, are remembered.
+local WHOLE = {}
 local function whole(number)
-  local written = format('%.0f', number)
-  return string.char(96 + #written) .. written
+  local made = WHOLE[number]
+  if not made then
+    local written = format('%.0f', number)
+    made = string.char(96 + #written) .. written
+    if number < 100 then WHOLE[number] = made end
+  end
+  return made
 end
 
 -- All that begins with these bytes, as bounds of a range by lex.
