@@ -75,11 +75,12 @@ def _leaving(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
 
 
 def _moving(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
-    differs = " or ".join(f"was[{at[name]}] ~= is[{at[name]}]" for name in index.fields)
+    fields = [at[name] for name in index.fields if name not in KINDS[index.kind].KEY]  # a record keeps its key
+    differs = " or ".join(f"was[{position}] ~= is[{position}]" for position in fields)
     score = "0" if index.score is None else f"tonumber(is[{at[index.score]}])"
     registry = f"'{index.name}'" if index.registry else "nil"
     return [
-        f"  if {differs} then",
+        f"  if {differs or 'false'} then",
         "    local set, member, old_set, old_member",
         f"    if {_stands(index, 'is', at)} then set, member = is_{index.name}(tag, is), {_of(member, 'is')} end",
         f"    if {_stands(index, 'was', at)} then",
