@@ -44,7 +44,9 @@ local function holds(call, batch, i)
   if what == 1 then
     if not values then return false end
     for at = i + 3, i + 1 + 2 * batch[i + 2], 2 do
-      if values[batch[at]] ~= given(call, batch[at + 1]) then return false end
+      local position, value = batch[at], batch[at + 1]
+      if position < 0 or position > BESIDE then position, value = given(call, position, value) end
+      if values[position] ~= value then return false end
     end
     return true
   end
@@ -112,7 +114,11 @@ local function apply(call, batch, i)
   else
     local values, position = editable(call, found), batch[i + 2]
     if what == 2 then
-      for at = i + 3, i + 1 + 2 * position, 2 do values[batch[at]] = given(call, batch[at + 1]) end
+      for at = i + 3, i + 1 + 2 * position, 2 do
+        local where, value = batch[at], batch[at + 1]
+        if where < 0 or where > BESIDE then where, value = given(call, where, value) end
+        values[where] = value
+      end
     elseif values[position] then
       local sum = tonumber(values[position]) + batch[i + 3]
       if math.abs(sum) >= EXACT then error('OUTLAST a counter may not pass 2^53') end

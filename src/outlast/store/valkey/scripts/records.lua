@@ -175,11 +175,11 @@ local function editable(call, found)
   return values
 end
 
--- A value as it is stored: {ms} is a time relative to the commit, {0, n} the bytes of the n-th argument.
-local function given(call, value)
-  if type(value) ~= 'table' then return value end
-  if value[2] then return call.args[value[2]] end
-  return call.now + value[1]
+-- A value that is not sent as it is stored, and where it stands: a time relative to the commit has its position below
+-- zero, bytes theirs behind BESIDE, and their value is the number of an argument.
+local function given(call, position, value)
+  if position < 0 then return -position, call.now + value end
+  return position - BESIDE, call.args[value]
 end
 
 -- The partition's next number. It follows the clock: a replica that takes over without having received everything does
