@@ -4,7 +4,8 @@
 --   now or false · how many owners, then of each: itself, how many records of it are named, their fields
 --   · how many changes, then of each: how many values it has, its id, its anchored execution or 0,
 --   how many guards and these, how many writes and these, how many rings and these
--- Guards and writes name records by their number among all fields.
+-- Guards and writes name records by their number among all fields; the first owner is the partition itself, whose
+-- records have numbers below zero: they are named between those of executions.
 --   guard: 1, key, how many, {position, value} ... matches · 2, key: absent · 3|4|5, key, position: reached, ahead, lapsed
 --   write: 1, key, argument, times: insert · 2, key, how many, {position, value} ...: patch · 3, key, argument, times: put
 --          4, key: delete · 5, key, position, amount: add
@@ -20,7 +21,10 @@ local function read(call, batch)
     for from = at + 2, last, TOGETHER do
       local to = math.min(from + TOGETHER - 1, last)
       local got = command('HMGET', known.hash, unpack(batch, from, to))
-      for i = from, to do named[#named + 1] = keep(known, batch[i], got[i - from + 1]) end
+      for i = from, to do
+        local number = at == 3 and 4 - i or #named + 1
+        named[number] = keep(known, batch[i], got[i - from + 1])
+      end
     end
     at = last + 1
   end

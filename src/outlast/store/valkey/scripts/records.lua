@@ -373,10 +373,10 @@ local function write_indexes(call)
 end
 
 local function flush(call)
-  write_records(call)
   for _, found in ipairs(call.dirty) do
-    if INDEXES[found.kind] then reindex(call, found, found.before, found.packed and values_of(found)) end
+    if INDEXES[found.kind] then reindex(call, found, found.before, values_of(found)) end
   end
+  write_records(call)
   for _, known in pairs(call.owners) do
     if known.added > 0 or known.removed > 0 or known.renumbered then settle(call, known) end
   end
