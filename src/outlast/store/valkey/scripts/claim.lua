@@ -141,7 +141,8 @@ local function past(call, execution, few)
   if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false, false, false end
   local first = record(call, ATTEMPT.kind, owner, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
   local began_at = first and first[ATTEMPT.started_at]
-  if not few or command('HLEN', execution.of.hash) > LISTED then return began_at, false, false end
+  -- All that it has is read for it, so nobody's is who has much.
+  if not few or command('HLEN', execution.of.hash) > SHORT + EARLY then return began_at, false, false end
   local journal, events = owned(call, JOURNAL.kind, owner), owned(call, EVENT.kind, owner)
   if #journal > SHORT or #events > EARLY then return began_at, false, false end
   for i, found in ipairs(journal) do journal[i] = told(found) end
