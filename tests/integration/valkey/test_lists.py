@@ -11,6 +11,7 @@ from outlast.model.event import Event
 from outlast.model.journal import JournalEntry
 from outlast.model.record import Key, Record
 from outlast.store.valkey import ValkeyStore
+from outlast.store.valkey.commit import VALUES_MAX
 from outlast.store.valkey.keys import LISTED
 from outlast.testing.conformance.actors import NAMESPACE, changing, commit, decided, running, sends, steps, tell
 from outlast.testing.valkey_server import ValkeyServer
@@ -58,6 +59,12 @@ async def test_many_events_are_read_in_the_order_in_which_they_were_sent(store: 
     found = [e for e in await pages(store, Event.KIND, (NAMESPACE, "a"), 9) if isinstance(e, Event)]
     assert [e.dedup for e in found] == [f"{(n * 7) % MANY:03}" for n in range(MANY)]
     assert [e for e in found if e.name == "n1"] == await pages(store, Event.KIND, (NAMESPACE, "a", "n1"), 9)
+
+
+async def test_a_batch_of_more_values_than_a_script_unpacks_at_once_is_written_whole(store: ValkeyStore):
+    held = await running(store)
+    await commit(store, *[decided(store, held, steps(held, occurrence=n)) for n in range(VALUES_MAX // 10)])
+    assert len(await pages(store, JournalEntry.KIND, (NAMESPACE, "a"), 1_000)) == VALUES_MAX // 10
 
 
 async def test_a_journal_that_becomes_short_again_has_no_list(store: ValkeyStore):

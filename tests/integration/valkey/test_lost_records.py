@@ -141,7 +141,7 @@ async def test_a_shard_is_lost_with_the_record(cluster: ValkeyCluster, caplog: p
     await made(cluster.url, 64, 60)
     running = await opened(cluster.url)
     lost = next(server for server in cluster.primaries if server.ask("KEYS", RECORD))
-    gone = sum(lost.ask("ZCARD", key) for key in lost.ask("KEYS", "*:keys:execution:"))
+    gone = sum(lost.ask("ZCARD", key) for key in lost.ask("KEYS", "*:owners:"))
     lost.ask("FLUSHALL")
     store = await opened(cluster.url)
     assert (store.partitions, await count(store)) == (64, 60 - gone)

@@ -56,7 +56,8 @@ class Batch:
         self._partition = partition
         self._numbers: dict[Key, int] = {}
         self._owners: list[list[str]] = [[""]]
-        """Those that were named, one after the other, each with the fields of its records."""
+        """Those that were named, one after the other, each with the fields of its records; the partition first."""
+        self._named = 0
         self._count = 0
         self._changes: list[Any] = []
         self._blobs: list[bytes] = []
@@ -92,10 +93,16 @@ class Batch:
         number = self._numbers.get(key)
         if number is None:
             of, name = field(key)
-            if self._owners[-1][0] != of:
-                self._owners.append([of])
-            self._owners[-1].append(name)
-            number = self._numbers[key] = len(self._numbers) + 1
+            if of:
+                if self._owners[-1][0] != of:
+                    self._owners.append([of])
+                self._owners[-1].append(name)
+                self._named += 1
+                number = self._named
+            else:
+                self._owners[0].append(name)
+                number = 1 - len(self._owners[0])
+            self._numbers[key] = number
         return number
 
     def _guard(self, guard: Guard, told: list[Any]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from outlast.model.kinds import KINDS
 from outlast.store.valkey.layout import INDEXES, LAYOUTS, Index, Part
 
 
@@ -27,13 +28,17 @@ def lua_of(kind: str) -> str:
     members = {shape: f"member_{number}" for number, shape in enumerate(shapes)}
     lines = ["do"]
     for shape, name in members.items():
-        lines += _remembering(name, "v", "", " .. ".join(_written(part, at) for part in shape), _fields(shape, at))
+        parts = [_written(part, at) for part in shape]
+        fields = _fields(shape, at)
+        if tuple(part.field for part in shape[-2:]) == KINDS[kind].KEY:  # as it is named anyway
+            parts[-2:] = ["key_of(found)"]
+        lines += _remembering(name, "v, found", "", " .. ".join(parts), fields)
     for index in indexes:
         for side in ("is", "was"):
             group = [at[name] for name in index.group]
             made = " .. ".join([f"tag .. '{index.name}:'", *(f"text(v[{position}] or '')" for position in group)])
             lines += _remembering(f"{side}_{index.name}", "tag, v", "tag", made, group)
-    each = [(index, f"{members[index.member]}(%s)" if index.member else "key_of(found)") for index in indexes]
+    each = [(index, f"{members[index.member]}(%s, found)" if index.member else "key_of(found)") for index in indexes]
     lines += [f"INDEXES[{LAYOUTS[kind].number}] = {{", "enter = function(call, is, found)", "  local tag = call.tag"]
     for index, member in each:
         lines += _entering(index, member, at)
@@ -70,11 +75,12 @@ def _leaving(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
 
 
 def _moving(index: Index, member: str, at: Mapping[str, int]) -> list[str]:
-    differs = " or ".join(f"was[{at[name]}] ~= is[{at[name]}]" for name in index.fields)
+    fields = [at[name] for name in index.fields if name not in KINDS[index.kind].KEY]  # a record keeps its key
+    differs = " or ".join(f"was[{position}] ~= is[{position}]" for position in fields)
     score = "0" if index.score is None else f"tonumber(is[{at[index.score]}])"
     registry = f"'{index.name}'" if index.registry else "nil"
     return [
-        f"  if {differs} then",
+        f"  if {differs or 'false'} then",
         "    local set, member, old_set, old_member",
         f"    if {_stands(index, 'is', at)} then set, member = is_{index.name}(tag, is), {_of(member, 'is')} end",
         f"    if {_stands(index, 'was', at)} then",

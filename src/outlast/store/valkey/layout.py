@@ -2,8 +2,8 @@
 
 All of it is read from `model/kinds.py`; only the indexes are named here. A record is the sequence of its values: null
 as false, a flag as 0 or 1, a number that a double cannot hold exactly as its digits. A new one is sent packed, but for
-its times. Of single values a time relative to the commit is sent as [milliseconds], bytes as [0, the number of the
-argument that holds them].
+its times. Of single values a time relative to the commit is sent as its milliseconds, with its position below zero;
+bytes as the number of the argument that holds them, with their position behind `BESIDE`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ EXACT = 2**53
 LARGEST = 2**63
 PRIORITY_DIGITS, RESUMED_DIGITS, TIME_DIGITS = 7, 1, 14
 """Widths in the order of claims; a time has fourteen digits until the year 5138."""
+BESIDE = 1_000
+"""More than any record has values."""
 DIFFERENT: Any = True
 """Equal to no value that a record can have."""
 
@@ -138,7 +140,7 @@ class Layout:
         shape = (*fields, *map(type, fields.values()))
         known = self._some.get(shape)
         if known is None:
-            positions = [self.position(field) for field in fields]
+            positions = [_stands(self.position(field), type(value)) for field, value in fields.items()]
             ways = enumerate(map(self._way, fields, fields.values()))
             known = self._some[shape] = positions, _otherwise(ways)
         positions, otherwise = known
@@ -272,13 +274,20 @@ def _nothing(value: None, blobs: list[bytes]) -> bool:
     return False
 
 
-def _relative(value: Now, blobs: list[bytes]) -> list[int]:
-    return [value.plus_ms]
+def _stands(position: int, type_: type) -> int:
+    """The position of a value, which also says how it is sent."""
+    if type_ is Now:
+        return -position
+    return position + BESIDE if type_ is bytes else position
 
 
-def _beside(value: bytes, blobs: list[bytes]) -> list[int]:
+def _relative(value: Now, blobs: list[bytes]) -> int:
+    return value.plus_ms
+
+
+def _beside(value: bytes, blobs: list[bytes]) -> int:
     blobs.append(value)
-    return [0, len(blobs) + 1]
+    return len(blobs) + 1
 
 
 def _digits(value: int, where: str) -> str:

@@ -14,7 +14,7 @@ from outlast.model.kinds import KINDS
 from outlast.store.port import EARLY_EVENTS
 from outlast.store.valkey.indexes import lua_of
 from outlast.store.valkey.keys import LETTERS, LISTED, OWNED
-from outlast.store.valkey.layout import INDEXES, LAYOUTS, ORDER, TIME_DIGITS, Layout
+from outlast.store.valkey.layout import BESIDE, INDEXES, LAYOUTS, ORDER, TIME_DIGITS, Layout
 
 SCRIPTS = ("records", "commit", "claim", "renew", "due", "find", "load", "append", "purge", "health", "migrate")
 """In the order in which they need each other; the indexes come behind the first, which they need."""
@@ -68,7 +68,7 @@ def _tables() -> str:
         )
         + " }",
         f"local CREATED = {TIME_DIGITS}",
-        f"local EARLY = {EARLY_EVENTS}",
+        f"local EARLY, BESIDE = {EARLY_EVENTS}, {BESIDE}",
         f"local LETTERS, LISTED = {_lua(list(LETTERS))}, {LISTED}",
         f"local ORDER = {sum(part.up or part.down or 0 for part in ORDER)}",
     ]

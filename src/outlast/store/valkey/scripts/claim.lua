@@ -131,17 +131,18 @@ end
 
 local function attempt_of(call, execution)
   local e = execution.values
-  return record(call, ATTEMPT.kind, execution.owner, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
+  return record(call, ATTEMPT.kind, execution.of.owner, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
 end
 
 -- What its new holder would read first: when it first began, and its journal and events, if these
 -- are few. False for each that is left to be asked for.
 local function past(call, execution, few)
-  local e, owner = execution.values, execution.owner
+  local e, owner = execution.values, execution.of.owner
   if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false, false, false end
   local first = record(call, ATTEMPT.kind, owner, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
   local began_at = first and first[ATTEMPT.started_at]
-  if not few or command('HLEN', execution.of.hash) > LISTED then return began_at, false, false end
+  -- All that it has is read for it, so nobody's is who has much.
+  if not few or command('HLEN', execution.of.hash) > SHORT + EARLY then return began_at, false, false end
   local journal, events = owned(call, JOURNAL.kind, owner), owned(call, EVENT.kind, owner)
   if #journal > SHORT or #events > EARLY then return began_at, false, false end
   for i, found in ipairs(journal) do journal[i] = told(found) end
@@ -149,14 +150,16 @@ local function past(call, execution, few)
   return began_at, journal, events
 end
 
+local NONE = {}
+for i = 1, KINDS[ATTEMPT.kind].size do NONE[i] = false end
+
 local function begin_attempt(call, asked, execution)
   local e, a, found = execution.values, ATTEMPT, attempt_of(call, execution)
   local values
   if e[EXECUTION.attempt_open] == 1 then
     values = editable(call, found)
   else
-    values = {}
-    for i = 1, KINDS[a.kind].size do values[i] = false end
+    values = { unpack(NONE, 1, KINDS[a.kind].size) }
     values[a.namespace], values[a.execution] = e[EXECUTION.namespace], e[EXECUTION.id]
     values[a.generation], values[a.number] = e[EXECUTION.generation], e[EXECUTION.attempt]
     values[a.started_at] = call.now
@@ -220,7 +223,7 @@ local function claim(keys, args)
   local rows = {}
   for i, execution in ipairs(taken) do
     local input = whole(execution.values[EXECUTION.journal_generation]) .. text('input')
-    local value = record(call, PAYLOAD.kind, execution.owner, input).values[PAYLOAD.value]
+    local value = record(call, PAYLOAD.kind, execution.of.owner, input).values[PAYLOAD.value]
     rows[i] = { told(execution), value, past(call, execution, #taken <= FEW) }
   end
   return { call.now, again and 1 or 0, rows }

@@ -4,7 +4,8 @@
 --   now or false · how many owners, then of each: itself, how many records of it are named, their fields
 --   · how many changes, then of each: how many values it has, its id, its anchored execution or 0,
 --   how many guards and these, how many writes and these, how many rings and these
--- Guards and writes name records by their number among all fields.
+-- Guards and writes name records by their number among all fields; the first owner is the partition itself, whose
+-- records have numbers below zero: they are named between those of executions.
 --   guard: 1, key, how many, {position, value} ... matches · 2, key: absent · 3|4|5, key, position: reached, ahead, lapsed
 --   write: 1, key, argument, times: insert · 2, key, how many, {position, value} ...: patch · 3, key, argument, times: put
 --          4, key: delete · 5, key, position, amount: add
@@ -20,7 +21,10 @@ local function read(call, batch)
     for from = at + 2, last, TOGETHER do
       local to = math.min(from + TOGETHER - 1, last)
       local got = command('HMGET', known.hash, unpack(batch, from, to))
-      for i = from, to do named[#named + 1] = keep(known, batch[i], got[i - from + 1]) end
+      for i = from, to do
+        local number = at == 3 and 4 - i or #named + 1
+        named[number] = keep(known, batch[i], got[i - from + 1])
+      end
     end
     at = last + 1
   end
@@ -44,7 +48,9 @@ local function holds(call, batch, i)
   if what == 1 then
     if not values then return false end
     for at = i + 3, i + 1 + 2 * batch[i + 2], 2 do
-      if values[batch[at]] ~= given(call, batch[at + 1]) then return false end
+      local position, value = batch[at], batch[at + 1]
+      if position < 0 or position > BESIDE then position, value = given(call, position, value) end
+      if values[position] ~= value then return false end
     end
     return true
   end
@@ -63,19 +69,20 @@ local function writes_of(batch, change)
 end
 
 -- The number of the first guard that does not hold, or minus that of the first insert whose key is taken; and the key.
+-- If there is none, nil, and where the writes begin.
 local function refusal(call, batch, change)
   local i = change + 4
   for number = 1, batch[change + 3] do
     if not holds(call, batch, i) then return number, batch[i + 1] end
     i = behind_guard(batch, i)
   end
-  local count = batch[i]
+  local writes = i
   i = i + 1
-  for number = 1, count do
+  for number = 1, batch[writes] do
     if batch[i] == 1 and call.named[batch[i + 1]].packed ~= false then return -number, batch[i + 1] end
     i = behind_write(batch, i)
   end
-  return nil
+  return nil, writes
 end
 
 -- Whether a record that the change would leave bears its name: it was applied before, and the reply was lost.
@@ -111,7 +118,11 @@ local function apply(call, batch, i)
   else
     local values, position = editable(call, found), batch[i + 2]
     if what == 2 then
-      for at = i + 3, i + 1 + 2 * position, 2 do values[batch[at]] = given(call, batch[at + 1]) end
+      for at = i + 3, i + 1 + 2 * position, 2 do
+        local where, value = batch[at], batch[at + 1]
+        if where < 0 or where > BESIDE then where, value = given(call, where, value) end
+        values[where] = value
+      end
     elseif values[position] then
       local sum = tonumber(values[position]) + batch[i + 3]
       if math.abs(sum) >= EXACT then error('OUTLAST a counter may not pass 2^53') end
@@ -126,16 +137,14 @@ local function inbox(call, batch, change)
 end
 
 local function verdict(call, batch, change)
-  local refused, key = refusal(call, batch, change)
+  local refused, place = refusal(call, batch, change)
   if refused then
     if own(call, batch, change) then return { 2, inbox(call, batch, change) } end
-    local stands = values_of(call.named[key]) -- a copy: later changes of the batch may edit it
+    local stands = values_of(call.named[place]) -- a copy: later changes of the batch may edit it
     return { 0, inbox(call, batch, change), refused, stands and copied(stands) }
   end
-  local i = writes_of(batch, change)
-  local count = batch[i]
-  i = i + 1
-  for _ = 1, count do
+  local i = place + 1
+  for _ = 1, batch[place] do
     apply(call, batch, i)
     i = behind_write(batch, i)
   end

@@ -21,7 +21,7 @@ local function fits(call, asked, execution)
   end
   if sub(values[EXECUTION.id], 1, #prefix) ~= prefix then return false end
   for i = 1, #tags, 2 do
-    if not tagged(call, execution.owner, tags[i], tags[i + 1]) then return false end
+    if not tagged(call, execution.of.owner, tags[i], tags[i + 1]) then return false end
   end
   return true
 end

@@ -35,9 +35,16 @@ local function first_text(encoded, from)
 end
 
 -- A number that is not negative, so that longer ones come later: its length as a letter, then its digits.
+-- Small ones, as most generations and attempts are, are remembered.
+local WHOLE = {}
 local function whole(number)
-  local written = format('%.0f', number)
-  return string.char(96 + #written) .. written
+  local made = WHOLE[number]
+  if not made then
+    local written = format('%.0f', number)
+    made = string.char(96 + #written) .. written
+    if number < 100 then WHOLE[number] = made end
+  end
+  return made
 end
 
 -- All that begins with these bytes, as bounds of a range by lex.
@@ -94,11 +101,13 @@ local function owner_of(call, owner)
 end
 
 local function keep(known, field, packed)
-  local values = packed and { unpacked(packed) }
-  local found = {
-    kind = byte(field) - 64, owner = known.owner, field = field, of = known,
-    packed = packed, before = values, values = values,
-  }
+  local found
+  if packed then
+    local values = { unpacked(packed) }
+    found = { kind = byte(field) - 64, field = field, of = known, packed = packed, before = values, values = values }
+  else
+    found = { kind = byte(field) - 64, field = field, of = known, packed = false, values = false }
+  end
   known.found[field] = found
   return found
 end
@@ -126,7 +135,7 @@ end
 
 -- The key of a record as indexes name it.
 local function key_of(found)
-  return found.owner .. sub(found.field, 2)
+  return found.of.owner .. sub(found.field, 2)
 end
 
 -- A record's values; false if it is not there. One that was packed before it came is unpacked if somebody asks.
@@ -166,11 +175,11 @@ local function editable(call, found)
   return values
 end
 
--- A value as it is stored: {ms} is a time relative to the commit, {0, n} the bytes of the n-th argument.
-local function given(call, value)
-  if type(value) ~= 'table' then return value end
-  if value[2] then return call.args[value[2]] end
-  return call.now + value[1]
+-- A value that is not sent as it is stored, and where it stands: a time relative to the commit has its position below
+-- zero, bytes theirs behind BESIDE, and their value is the number of an argument.
+local function given(call, position, value)
+  if position < 0 then return -position, call.now + value end
+  return position - BESIDE, call.args[value]
 end
 
 -- The partition's next number. It follows the clock: a replica that takes over without having received everything does
@@ -212,32 +221,34 @@ end
 
 -- ---- indexes -------------------------------------------------------------------------------------------------------
 
-local function digits(value, width)
-  local most = 10 ^ width - 1
-  if value < 0 then value = 0 elseif value > most then value = most end
-  return format(WIDTHS[width], value)
+-- Of fixed width. Most records of a call have the same time: the last number is remembered.
+local digits
+do
+  local last_value, last_width, made
+  digits = function(value, width)
+    if value ~= last_value or width ~= last_width then
+      made = format(WIDTHS[width], math.max(0, math.min(value, 10 ^ width - 1)))
+      last_value, last_width = value, width
+    end
+    return made
+  end
 end
 
 -- Entries that come and go are gathered by sorted set, and written together by `flush`.
-local function gathered(sets, name)
+local function gather(sets, name, one, other)
   local list = sets[name]
   if not list then
-    list = {}
-    sets[name] = list
+    sets[name] = { one, other }
+    return
   end
-  return list
+  local size = #list
+  list[size + 1] = one
+  list[size + 2] = other
 end
 
-local function enter(call, set, score, member)
-  local list = gathered(call.enters, set)
-  list[#list + 1] = score
-  list[#list + 1] = member
-end
+local function enter(call, set, score, member) gather(call.enters, set, score, member) end
 
-local function leave(call, set, member)
-  local list = gathered(call.leaves, set)
-  list[#list + 1] = member
-end
+local function leave(call, set, member) gather(call.leaves, set, member) end
 
 -- From one place to another, or within a set; nil is nowhere. An index whose groups are listed tells its name.
 local function move(call, registry, old_set, old_member, set, member, score)
@@ -331,15 +342,12 @@ local function write_records(call)
     local known = found.of
     if found.packed == false then
       if found.before then
-        local list = gathered(gone, known)
-        list[#list + 1] = found.field
+        gather(gone, known, found.field)
         known.removed = known.removed + 1
       end
     else
       found.packed = found.packed or sub(pack(found.values), KINDS[found.kind].head + 1)
-      local list = gathered(sets, known)
-      list[#list + 1] = found.field
-      list[#list + 1] = found.packed
+      gather(sets, known, found.field, found.packed)
       if not found.before then
         known.added = known.added + 1
       elseif KINDS[found.kind].seq then
@@ -365,10 +373,10 @@ local function write_indexes(call)
 end
 
 local function flush(call)
-  write_records(call)
   for _, found in ipairs(call.dirty) do
-    if INDEXES[found.kind] then reindex(call, found, found.before, found.packed and values_of(found)) end
+    if INDEXES[found.kind] then reindex(call, found, found.before, values_of(found)) end
   end
+  write_records(call)
   for _, known in pairs(call.owners) do
     if known.added > 0 or known.removed > 0 or known.renumbered then settle(call, known) end
   end
