@@ -1,0 +1,108 @@
+"""Rows of one commit are sent in groups that share fields (`rows.py`): what is written is what each record says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from msgspec import structs
+
+from outlast.errors import InvalidInput
+from outlast.machine import View, decide
+from outlast.machine.changes import Changes, Insert, Patch, inserted, patched
+from outlast.model.record import Key, Record
+from outlast.model.retry import RetryPolicy
+from outlast.store.postgres import PostgresStore
+from outlast.testing.conformance import actors
+from tests import postgres
+
+ALL_BYTES = bytes(range(256))
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"priority": 7},
+    {"tags": {"customer": "ann"}},
+    {"lane": "other", "workflow": "ship"},
+    {"delay_ms": 5_000, "deadline_ms": 90_000},
+    {"timeout_ms": 1_000, "retry": RetryPolicy(max_attempts=3)},
+    {"input": ALL_BYTES, "input_digest": "é\u2028'\"\\"},
+    {"input": b""},
+    {"worker": "w1"},
+]
+
+
+@pytest_asyncio.fixture
+async def store() -> AsyncIterator[PostgresStore]:
+    store = PostgresStore(f"{await postgres.empty()}&doorbell=off")
+    await store.open()
+    await store.renew("w1", lease_ttl_ms=10_000)
+    yield store
+    await store.close()
+
+
+def starts(store: PostgresStore) -> list[Changes]:
+    return [
+        actors.start_changes(store, actors.start_fact(f"{nth}-{number}", **options))
+        for nth in range(3)
+        for number, options in enumerate(OPTIONS)
+    ]
+
+
+async def written(store: PostgresStore, batch: list[Changes], before: dict[Key, Record]) -> dict[Key, Record]:
+    """What stands there once the batch is committed; it must be what its writes say."""
+    committed = await store.commit(batch)
+    assert all(verdict.applied for verdict in committed.verdicts)
+    expected = dict(before)
+    for changes in batch:
+        for write in changes.writes:
+            if isinstance(write, Insert):
+                expected[write.record.key] = inserted(write.record, committed.now)
+            elif isinstance(write, Patch):
+                expected[write.key] = patched(expected[write.key], write.fields, committed.now)
+    keys = list(expected)
+    found = {key: record for key, record in zip(keys, await store.load(keys), strict=True) if record is not None}
+    assert {key: _unnumbered(record) for key, record in found.items()} == expected
+    return expected
+
+
+def _unnumbered(record: Record) -> Record:
+    """The store numbers its completions."""
+    return structs.replace(record, seq=0) if record.SEQUENCED else record
+
+
+async def test_records_that_share_much_or_little_are_written_as_they_are(store: PostgresStore):
+    batch = starts(store)
+    records = await written(store, batch, {})
+    held = [write.record for changes in batch[8::9] for write in changes.writes if isinstance(write, Insert)]
+    running = [await actors.look(store, record.id) for record in held if record.KIND == "execution"]  # type: ignore[attr-defined]
+    assert len(running) == 3
+    facts = (
+        actors.completes(running[0], ALL_BYTES),
+        actors.fails(running[1], failure=ALL_BYTES),
+        actors.completes(running[2], b""),
+    )
+    ends = [actors.decided(store, one, fact) for one, fact in zip(running, facts, strict=True)]
+    await written(store, ends, records)
+
+
+async def test_of_two_patches_of_one_record_in_a_change_the_later_counts(store: PostgresStore):
+    await actors.start(store, "a")
+    seen = await actors.look(store, "a")
+    twice = (Patch(seen.key, {"priority": 1, "ran_ms": 5}), Patch(seen.key, {"priority": 2}))
+    assert (await actors.commit_one(store, actors.changing(store, "a", *twice))).applied
+    after = await actors.look(store, "a")
+    assert (after.priority, after.ran_ms) == (2, 5)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"lane": ["x"]}, {"priority": "1"}, {"epoch": None}, {"tags": 1}, {"workflow": b"x"}]
+)
+async def test_what_a_field_cannot_be_is_refused_shared_or_not(store: PostgresStore, wrong: dict[str, Any]):
+    answer = decide(View(0, None), actors.start_fact("a"), 0)
+    assert isinstance(answer, Changes)
+    [first, *rest] = answer.writes
+    assert isinstance(first, Insert)
+    spoiled = structs.replace(answer, writes=(Insert(structs.replace(first.record, **wrong)), *rest))
+    with pytest.raises(InvalidInput):
+        await store.commit([spoiled])
