@@ -30,7 +30,7 @@ from outlast.model.record import Record
 from outlast.model.session import Session
 from outlast.model.status import Reason, Status
 from outlast.store.sqlite import SqliteStore
-from outlast.store.sqlite.statements import TABLES
+from outlast.store.sqlite.statements import TABLES, row_of
 
 DUE = 20
 """How many things of each kind are due, in every file: the same work for both."""
@@ -83,8 +83,7 @@ def _fill(path: Path, finished: int, ready: int) -> None:
     for record in waiting(long_ago, later):
         _multiply(connection, record, ready, prefix="new")
     for record in _due(long_ago, later):
-        table = TABLES[record.KIND]
-        connection.execute(table.insert, table.row(record, now))
+        connection.execute(TABLES[record.KIND].insert, row_of(record))
     for _, sql in indexes:
         connection.execute(sql)
     connection.execute("PRAGMA journal_mode = WAL")
@@ -94,9 +93,9 @@ def _fill(path: Path, finished: int, ready: int) -> None:
 def _multiply(connection: apsw.Connection, record: Record, count: int, *, prefix: str) -> None:
     """The record `count` times; only its id and the times of its creation, readiness and end differ."""
     table = TABLES[record.KIND]
-    values = dict(zip(table.fields, table.row(record, 0), strict=False))
+    values = dict(zip(table.fields, row_of(record), strict=True))
     if record.SEQUENCED:
-        values = {name: getattr(record, name) for name in table.fields if name != "seq"}
+        del values["seq"]
     columns: list[str] = []
     constants: list[object] = [count]
     for name, value in values.items():
