@@ -223,6 +223,45 @@ async def test_the_room_that_the_next_member_takes_over_is_given_to_nobody_else(
     assert most == 2
 
 
+async def test_a_count_that_comes_first_is_not_overlooked_by_the_last_end(
+    place: Place, debts: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app()
+    kit = workflows(app)
+
+    async def counted(execution: Execution) -> None:
+        if execution.id == "f/m4":
+            assert app._opened is not None
+            await app._opened._engine.flows.tally("default", "f")
+
+    meanwhile(monkeypatch, counted)
+    async with app:
+        fh = await chain(app, kit).start()
+        assert await fh.result("20s") == {f"m{n}": 7 for n in range(5)}
+        assert (await fh.status()).counts == {Status.SUCCEEDED: 5}
+    assert debts == ["f/m4"]
+
+
+@pytest.mark.parametrize("policy", ["cancel_pending", "flow_only"])
+async def test_a_stop_that_is_accepted_before_the_last_end_stands(
+    place: Place, policy: Any, monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app()
+    kit = workflows(app)
+    handles: list[FlowHandle] = []
+
+    async def stopped(execution: Execution) -> None:
+        if execution.id == "f/m4":
+            await handles[0].cancel(policy=policy, reason="enough")
+
+    meanwhile(monkeypatch, stopped)
+    async with app:
+        handles.append(await chain(app, kit).start())
+        with pytest.raises(FlowCancelled):
+            await handles[0].result("20s")
+        await member_is(handles[0], "m4", Status.SUCCEEDED)
+
+
 # ---- what is known ahead ------------------------------------------------------------------------------------------
 
 
