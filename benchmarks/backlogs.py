@@ -30,9 +30,13 @@ PATIENCE_S, LOOK_S, SAID_S = 300.0, 0.005, 5.0
 Rates = tuple[float, float]
 """(enqueued, drained) per second."""
 
+# Asked every few milliseconds while workers work: so each asks what an index of its system answers, where it has one.
 POSTGRES_DONE = {
     "bare": "SELECT NOT EXISTS (SELECT FROM execution WHERE finished_at IS NULL)",
-    "outlast": "SELECT NOT EXISTS (SELECT FROM outlast.execution WHERE finished_at IS NULL)",
+    "outlast": (
+        "SELECT NOT EXISTS (SELECT FROM outlast.execution WHERE ready_at IS NOT NULL) "
+        "AND NOT EXISTS (SELECT FROM outlast.execution WHERE worker IS NOT NULL)"
+    ),
     "dbos": "SELECT NOT EXISTS (SELECT FROM dbos.workflow_status WHERE status IN ('ENQUEUED', 'PENDING'))",
     "absurd": "SELECT NOT EXISTS (SELECT FROM absurd.t_default WHERE state <> 'completed')",
     "procrastinate": "SELECT NOT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",
