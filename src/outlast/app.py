@@ -53,7 +53,8 @@ from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_id, check_name, check_text, check_word, id_made_of
 from outlast.model.status import Status
 from outlast.opened import Opened
-from outlast.runtime.current import connection_var, inside
+from outlast.runtime.attempts.current import connection_var, inside
+from outlast.runtime.attempts.workflow_loop import WorkflowLoop
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fastest_loop import fastest_loop
 from outlast.runtime.parts import WorkflowDefinition
@@ -61,7 +62,6 @@ from outlast.runtime.patience import patiently
 from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.runtime.timing import Timing
 from outlast.runtime.worker import Worker
-from outlast.runtime.workflow_loop import WorkflowLoop
 from outlast.store.port import Clock, Filter, Points, Query, Store
 from outlast.tokens import Tokens
 

@@ -18,9 +18,9 @@ from outlast.errors import StoreClosed
 from outlast.machine.changes import lane_channel, partition_channel
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
+from outlast.runtime.attempts.inquiry import Inquiries
 from outlast.runtime.engine import Engine
 from outlast.runtime.fast_path import FastPath
-from outlast.runtime.inquiry import Inquiries
 from outlast.runtime.parts import Parts
 from outlast.runtime.settings import WorkerSettings
 from outlast.runtime.watchdog import Watchdog

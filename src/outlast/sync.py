@@ -24,7 +24,7 @@ from outlast.authoring.waiting import (
     token_of,
 )
 from outlast.model.duration import Duration
-from outlast.runtime.operation import Kind
+from outlast.runtime.attempts.operation import Kind
 from outlast.runtime.operations.deferred import AwaitDeferred
 from outlast.runtime.operations.wait import Limit
 

@@ -48,7 +48,7 @@ class Performed(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.keys: set[str] = set()
-        log = logging.getLogger("outlast.runtime.performing")
+        log = logging.getLogger("outlast.runtime.attempts.performing")
         log.setLevel(logging.DEBUG)
         for other in [handler for handler in log.handlers if isinstance(handler, Performed)]:
             log.removeHandler(other)

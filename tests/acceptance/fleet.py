@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from outlast.app import App
-from outlast.runtime.current import attempt_var
+from outlast.runtime.attempts.current import attempt_var
 from tests.forks import Forked, forked
 
 STEPS = 10

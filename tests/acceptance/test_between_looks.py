@@ -24,8 +24,8 @@ from outlast.model.execution import execution_key
 from outlast.model.flow import flow_key
 from outlast.model.journal import UPDATE, JournalEntry
 from outlast.model.payload import Payload
-from outlast.runtime import inquiry
-from outlast.runtime.mail import Mail
+from outlast.runtime.attempts import inquiry
+from outlast.runtime.attempts.mail import Mail
 from tests.acceptance.conftest import STORES, Place, status_is, until
 from tests.acceptance.flow_workflows import FAILS, workflows
 from tests.acceptance.test_flow_cancels import engine_of

@@ -10,7 +10,7 @@ import pytest
 
 import outlast
 from outlast import App, ExecutionCancelled, ExecutionExpired, ExecutionRefused, InvalidInput, Retry, WrongPlace
-from outlast.runtime import performing
+from outlast.runtime.attempts import performing
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 

@@ -12,7 +12,7 @@ import pytest
 import outlast
 from outlast import App
 from outlast.client.handle import Handle
-from outlast.runtime.waits import Waits
+from outlast.runtime.attempts.waits import Waits
 from tests.acceptance.conftest import Gate, Place, status_is, until
 from tests.acceptance.test_waits import suspended_on
 

@@ -17,8 +17,8 @@ from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key, w
 from outlast.model.record import settled
 from outlast.observe.metrics import RECONCILER_DEPTH, RECONCILER_DUE, ReconcilerMetrics
 from outlast.reconcilers.driver import Report
-from outlast.runtime import stopping
 from outlast.runtime.engine import Engine
+from outlast.runtime.flows import stopping
 from outlast.store.port import DueKind, Filter
 from tests.acceptance.conftest import Place, claims_no_more
 from tests.acceptance.flow_workflows import UNDONE, member_is, statuses, workflows

@@ -13,7 +13,7 @@ from outlast.machine.decide_flow import chunks, staged, staged_members
 from outlast.model.flow import Summary, summary_key
 from outlast.model.outbox import Delivery
 from outlast.runtime.engine import Engine
-from outlast.runtime.flows import Flows
+from outlast.runtime.flows.carrying import Flows
 from outlast.store.port import DueKind, Query
 from tests.acceptance.conftest import Place, until
 from tests.acceptance.flow_workflows import FAILS, member_is, statuses, workflows
@@ -267,7 +267,7 @@ async def test_a_flow_that_is_being_purged_is_not_retried(clocked: Place, monkey
 
         await clocked.pass_time(app, "1d")
         with monkeypatch.context() as patch:
-            patch.setattr("outlast.runtime.purging._let_go", killed)
+            patch.setattr("outlast.runtime.flows.purging._let_go", killed)
             assert (await cycle(app, "flow_retention")).errors == 1
         with pytest.raises(FlowNotFound):
             await fh.retry()

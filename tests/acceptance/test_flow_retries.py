@@ -9,7 +9,7 @@ import pytest
 
 import outlast
 from outlast import App, FlowCancelled, FlowFailed, Status, any_of
-from outlast.runtime import reopening
+from outlast.runtime.flows import reopening
 from tests.acceptance.conftest import Gate
 from tests.acceptance.flow_workflows import FAILS, member_is, statuses, workflows
 

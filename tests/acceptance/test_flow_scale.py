@@ -26,7 +26,7 @@ from outlast.model.execution import Execution
 from outlast.model.record import settled
 from outlast.reconcilers.driver import JITTER
 from outlast.reconcilers.table import ROWS
-from outlast.runtime.stopping import GRACE_MS
+from outlast.runtime.flows.stopping import GRACE_MS
 from tests.acceptance import flow_fleet
 from tests.acceptance.conftest import Place
 from tests.acceptance.flow_workflows import workflows

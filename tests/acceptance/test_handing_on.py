@@ -14,10 +14,10 @@ from outlast.machine import facts
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
 from outlast.opened import Opened
-from outlast.runtime import handing_on
-from outlast.runtime.ahead import Ahead, Behind, Known
-from outlast.runtime.flows import Flows
-from outlast.runtime.lease import Lease
+from outlast.runtime.attempts.lease import Lease
+from outlast.runtime.flows import handing_on
+from outlast.runtime.flows.ahead import Ahead, Behind, Known
+from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.parts import Parts
 from outlast.runtime.worker import Worker
 from outlast.store.port import Claimed, ClaimRequest

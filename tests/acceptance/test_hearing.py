@@ -15,9 +15,9 @@ from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.journal import JournalEntry
 from outlast.model.record import Key, Record
-from outlast.runtime.lease import Lease
-from outlast.runtime.mail import Mail
-from outlast.runtime.waits import Waits
+from outlast.runtime.attempts.lease import Lease
+from outlast.runtime.attempts.mail import Mail
+from outlast.runtime.attempts.waits import Waits
 from outlast.runtime.worker import Worker
 from outlast.store.port import ClaimedExecution, Leases
 from tests.acceptance.conftest import Gate, Place, status_is, until

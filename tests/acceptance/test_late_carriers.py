@@ -17,10 +17,10 @@ from outlast.model.execution import Execution
 from outlast.model.flow import Flow, FlowState
 from outlast.model.outbox import Delivery
 from outlast.model.partition import home_of
-from outlast.runtime import reopening
 from outlast.runtime.engine import Engine
 from outlast.runtime.family import TOGETHER_MAX, open_children
-from outlast.runtime.flows import Flows
+from outlast.runtime.flows import reopening
+from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.outbox import Outbox
 from outlast.store.port import DueKind, Filter
 from tests.acceptance.conftest import Gate, Place, status_is, until
@@ -597,7 +597,7 @@ async def test_a_count_that_is_held_up_while_its_app_closes_is_not_left_behind(
     kit = workflows(app)
     held: list[asyncio.Task[Any] | None] = []
     monkeypatch.setattr("outlast.runtime.outbox.CLOSE_S", 0.05)
-    monkeypatch.setattr("outlast.runtime.flows.CLOSE_S", 0.05)
+    monkeypatch.setattr("outlast.runtime.flows.carrying.CLOSE_S", 0.05)
 
     async def held_up(flows: Flows, namespace: str, execution_id: str, drained: str) -> Any:
         if execution_id == "f/sum" and not held:

@@ -9,7 +9,7 @@ import pytest
 
 import outlast
 from outlast import App, ExecutionCancelled, FlowCancelled, FlowHandle, Status
-from outlast.runtime import subflows
+from outlast.runtime.flows import subflows
 from tests.acceptance.conftest import Gate, Place, status_is, until
 from tests.acceptance.flow_workflows import member_is, statuses
 from tests.acceptance.test_flow_cancels import cycle, engine_of

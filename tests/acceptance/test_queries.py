@@ -22,8 +22,8 @@ from outlast import (
     WrongPlace,
 )
 from outlast.model.kinds import OF_EXECUTION
-from outlast.runtime import inquiry
-from outlast.runtime.rehearsal import rehearse
+from outlast.runtime.attempts import inquiry
+from outlast.runtime.attempts.rehearsal import rehearse
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 

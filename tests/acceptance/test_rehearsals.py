@@ -14,9 +14,9 @@ import pytest
 import outlast
 from outlast import App
 from outlast.model.execution import Execution, execution_key
+from outlast.runtime.attempts.rehearsal import rehearse
 from outlast.runtime.engine import Engine
 from outlast.runtime.parts import Parts
-from outlast.runtime.rehearsal import rehearse
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import harness
 

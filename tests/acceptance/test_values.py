@@ -14,7 +14,7 @@ import pytest
 
 import outlast
 from outlast import App, CodecError, ExecutionFailed, LimitExceeded, Retry
-from outlast.runtime import mishaps
+from outlast.runtime.attempts import mishaps
 from outlast.testing import harness
 from tests.unit.codec import raising
 from tests.unit.codec.kinds import LINE, ORDER, ROUND_TRIPS, Line, Model, Order

@@ -17,9 +17,9 @@ from outlast.machine import facts
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry
 from outlast.model.status import Reason
-from outlast.runtime.lease import Lease
+from outlast.runtime.attempts.lease import Lease
+from outlast.runtime.attempts.waits import Waits
 from outlast.runtime.operations.timer import Timer
-from outlast.runtime.waits import Waits
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 

@@ -23,7 +23,7 @@ from outlast.app import store_for
 from outlast.machine import facts
 from outlast.model.session import Session
 from outlast.runtime import worker as worker_module
-from outlast.runtime.lease import Lease
+from outlast.runtime.attempts.lease import Lease
 from outlast.store.port import ClaimRequest, Verdict
 from outlast.testing import CrashPoints
 from tests.acceptance.conftest import Gate, Place, status_is, until

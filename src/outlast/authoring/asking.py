@@ -33,7 +33,7 @@ from outlast.authoring.callables import check_callable
 from outlast.authoring.inside import workflow_code
 from outlast.codec.arguments import Arguments
 from outlast.model.names import check_user_name
-from outlast.runtime.asked import Handler, plain_parameters
+from outlast.runtime.attempts.asked import Handler, plain_parameters
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from outlast.authoring.inside import workflow_code
-from outlast.runtime.mishaps import encoding
-from outlast.runtime.signals import ContinuedAsNew
+from outlast.runtime.attempts.mishaps import encoding
+from outlast.runtime.attempts.signals import ContinuedAsNew
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:

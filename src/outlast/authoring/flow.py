@@ -49,14 +49,14 @@ from outlast.machine.decide_flow import NewFlow, NewMember, is_small
 from outlast.model.execution import ParentClose
 from outlast.model.flow import OnFailure, OnSatisfied, member_id
 from outlast.model.names import check_name
-from outlast.runtime.current import inside
-from outlast.runtime.mishaps import encoding
+from outlast.runtime.attempts.current import inside
+from outlast.runtime.attempts.mishaps import encoding
 from outlast.runtime.operations.child import Started
 from outlast.runtime.operations.subflow import StartFlow
 
 if TYPE_CHECKING:
     from outlast.client.flow_handle import FlowHandle, SyncFlowHandle
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 P = ParamSpec("P")
 R = TypeVar("R")

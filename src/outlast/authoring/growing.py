@@ -19,12 +19,12 @@ from outlast.authoring.inside import workflow_code
 from outlast.authoring.workflow import Workflow
 from outlast.errors import InvalidFlow, LimitExceeded, WrongPlace
 from outlast.machine.decide_flow import is_small
-from outlast.runtime.mishaps import encoding
+from outlast.runtime.attempts.mishaps import encoding
 from outlast.runtime.operations.grow import Grow
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 
 class Growth(Flow):

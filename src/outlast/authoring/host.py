@@ -12,7 +12,7 @@ from outlast.runtime.entropy import Entropy
 if TYPE_CHECKING:
     from outlast.authoring.workflow import Workflow
     from outlast.client.client import Client
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 T = TypeVar("T")
 

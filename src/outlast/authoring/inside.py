@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded, WrongPlace
-from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.current import attempt_var, operation_var, step_var
-from outlast.runtime.stream import Progress
-from outlast.runtime.workflow_loop import scope_var
+from outlast.runtime.attempts.attempt import LiveAttempt
+from outlast.runtime.attempts.current import attempt_var, operation_var, step_var
+from outlast.runtime.attempts.stream import Progress
+from outlast.runtime.attempts.workflow_loop import scope_var
 
 
 class Current(Struct, frozen=True, kw_only=True):

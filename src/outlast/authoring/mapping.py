@@ -28,7 +28,7 @@ from outlast.errors import InvalidFlow, LimitExceeded
 from outlast.machine import facts
 from outlast.machine.decide_flow import NewMember
 from outlast.model.flow import OnFailure
-from outlast.runtime.mishaps import encoding
+from outlast.runtime.attempts.mishaps import encoding
 from outlast.runtime.operations.grow import FanIn, Grow
 
 MAP = "outlast.map"

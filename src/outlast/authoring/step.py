@@ -23,9 +23,9 @@ from outlast.codec.annotations import Hints
 from outlast.errors import InvalidInput
 from outlast.model.duration import Duration
 from outlast.model.names import check_user_name
-from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.current import inside
-from outlast.runtime.operation import Operation
+from outlast.runtime.attempts.attempt import LiveAttempt
+from outlast.runtime.attempts.current import inside
+from outlast.runtime.attempts.operation import Operation
 from outlast.runtime.operations.performed import Performed
 from outlast.runtime.operations.step import StepCall, StepDefinition
 

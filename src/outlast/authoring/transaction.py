@@ -15,7 +15,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from outlast.authoring.callables import check_callable, is_async
 from outlast.authoring.step import AsyncStep, Step, StepOptions, SyncStep
 from outlast.errors import InvalidInput, WrongPlace
-from outlast.runtime.current import attempt_var, connection_var, step_var
+from outlast.runtime.attempts.current import attempt_var, connection_var, step_var
 from outlast.runtime.operations.performed import Performed
 from outlast.runtime.operations.transaction import TransactionCall
 

@@ -22,8 +22,8 @@ from outlast.authoring.options import parse_lasting
 from outlast.errors import InvalidDuration, InvalidInput
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import INTERRUPT, check_user_name
-from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.operation import Kind, Operation
+from outlast.runtime.attempts.attempt import LiveAttempt
+from outlast.runtime.attempts.operation import Kind, Operation
 from outlast.runtime.operations.deferred import AwaitDeferred
 from outlast.runtime.operations.receive import Receive
 from outlast.runtime.operations.sleep import Sleep

@@ -25,10 +25,10 @@ from outlast.errors import InvalidInput, WrongPlace
 from outlast.machine import facts
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_name, check_word
-from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.current import attempt_var, inside, step_var
-from outlast.runtime.mishaps import encoding
-from outlast.runtime.operation import Operation
+from outlast.runtime.attempts.attempt import LiveAttempt
+from outlast.runtime.attempts.current import attempt_var, inside, step_var
+from outlast.runtime.attempts.mishaps import encoding
+from outlast.runtime.attempts.operation import Operation
 from outlast.runtime.operations.child import AwaitChild, StartChild, Started
 from outlast.runtime.parts import WorkflowDefinition
 

@@ -12,7 +12,7 @@ from outlast.model.attempt import Attempt
 from outlast.model.event import UPDATE, Event
 from outlast.model.journal import JournalEntry
 from outlast.model.record import settled
-from outlast.runtime.asked import ACCEPTED, answer_in, question_in
+from outlast.runtime.attempts.asked import ACCEPTED, answer_in, question_in
 
 
 def execution_document(info: Info) -> dict[str, Any]:

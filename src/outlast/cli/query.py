@@ -10,7 +10,7 @@ from outlast.cli.context import ContextArgument, Id, execution_of
 from outlast.cli.loading import Target, load
 from outlast.cli.reading import reading
 from outlast.cli.telling import given_value
-from outlast.runtime.inquiry import Inquiries
+from outlast.runtime.attempts.inquiry import Inquiries
 
 QueryName = Annotated[str, Parameter(help="The query's name, as the code registers it.")]
 Value = Annotated[str, Parameter(help="What comes with it, in JSON.")]

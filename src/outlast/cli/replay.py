@@ -18,9 +18,9 @@ from outlast.cli.words import plural
 from outlast.errors import ExecutionNotFound, InvalidInput, StoreError, UnknownWorkflow
 from outlast.model.execution import Execution
 from outlast.model.status import OPEN
-from outlast.runtime.journal import begun_anew
+from outlast.runtime.attempts.journal import begun_anew
+from outlast.runtime.attempts.rehearsal import Divergence, Rehearsed, rehearse
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.runtime.rehearsal import Divergence, Rehearsed, rehearse
 from outlast.store.port import Query, Store
 
 

@@ -15,7 +15,7 @@ from outlast.model.event import UPDATE, Event, event_key
 from outlast.model.execution import Execution, execution_key
 from outlast.model.partition import partition_of
 from outlast.model.record import Key
-from outlast.runtime.asked import FAILED, REFUSED, Answer, answer_in
+from outlast.runtime.attempts.asked import FAILED, REFUSED, Answer, answer_in
 from outlast.runtime.engine import Engine
 
 

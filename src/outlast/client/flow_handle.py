@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo
 from outlast.model.duration import Duration, to_ms
-from outlast.runtime.current import inside
+from outlast.runtime.attempts.current import inside
 from outlast.runtime.operations.subflow import AwaitFlow
 from outlast.runtime.operations.wait import After
 

@@ -47,11 +47,11 @@ from outlast.model.execution import Execution
 from outlast.model.flow import CancelPolicy, Flow, Summary, summary_key
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
-from outlast.runtime.accepting import accept
-from outlast.runtime.ahead import Outputs
 from outlast.runtime.engine import Engine
-from outlast.runtime.purging import purge_flow
-from outlast.runtime.stopping import GRACE_MS, cancel_members
+from outlast.runtime.flows.accepting import accept
+from outlast.runtime.flows.ahead import Outputs
+from outlast.runtime.flows.purging import purge_flow
+from outlast.runtime.flows.stopping import GRACE_MS, cancel_members
 from outlast.store.port import Sharded
 
 if TYPE_CHECKING:

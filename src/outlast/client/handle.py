@@ -10,8 +10,8 @@ from outlast.client import saying
 from outlast.client.info import AttemptInfo, FrameInfo, Info, JournalInfo
 from outlast.errors import InvalidInput, WrongPlace
 from outlast.model.duration import Duration, to_ms
-from outlast.runtime.current import inside
-from outlast.runtime.mishaps import encoding
+from outlast.runtime.attempts.current import inside
+from outlast.runtime.attempts.mishaps import encoding
 from outlast.runtime.operations import tell
 from outlast.runtime.operations.child import AwaitChild
 from outlast.runtime.operations.wait import After

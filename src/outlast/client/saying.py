@@ -12,7 +12,7 @@ from outlast.machine import facts
 from outlast.model.deferred import Resolution
 from outlast.model.event import UPDATE
 from outlast.model.names import INTERRUPT, check_shown_text, check_user_name
-from outlast.runtime.asked import question
+from outlast.runtime.attempts.asked import question
 
 EventOf: TypeAlias = Callable[[str], facts.EventSent]
 ResolutionOf: TypeAlias = Callable[[str], facts.DeferredResolved]

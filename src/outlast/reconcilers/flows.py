@@ -25,8 +25,8 @@ from outlast.model.flow import (
 from outlast.model.partition import home_of
 from outlast.model.record import Now, Record
 from outlast.runtime.engine import Engine
-from outlast.runtime.purging import purge_flow
-from outlast.runtime.stopping import CYCLE_MAX, cancel_members
+from outlast.runtime.flows.purging import purge_flow
+from outlast.runtime.flows.stopping import CYCLE_MAX, cancel_members
 from outlast.store.port import Filter
 
 _log = logging.getLogger(__name__)

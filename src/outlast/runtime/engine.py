@@ -36,7 +36,7 @@ from outlast.model.partition import partition_of
 from outlast.model.record import Key, Now, Plain, Record
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.family import with_children
-from outlast.runtime.flows import Flows
+from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.group_commit import GroupCommit
 from outlast.runtime.outbox import Outbox
 from outlast.runtime.patience import Pause

@@ -24,12 +24,12 @@ from outlast.model.flow import Flow, Summary, flow_key, summary_key
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record, settled
 from outlast.model.status import Reason
+from outlast.runtime.flows.subflows import is_flow, is_over, stop_flow
 from outlast.runtime.settling import is_owed
-from outlast.runtime.subflows import is_flow, is_over, stop_flow
 
 if TYPE_CHECKING:
+    from outlast.runtime.attempts.lease import Lease
     from outlast.runtime.engine import Engine
-    from outlast.runtime.lease import Lease
 
 TOGETHER_MAX = 50
 """So many children are cancelled in one commit, or closed in one part."""

@@ -31,9 +31,9 @@ from outlast.model.partition import partition_of
 from outlast.model.record import Key, Now
 from outlast.model.status import Status
 from outlast.runtime.family import close_children, same_life
+from outlast.runtime.flows.reopening import reopen_members
+from outlast.runtime.flows.subflows import is_over, start_flow
 from outlast.runtime.forgetting import forget
-from outlast.runtime.reopening import reopen_members
-from outlast.runtime.subflows import is_over, start_flow
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine, Told

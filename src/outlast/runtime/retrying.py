@@ -13,8 +13,9 @@ from outlast.model.execution import Execution
 from outlast.model.journal import UNWIND, JournalEntry
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
-from outlast.runtime import lost_children, lost_flows
-from outlast.runtime.journal import journal_of
+from outlast.runtime.attempts import lost_children
+from outlast.runtime.attempts.journal import journal_of
+from outlast.runtime.flows import lost_flows
 from outlast.store.port import Store
 
 

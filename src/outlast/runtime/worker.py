@@ -24,8 +24,8 @@ from outlast.model.partition import partition_of
 from outlast.model.record import Now
 from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer, session_key
 from outlast.model.status import Reason, Status
-from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.mishaps import put_off
+from outlast.runtime.attempts.attempt import LiveAttempt
+from outlast.runtime.attempts.mishaps import put_off
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Leases, Query, Renewed
 

@@ -27,8 +27,8 @@ from outlast.client.handle import Handle
 from outlast.client.info import Info
 from outlast.errors import InvalidInput
 from outlast.model.status import Status
+from outlast.runtime.attempts.rehearsal import Divergence
 from outlast.runtime.entropy import SeededEntropy
-from outlast.runtime.rehearsal import Divergence
 from outlast.store.port import Store
 from outlast.testing.journal import Journal, journal_of
 from outlast.testing.points import CrashPoints

@@ -30,10 +30,10 @@ from outlast.model.record import Record, settled
 from outlast.model.session import Session
 from outlast.model.status import OPEN, Status
 from outlast.opened import Opened
+from outlast.runtime.attempts.rehearsal import Divergence, rehearse
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy
 from outlast.runtime.parts import Parts
-from outlast.runtime.rehearsal import Divergence, rehearse
 from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.store.port import Query, Store
 from outlast.testing.points import CrashPoints

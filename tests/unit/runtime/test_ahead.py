@@ -6,8 +6,8 @@ import asyncio
 
 from outlast.errors import StoreUnavailable
 from outlast.model.execution import Execution
-from outlast.runtime import ahead
-from outlast.runtime.ahead import Ahead, Behind, Known
+from outlast.runtime.flows import ahead
+from outlast.runtime.flows.ahead import Ahead, Behind, Known
 from tests.unit.machine.build import ready
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from outlast.machine.changes import Code, Refusal
-from outlast.runtime.attempt_timeout import AGAIN_S, SLACK_S, set_alarm
+from outlast.runtime.attempts.attempt_timeout import AGAIN_S, SLACK_S, set_alarm
 from outlast.runtime.engine import Told
 
 

@@ -6,8 +6,8 @@ import asyncio
 import contextvars
 from typing import Any
 
-from outlast.runtime.code import AsyncCode
-from outlast.runtime.workflow_loop import NobodysLoop
+from outlast.runtime.attempts.code import AsyncCode
+from outlast.runtime.attempts.workflow_loop import NobodysLoop
 
 
 async def test_code_that_raises_before_it_is_a_coroutine_ends_with_that():

@@ -11,8 +11,8 @@ from outlast import App, Handle, WrongPlace
 from outlast.client.handle import SyncHandle
 from outlast.machine import facts
 from outlast.model.names import INTERRUPT
-from outlast.runtime import faces
-from outlast.runtime.operation import Kind
+from outlast.runtime.attempts import faces
+from outlast.runtime.attempts.operation import Kind
 from outlast.runtime.operations.child import AwaitChild
 from outlast.runtime.operations.deferred import AwaitDeferred
 from outlast.runtime.operations.receive import Receive

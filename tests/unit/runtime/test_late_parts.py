@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from outlast import App
-from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.current import attempt_var
-from outlast.runtime.late_parts import LatePart
+from outlast.runtime.attempts.attempt import LiveAttempt
+from outlast.runtime.attempts.current import attempt_var
+from outlast.runtime.attempts.late_parts import LatePart
 
 PARTS = ("asked", "giving_up", "hearing", "patches", "performing", "stream", "suspending", "unwinding", "waits")
 

@@ -27,10 +27,10 @@ from outlast.model.execution import ParentClose
 from outlast.model.journal import CHILD, NOTHING, START, SUCCEEDED
 from outlast.model.names import check_name
 from outlast.model.status import Reason, Status
-from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
+from outlast.runtime.attempts.mail import was_cancelled
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.family import conflict_with
-from outlast.runtime.mail import was_cancelled
-from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.tell import debt_id, owing
 from outlast.runtime.operations.wait import Limit, Wait, timed_out
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from outlast.model.child import ChildEnd
     from outlast.model.execution import Execution
     from outlast.model.journal import JournalEntry, OperationKey
-    from outlast.runtime.mail import Mail
+    from outlast.runtime.attempts.mail import Mail
     from outlast.runtime.parts import Parts
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from outlast.runtime.operation import Operation, Outcome, failed_with
+from outlast.runtime.attempts.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import Performed
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from outlast.codec.failures import decode_failure, raised_again
 from outlast.model.deferred import Resolution
 from outlast.model.journal import DEFERRED, NOTHING
 from outlast.model.status import Reason
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Limit, Wait, timed_out
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
-    from outlast.runtime.mail import Mail
+    from outlast.runtime.attempts.mail import Mail
     from outlast.runtime.parts import Parts
 
 

@@ -20,7 +20,7 @@ from outlast.machine.decide_member import MemberView, widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
 from outlast.model.flow import Dependency, dependency_key, whole_of
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
 if TYPE_CHECKING:

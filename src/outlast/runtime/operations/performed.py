@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from outlast.runtime.operation import Kind, Operation, Outcome
+from outlast.runtime.attempts.operation import Kind, Operation, Outcome
 
 if TYPE_CHECKING:
     from outlast.model.execution import Execution

@@ -13,13 +13,13 @@ from msgspec import structs
 from outlast.errors import CodecHookFailed
 from outlast.model.journal import NOTHING, RECEIVE
 from outlast.model.status import Reason
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Limit, Wait, timed_out
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
     from outlast.model.event import Event
-    from outlast.runtime.mail import Mail
+    from outlast.runtime.attempts.mail import Mail
     from outlast.runtime.parts import Parts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from outlast.model.journal import NOTHING, SLEEP
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Limit, Wait
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from outlast.machine.backoff import delay_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
-from outlast.runtime.current import attempt_var, operation_var
-from outlast.runtime.operation import Operation, Outcome, ResultOf, failed_with
+from outlast.runtime.attempts.current import attempt_var, operation_var
+from outlast.runtime.attempts.operation import Operation, Outcome, ResultOf, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.parts import Parts
 

@@ -18,8 +18,8 @@ from outlast.model.execution import ParentClose
 from outlast.model.flow import whole_of
 from outlast.model.journal import START
 from outlast.model.status import Reason, Status
-from outlast.runtime.effects import Effects
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.effects import Effects
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.child import Started
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.tell import debt_id
@@ -28,7 +28,7 @@ from outlast.runtime.operations.wait import Limit, Wait, timed_out
 if TYPE_CHECKING:
     from outlast.codec.values import Values
     from outlast.model.execution import Execution
-    from outlast.runtime.mail import FlowEnd, Mail
+    from outlast.runtime.attempts.mail import FlowEnd, Mail
     from outlast.runtime.parts import Parts
 
 

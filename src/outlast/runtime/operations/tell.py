@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from outlast.machine import facts
 from outlast.model.partition import partition_of
-from outlast.runtime.effects import Effects
+from outlast.runtime.attempts.effects import Effects
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.forgetting import SENT_BY_OUTBOX
-from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from outlast.model.journal import TIMER
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.wait import Wait
 
 if TYPE_CHECKING:

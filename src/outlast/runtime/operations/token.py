@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from outlast.model.execution import Execution
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 from outlast import limits
 from outlast.errors import CodecHookFailed, TransactionUnsupported
 from outlast.model.execution import Execution
-from outlast.runtime.current import attempt_var, connection_var
-from outlast.runtime.operation import Operation, Outcome, ResultOf, failed_with
+from outlast.runtime.attempts.current import attempt_var, connection_var
+from outlast.runtime.attempts.operation import Operation, Outcome, ResultOf, failed_with
 from outlast.runtime.operations.performed import BackOff
 from outlast.runtime.operations.step import StepCall, ended_with, is_closing, own_error, stood_in
 from outlast.runtime.parts import Parts

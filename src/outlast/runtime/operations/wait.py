@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from outlast.codec.failures import settle_failure
 from outlast.errors import CodecError, CodecHookFailed
-from outlast.runtime.operation import Kind, Operation, Outcome
+from outlast.runtime.attempts.operation import Kind, Operation, Outcome
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
-    from outlast.runtime.mail import Mail
+    from outlast.runtime.attempts.mail import Mail
     from outlast.runtime.parts import Parts
 
 

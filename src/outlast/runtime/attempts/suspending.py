@@ -15,8 +15,8 @@ from outlast.model.payload import Role, Standstill
 from outlast.model.status import Reason
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
-    from outlast.runtime.operation import Operation
+    from outlast.runtime.attempts.attempt import LiveAttempt
+    from outlast.runtime.attempts.operation import Operation
 
 _log = logging.getLogger(__name__)
 

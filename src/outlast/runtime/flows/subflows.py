@@ -30,8 +30,8 @@ from outlast.model.flow import CancelPolicy, Flow, whole_of
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.status import Status
+from outlast.runtime.flows.stopping import GRACE_MS, cancel_members
 from outlast.runtime.settling import is_owed
-from outlast.runtime.stopping import GRACE_MS, cancel_members
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine

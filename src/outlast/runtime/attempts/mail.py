@@ -24,7 +24,7 @@ from outlast.model.status import Status
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
-    from outlast.runtime.lease import Lease
+    from outlast.runtime.attempts.lease import Lease
     from outlast.runtime.parts import Parts
     from outlast.store.port import Store
 

@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry, OperationKey
-from outlast.runtime.effects import NO_EFFECTS, Effects
-from outlast.runtime.marks import marked
+from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
+from outlast.runtime.attempts.marks import marked
 
 if TYPE_CHECKING:
     import asyncio

@@ -16,8 +16,8 @@ from itertools import islice
 from types import CoroutineType
 from typing import Any, Protocol, cast
 
-from outlast.runtime.signals import Signal
-from outlast.runtime.workflow_loop import LoopOwner, NobodysLoop, WorkflowLoop, without_loop
+from outlast.runtime.attempts.signals import Signal
+from outlast.runtime.attempts.workflow_loop import LoopOwner, NobodysLoop, WorkflowLoop, without_loop
 
 
 class Code(Protocol):

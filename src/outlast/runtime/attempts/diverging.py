@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from outlast.codec.annotations import underlying
-from outlast.runtime.signals import ContinuedAsNew
+from outlast.runtime.attempts.signals import ContinuedAsNew
 
 if TYPE_CHECKING:
     from outlast.model.journal import JournalEntry
-    from outlast.runtime.operation import Operation
+    from outlast.runtime.attempts.operation import Operation
     from outlast.runtime.parts import WorkflowDefinition
 
 _LIBRARIES = (

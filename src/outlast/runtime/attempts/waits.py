@@ -21,14 +21,14 @@ from outlast.errors import CodecHookFailed, InvalidInput, LimitExceeded
 from outlast.machine.replay import BESIDE, beside
 from outlast.model.journal import BEGAN, NOTHING, WAIT, Awaited, JournalEntry, OperationKey
 from outlast.model.status import Reason
-from outlast.runtime.mail import Mail
-from outlast.runtime.operation import Operation, Outcome, failed_with
+from outlast.runtime.attempts.mail import Mail
+from outlast.runtime.attempts.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import After, Wait
 from outlast.runtime.timers import Alarm
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 _log = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
 """An end in a flow that hands on: what waits for nothing else is answered, and begins here, in the commit of the end.
 
-Otherwise an end owes its answers (`flows.py`), which is two commits more until the next member runs: one that answers,
-and the claim. Here all three are one, if few wait for this end and for nothing else, and whoever ran the member has
-room. So does the last end of a flow all of which ended here: it ends the flow, which would be two commits more. If
-anything changed since it was looked at, nothing of it is written: what was known ahead (`ahead.py`) is read anew, and
-after that the end goes its ordinary way.
+Otherwise an end owes its answers (`carrying.py`), which is two commits more until the next member runs: one that
+answers, and the claim. Here all three are one, if few wait for this end and for nothing else, and whoever ran the
+member has room. So does the last end of a flow all of which ended here: it ends the flow, which would be two commits
+more. If anything changed since it was looked at, nothing of it is written: what was known ahead (`ahead.py`) is read
+anew, and after that the end goes its ordinary way.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from outlast.model.execution import Execution
 from outlast.model.flow import Flow
 from outlast.model.payload import Payload
 from outlast.model.status import Status
-from outlast.runtime.ahead import Behind, Waiting
-from outlast.runtime.composing import MadeOf
+from outlast.runtime.flows.ahead import Behind, Waiting
+from outlast.runtime.flows.composing import MadeOf
 
 if TYPE_CHECKING:
-    from outlast.runtime.flows import Flows
-    from outlast.runtime.lease import Lease
+    from outlast.runtime.attempts.lease import Lease
+    from outlast.runtime.flows.carrying import Flows
     from outlast.runtime.parts import Parts
     from outlast.store.port import Verdict
 

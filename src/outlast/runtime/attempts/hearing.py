@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from outlast.errors import LeaseLost
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 
 class Hearing:

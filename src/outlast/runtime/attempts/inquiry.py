@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from outlast.errors import ExecutionRefused, OutlastError
 from outlast.machine.changes import Code
 from outlast.model.status import Status
-from outlast.runtime.endings import Diverged, Ending, Gone, Raised
-from outlast.runtime.journal import begun_anew
+from outlast.runtime.attempts.endings import Diverged, Ending, Gone, Raised
+from outlast.runtime.attempts.journal import begun_anew
+from outlast.runtime.attempts.rehearsal import PATIENCE_S, Rehearsal, as_claimed, played
+from outlast.runtime.attempts.signals import Stopped
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.runtime.rehearsal import PATIENCE_S, Rehearsal, as_claimed, played
-from outlast.runtime.signals import Stopped
 
 if TYPE_CHECKING:
     from outlast.model.execution import Execution
-    from outlast.runtime.attempt import LiveAttempt
-    from outlast.runtime.operation import Operation
+    from outlast.runtime.attempts.attempt import LiveAttempt
+    from outlast.runtime.attempts.operation import Operation
     from outlast.store.port import ClaimedExecution
 
 DefinitionOf = Callable[[str, str], WorkflowDefinition]

@@ -61,8 +61,8 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
 from outlast.model.record import settled as time_of
 from outlast.model.status import Status
-from outlast.runtime.ahead import Ahead, Behind, Outputs, Waiting, are_few, are_simple
-from outlast.runtime.composing import MadeOf, composed, load_all
+from outlast.runtime.flows.ahead import Ahead, Behind, Outputs, Waiting, are_few, are_simple
+from outlast.runtime.flows.composing import MadeOf, composed, load_all
 from outlast.runtime.settling import settling
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from outlast import limits
 from outlast.errors import InvalidDuration, LimitExceeded, WrongPlace
 from outlast.model.journal import OperationKey
-from outlast.runtime.signals import LEFT
+from outlast.runtime.attempts.signals import LEFT
 
 T = TypeVar("T")
 

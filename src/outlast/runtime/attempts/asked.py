@@ -36,13 +36,13 @@ from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry
 from outlast.model.journal import UPDATE as UPDATE_OP
 from outlast.model.record import Key
 from outlast.model.status import Reason
-from outlast.runtime.mishaps import leave
-from outlast.runtime.signals import Stopped
-from outlast.runtime.workflow_loop import without_loop
+from outlast.runtime.attempts.mishaps import leave
+from outlast.runtime.attempts.signals import Stopped
+from outlast.runtime.attempts.workflow_loop import without_loop
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 PAGE = 100
 

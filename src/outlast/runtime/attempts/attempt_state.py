@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outlast.machine.replay import Replay
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry, OperationKey
-from outlast.runtime.asked import Asked
-from outlast.runtime.code import Code, ThreadCode
-from outlast.runtime.endings import Ending
-from outlast.runtime.giving_up import GivingUp
-from outlast.runtime.hearing import Hearing
-from outlast.runtime.late_parts import LatePart
-from outlast.runtime.lease import Lease
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.asked import Asked
+from outlast.runtime.attempts.code import Code, ThreadCode
+from outlast.runtime.attempts.endings import Ending
+from outlast.runtime.attempts.giving_up import GivingUp
+from outlast.runtime.attempts.hearing import Hearing
+from outlast.runtime.attempts.late_parts import LatePart
+from outlast.runtime.attempts.lease import Lease
+from outlast.runtime.attempts.operation import Operation, Outcome
+from outlast.runtime.attempts.patches import Patches
+from outlast.runtime.attempts.performing import Performing
+from outlast.runtime.attempts.signals import Signal
+from outlast.runtime.attempts.stream import Stream
+from outlast.runtime.attempts.suspending import Suspending
+from outlast.runtime.attempts.unwinding import Unwinding
+from outlast.runtime.attempts.waits import Waits
 from outlast.runtime.operations.grow import Growing
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.runtime.patches import Patches
-from outlast.runtime.performing import Performing
-from outlast.runtime.signals import Signal
-from outlast.runtime.stream import Stream
-from outlast.runtime.suspending import Suspending
-from outlast.runtime.unwinding import Unwinding
-from outlast.runtime.waits import Waits
 from outlast.store.port import ClaimedExecution
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 
 class Home(Protocol):

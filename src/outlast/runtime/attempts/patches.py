@@ -9,7 +9,7 @@ import msgspec
 from outlast.model.journal import PATCH, SUCCEEDED
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 
 class Patches:

@@ -20,15 +20,15 @@ from outlast.errors import CodecError, CodecHookFailed, LeaseLost, LimitExceeded
 from outlast.machine.replay import beside
 from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, UNDO_SCOPE, UNWIND, JournalEntry, OperationKey
 from outlast.model.status import Reason
-from outlast.runtime.current import attempt_var, operation_var
-from outlast.runtime.endings import CodeEnding, Completed, Continued, Ending, Raised, Unwound, is_last
-from outlast.runtime.mishaps import put_off
-from outlast.runtime.operation import Operation, Outcome
+from outlast.runtime.attempts.current import attempt_var, operation_var
+from outlast.runtime.attempts.endings import CodeEnding, Completed, Continued, Ending, Raised, Unwound, is_last
+from outlast.runtime.attempts.mishaps import put_off
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.step import exited
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
     from outlast.runtime.parts import WorkflowDefinition
 
 _log = logging.getLogger(__name__)

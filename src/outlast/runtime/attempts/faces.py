@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast.model.journal import CHILD, DEFERRED, RECEIVE, SLEEP, START, STEP
 from outlast.model.names import INTERRUPT
-from outlast.runtime.operation import Kind
+from outlast.runtime.attempts.operation import Kind
 from outlast.runtime.operations.step import StepCall
 from outlast.runtime.operations.subflow import StartFlow
 

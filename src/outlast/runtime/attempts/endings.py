@@ -22,12 +22,12 @@ from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
-from outlast.runtime.handing_on import hand_on
-from outlast.runtime.signals import ContinuedAsNew
+from outlast.runtime.attempts.signals import ContinuedAsNew
+from outlast.runtime.flows.handing_on import hand_on
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
-    from outlast.runtime.lease import Lease
+    from outlast.runtime.attempts.attempt import LiveAttempt
+    from outlast.runtime.attempts.lease import Lease
     from outlast.runtime.parts import WorkflowDefinition
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from outlast.model.record import settled
 from outlast.runtime.timing import Timer
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 SLACK_S = 0.01
 AGAIN_S = (0.05, 0.2, 1.0, 5.0)

@@ -18,19 +18,19 @@ from outlast.machine.changes import Changes
 from outlast.model.execution import Execution
 from outlast.model.journal import BEGAN, WAITED, Awaited, JournalEntry, OperationKey
 from outlast.model.payload import Payload, Role, payload_key
-from outlast.runtime.asked import Asked
-from outlast.runtime.attempt import LiveAttempt
-from outlast.runtime.diverging import place_of
-from outlast.runtime.effects import NO_EFFECTS, Effects
-from outlast.runtime.endings import CodeEnding, Diverged, Ending, Gone, Raised
-from outlast.runtime.journal import journal_of
-from outlast.runtime.lease import Call, Lease
-from outlast.runtime.operation import Operation
+from outlast.runtime.attempts.asked import Asked
+from outlast.runtime.attempts.attempt import LiveAttempt
+from outlast.runtime.attempts.diverging import place_of
+from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
+from outlast.runtime.attempts.endings import CodeEnding, Diverged, Ending, Gone, Raised
+from outlast.runtime.attempts.journal import journal_of
+from outlast.runtime.attempts.lease import Call, Lease
+from outlast.runtime.attempts.operation import Operation
+from outlast.runtime.attempts.signals import Stopped
+from outlast.runtime.attempts.stream import Progress, Stream
+from outlast.runtime.attempts.unwinding import Unwinding
+from outlast.runtime.attempts.waits import Waits
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.runtime.signals import Stopped
-from outlast.runtime.stream import Progress, Stream
-from outlast.runtime.unwinding import Unwinding
-from outlast.runtime.waits import Waits
 from outlast.store.port import ClaimedExecution, Transacting, Verdict
 
 PATIENCE_S = 10.0

@@ -19,7 +19,7 @@ from outlast.machine.decide_flow import NewFlow, NewMember, accepted
 from outlast.model.execution import Execution, execution_key
 from outlast.model.lane import Lane
 from outlast.model.session import Session
-from outlast.runtime.ahead import TOGETHER_MAX
+from outlast.runtime.flows.ahead import TOGETHER_MAX
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine

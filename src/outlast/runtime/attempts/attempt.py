@@ -27,13 +27,13 @@ from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LeaseLost,
 from outlast.machine import facts
 from outlast.machine.replay import UNBIDDEN, key_of
 from outlast.model.journal import CANCEL, JournalEntry, OperationKey
-from outlast.runtime import faces, lost_children
-from outlast.runtime.attempt_state import AttemptState
-from outlast.runtime.attempt_timeout import set_alarm
-from outlast.runtime.code import AsyncCode, ThreadCode
-from outlast.runtime.current import attempt_var
-from outlast.runtime.diverging import called_instead, ended_instead, place_of
-from outlast.runtime.endings import (
+from outlast.runtime.attempts import faces, lost_children
+from outlast.runtime.attempts.attempt_state import AttemptState
+from outlast.runtime.attempts.attempt_timeout import set_alarm
+from outlast.runtime.attempts.code import AsyncCode, ThreadCode
+from outlast.runtime.attempts.current import attempt_var
+from outlast.runtime.attempts.diverging import called_instead, ended_instead, place_of
+from outlast.runtime.attempts.endings import (
     LEFT_BEHIND,
     Asleep,
     Diverged,
@@ -45,15 +45,23 @@ from outlast.runtime.endings import (
     gravity,
     is_end,
 )
+from outlast.runtime.attempts.lease import UNRECORDABLE
+from outlast.runtime.attempts.marks import marked, origins_of
+from outlast.runtime.attempts.mishaps import errand_failed, put_off, unfit
+from outlast.runtime.attempts.operation import (
+    Kind,
+    Operation,
+    Outcome,
+    calling_place,
+    described,
+    failed_with,
+    recorded_outcome,
+)
+from outlast.runtime.attempts.signals import Signal, Stopped, Suspended
+from outlast.runtime.attempts.workflow_loop import Scope, next_key, scope_var
 from outlast.runtime.family import suspended_for_children
-from outlast.runtime.lease import UNRECORDABLE
-from outlast.runtime.marks import marked, origins_of
-from outlast.runtime.mishaps import errand_failed, put_off, unfit
-from outlast.runtime.operation import Kind, Operation, Outcome, calling_place, described, failed_with, recorded_outcome
 from outlast.runtime.operations.timer import Timer, fires
 from outlast.runtime.operations.wait import Wait
-from outlast.runtime.signals import Signal, Stopped, Suspended
-from outlast.runtime.workflow_loop import Scope, next_key, scope_var
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import contextvars
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
-    from outlast.runtime.operation import Operation
+    from outlast.runtime.attempts.attempt import LiveAttempt
+    from outlast.runtime.attempts.operation import Operation
 
 attempt_var: contextvars.ContextVar[LiveAttempt | None] = contextvars.ContextVar("outlast_attempt", default=None)
 operation_var: contextvars.ContextVar[Operation | None] = contextvars.ContextVar("outlast_operation", default=None)

@@ -22,11 +22,11 @@ from outlast import limits
 from outlast.errors import CorruptState, LeaseLost, LimitExceeded, StoreUnavailable
 from outlast.machine import facts
 from outlast.model.journal import OperationKey
-from outlast.runtime.mishaps import encoding
-from outlast.runtime.workflow_loop import scope_var
+from outlast.runtime.attempts.mishaps import encoding
+from outlast.runtime.attempts.workflow_loop import scope_var
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 EMIT = "outlast:emit"
 PAGE = 1_000

@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from outlast.errors import CodecError, CodecHookFailed, LeaseLost, NonDeterminism
-from outlast.runtime.current import inside
-from outlast.runtime.diverging import place_of
-from outlast.runtime.endings import Diverged, Raised
-from outlast.runtime.signals import Stopped
+from outlast.runtime.attempts.current import inside
+from outlast.runtime.attempts.diverging import place_of
+from outlast.runtime.attempts.endings import Diverged, Raised
+from outlast.runtime.attempts.signals import Stopped
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 _log = logging.getLogger(__name__)
 

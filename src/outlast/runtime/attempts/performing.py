@@ -15,16 +15,16 @@ import msgspec
 from outlast.errors import CodecHookFailed, InvalidInput, LeaseLost
 from outlast.machine.replay import beside
 from outlast.model.journal import FAILED, RETRY
-from outlast.runtime.current import operation_var
-from outlast.runtime.mishaps import put_off
-from outlast.runtime.operation import Operation, Outcome, failed_with
+from outlast.runtime.attempts.current import operation_var
+from outlast.runtime.attempts.mishaps import put_off
+from outlast.runtime.attempts.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.step import exited
 from outlast.runtime.operations.transaction import TransactionCall
 from outlast.runtime.timers import Alarm
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
+    from outlast.runtime.attempts.attempt import LiveAttempt
 
 _log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from outlast.model.journal import CHILD, START
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempt import LiveAttempt
-    from outlast.runtime.operation import Operation
+    from outlast.runtime.attempts.attempt import LiveAttempt
+    from outlast.runtime.attempts.operation import Operation
 
 OF_CHILDREN = frozenset({START, CHILD})
 

@@ -46,10 +46,10 @@ from outlast.model.names import INTERRUPT
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
-from outlast.runtime.effects import NO_EFFECTS, Effects
+from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
+from outlast.runtime.attempts.journal import in_order, journal_of
+from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.family import conflict_with
-from outlast.runtime.journal import in_order, journal_of
-from outlast.runtime.operation import Operation, Outcome
 from outlast.runtime.parts import Parts
 from outlast.store.port import EARLY_EVENTS, Body, ClaimedExecution, Transacted, Transacting, Verdict
 
