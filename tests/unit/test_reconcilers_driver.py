@@ -15,6 +15,7 @@ from outlast.reconcilers import Reconcilers, Row
 from outlast.reconcilers import driver as module
 from outlast.runtime.engine import Engine
 from outlast.runtime.refusals import Refusals
+from outlast.runtime.timing import LoopTiming
 from outlast.store.port import Due, DueItem, DueKind
 
 
@@ -36,7 +37,8 @@ class Owing:
 
 
 def engine_on(store: Owing) -> Engine:
-    return cast("Engine", SimpleNamespace(store=store, group=SimpleNamespace(refusals=Refusals())))
+    group = SimpleNamespace(refusals=Refusals())
+    return cast("Engine", SimpleNamespace(store=store, group=group, timing=LoopTiming()))
 
 
 async def test_no_figure_is_told_that_was_never_seen():
@@ -86,7 +88,7 @@ async def test_what_stands_for_many_and_is_left_as_it_was_does_not_keep_others_w
         return record.key.values[1] == "w0004"
 
     row = Row(name="cancel_backlog", what="", due=DueKind.CANCEL, interval_ms=1_000, batch=4, repair_within=others)
-    driver = Reconcilers(cast("Engine", SimpleNamespace(store=store)), (row,))
+    driver = Reconcilers(engine_on(store), (row,))
     store.owe(0, 5)
     for _ in range(3):
         report = await driver.cycle("cancel_backlog")

@@ -150,11 +150,13 @@ class Waiters:
         itself for how long it is waited for."""
         if self._sharded is None:
             return await ask()
-        return await patiently(ask, patience_s=PATIENCE_S, pause=self._timing.sleep)
+        return await patiently(ask, patience_s=PATIENCE_S, pause=self._timing.sleep, time_s=self._timing.time_s)
 
     async def _load(self, keys: list[Key]) -> list[Record | None]:
         """Whoever waits for an end also waits for a store that is away for a while, as a commit does."""
-        return await patiently(lambda: self._store.load(keys), patience_s=PATIENCE_S, pause=self._timing.sleep)
+        return await patiently(
+            lambda: self._store.load(keys), patience_s=PATIENCE_S, pause=self._timing.sleep, time_s=self._timing.time_s
+        )
 
     async def found(self, namespace: str, execution_id: str, look: Callable[[], Awaitable[T | None]]) -> T:
         """What a look finds, once it does: it looks again whenever something may have happened."""

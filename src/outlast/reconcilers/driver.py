@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 
 from msgspec import Struct
 
@@ -109,7 +108,7 @@ class Reconcilers:
         """One look at what is due, and its repair. Never raises: what fails is counted."""
         row = self._rows[name]
         metrics = self.metrics[name]
-        began_s = time.monotonic()
+        began_s = self._engine.timing.time_s()
         try:
             report = await self._cycle(row, metrics)
         except Exception as error:
@@ -117,7 +116,7 @@ class Reconcilers:
                 _log.exception("reconciler %s: the cycle failed", name)
             report = Report(errors=1)
         metrics.cycles += 1
-        metrics.duration_s = time.monotonic() - began_s
+        metrics.duration_s = self._engine.timing.time_s() - began_s
         metrics.processed += report.processed
         metrics.errors += report.errors
         return report

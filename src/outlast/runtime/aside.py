@@ -8,13 +8,12 @@ does not wait here (`IdHeld`): the worker keeps room for it, which others need m
 from __future__ import annotations
 
 import asyncio
-import time
 
 from outlast.errors import IdHeld
 from outlast.machine.changes import Changes, started_by
 from outlast.model.execution import Execution
 from outlast.model.record import Key
-from outlast.runtime.patience import Pause, patiently
+from outlast.runtime.patience import Pause, TimeS, patiently
 from outlast.store.port import Committed, Prompt, Store
 
 AT_ONCE = 2
@@ -24,11 +23,12 @@ AGAIN_S, AGAIN_MAX_S = 0.1, 1.0
 
 
 class Aside:
-    def __init__(self, store: Store, *, patience_s: float, pause: Pause) -> None:
+    def __init__(self, store: Store, *, patience_s: float, pause: Pause, time_s: TimeS) -> None:
         self._store = store
         self._prompt = store if isinstance(store, Prompt) else None
         self._patience_s = patience_s
         self._pause = pause
+        self._time_s = time_s
         self._turn = asyncio.Semaphore(AT_ONCE)
         self._last: dict[Key, asyncio.Task[Committed]] = {}
         """For each execution that something here is about: what came last."""
@@ -58,13 +58,13 @@ class Aside:
             await asyncio.wait(set(self._last.values()))
 
     async def _commit(self, changes: Changes, before: set[asyncio.Task[Committed]]) -> Committed:
-        asked_at_s = time.monotonic()
+        asked_at_s = self._time_s()
         claimed = _claimed(changes)
         if before and claimed:
             raise IdHeld([execution.id for execution in started_by(changes)])
         if before:
             await asyncio.wait(before)
-        left_s = self._patience_s - (time.monotonic() - asked_at_s)
+        left_s = self._patience_s - (self._time_s() - asked_at_s)
         for task in before:
             held = None if task.cancelled() else task.exception()
             if left_s <= 0 and isinstance(held, IdHeld):
@@ -74,13 +74,18 @@ class Aside:
     async def _until_free(self, changes: Changes, left_s: float, *, once: bool) -> Committed:
         delay_s = AGAIN_S
         while True:
-            last, tried_at_s = once or self._closing, time.monotonic()
+            last, tried_at_s = once or self._closing, self._time_s()
             try:
                 return await patiently(
-                    lambda: self._alone(changes), patience_s=left_s, pause=self._pause, first_s=AGAIN_S, unless=IdHeld
+                    lambda: self._alone(changes),
+                    patience_s=left_s,
+                    pause=self._pause,
+                    time_s=self._time_s,
+                    first_s=AGAIN_S,
+                    unless=IdHeld,
                 )
             except IdHeld:
-                left_s -= time.monotonic() - tried_at_s
+                left_s -= self._time_s() - tried_at_s
                 if last or left_s <= 0:
                     raise
             await self._pause(delay_s)

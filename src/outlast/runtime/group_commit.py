@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -25,7 +24,7 @@ from outlast import limits
 from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes, is_end, size_of, started_by
 from outlast.runtime.aside import Aside
-from outlast.runtime.patience import Pause, patiently
+from outlast.runtime.patience import Pause, TimeS, patiently
 from outlast.runtime.refusals import Refusals
 from outlast.store.port import Committed, CommittedInPart, Sharded, Store, Verdict
 
@@ -62,7 +61,7 @@ class GroupCommit:
         batch_max: int = 500,
         patience_s: float = 30.0,
         pause: Pause = asyncio.sleep,
-        time_s: Callable[[], float] = time.monotonic,
+        time_s: TimeS = time.monotonic,
     ) -> None:
         assert 1 <= batch_max <= limits.BATCH_MAX_CHANGES
         self._store = store
@@ -71,11 +70,12 @@ class GroupCommit:
         self.batch_max = batch_max
         self._patience_s = patience_s
         self._pause = pause
+        self._time_s = time_s
         self._line = _Line()
         self._lines: dict[str, _Line] = {"": self._line}
         self._under_way: dict[int, tuple[_Line, int]] = {}
         """Of a sharded store: the line of a partition, and how many of its changes are in it."""
-        self._aside = Aside(store, patience_s=patience_s, pause=pause)
+        self._aside = Aside(store, patience_s=patience_s, pause=pause, time_s=time_s)
         self._closed = False
         self.refusals = Refusals(time_s)
         self.now = 0
@@ -235,6 +235,7 @@ class GroupCommit:
             lambda: self._store.commit(batch),
             patience_s=self._patience_s,
             pause=self._pause,
+            time_s=self._time_s,
             first_s=AGAIN_S,
             unless=IdHeld,
         )

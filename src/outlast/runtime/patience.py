@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from outlast.errors import StoreUnavailable
 
 T = TypeVar("T")
+
+TimeS: TypeAlias = Callable[[], float]
+"""A clock that only measures (`Timing.time_s`); the machine's, for who has no `Timing`."""
 
 
 class Pause(Protocol):
@@ -25,6 +28,7 @@ async def patiently(
     *,
     patience_s: float,
     pause: Pause,
+    time_s: TimeS = time.monotonic,
     first_s: float = 0.05,
     over: type[StoreUnavailable] = StoreUnavailable,
     unless: type[StoreUnavailable] | tuple[()] = (),
@@ -33,13 +37,13 @@ async def patiently(
     `over` is waited for, and not `unless`."""
     waited_s, delay_s = 0.0, first_s
     while True:
-        asked_at_s = time.monotonic()
+        asked_at_s = time_s()
         try:
             return await ask()
         except unless:
             raise
         except over:
-            waited_s += time.monotonic() - asked_at_s
+            waited_s += time_s() - asked_at_s
             if waited_s >= patience_s:
                 raise
         await pause(delay_s)

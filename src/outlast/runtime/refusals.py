@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 from outlast.errors import StoreCorrupt, StoreFull, StoreReadOnly
+from outlast.runtime.patience import TimeS
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ QUIET_S = 5.0
 
 
 class Refusals:
-    def __init__(self, time_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, time_s: TimeS = time.monotonic) -> None:
         self._time_s = time_s
         self._said: set[type[BaseException]] = set()
         self._since_s = self._last_s = 0.0
