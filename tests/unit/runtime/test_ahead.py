@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from outlast.errors import StoreUnavailable
+from outlast.machine import facts
+from outlast.machine.changes import started_by
+from outlast.machine.decide_flow import NewFlow, NewMember, accepted
 from outlast.model.execution import Execution
 from outlast.runtime.flows import ahead
 from outlast.runtime.flows.ahead import Ahead, Behind, Known
@@ -51,3 +54,33 @@ async def test_nothing_is_read_any_more_once_it_is_closed():
     known.close()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+def member(name: str, *upstreams: str, given: bytes) -> NewMember:
+    ids = tuple(f"f/{one}" for one in upstreams)
+    start = facts.Start(
+        change_id="new",
+        namespace="shop",
+        id=f"f/{name}",
+        workflow="w",
+        version="1",
+        input=given,
+        input_digest="i",
+        flow="f",
+        after_dependencies=bool(ids),
+    )
+    return NewMember(start=start, name=name, upstreams=ids, needed=len(ids))
+
+
+async def test_of_a_flow_that_does_not_end_here_nothing_large_is_kept():
+    known, large = Ahead(nothing), b"x" * (ahead.BYTES_MAX + 1)
+    known.remembers = True
+    members = [member("a", given=large), member("b", "a", given=large), member("c", "b", given=b"1")]
+    new = NewFlow(namespace="shop", id="f", name="nightly", change_id="new", members=3, digest="d")
+    whole = accepted(0, new, members)
+    known.remember(whole, 1)
+    [first, second, third] = started_by(whole)
+    course = known.course(first)
+    assert course is not None
+    assert [one.execution for one in course._given.values()] == ["f/c"]
+    assert [course.knows(one.id) for one in (first, second, third)] == [False, True, True]

@@ -82,6 +82,8 @@ class Course:
         self._executions: dict[str, Execution] = {}
         self._members: dict[str, Member] = {}
         self._given: dict[str, Payload] = {}
+        self._large: set[str] = set()
+        """Those whose inputs are not kept: a flow that never ends here would hold on to them."""
         self._behind: dict[str, list[Dependency]] = {}
         self._ended: dict[str, tuple[Ended, bytes | None]] = {}
         self._bytes = 0
@@ -94,8 +96,11 @@ class Course:
             elif type(record) is Member:
                 self._members[record.execution] = record
             elif type(record) is Payload:
-                self._given[record.execution] = record
                 self._bytes += len(record.value)
+                if len(record.value) <= BYTES_MAX:
+                    self._given[record.execution] = record
+                else:
+                    self._large.add(record.execution)
             elif type(record) is Flow:
                 self.flow = record
             elif type(record) is Summary:
@@ -112,7 +117,11 @@ class Course:
         if execution_id not in self._open or self._bytes <= BYTES_MAX:
             return execution_id in self._open
         page = self._behind.get(execution_id, ())
-        return len(page) > TOGETHER_MAX or _size(map(self._given_to, page)) <= BYTES_MAX
+        if len(page) > TOGETHER_MAX:
+            return True
+        return (
+            self._large.isdisjoint([one.downstream for one in page]) and _size(map(self._given_to, page)) <= BYTES_MAX
+        )
 
     def behind(self, execution_id: str) -> Behind | None:
         """What is behind a member that it knows; None: nothing, or it is not that simple."""
