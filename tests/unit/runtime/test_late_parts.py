@@ -91,3 +91,30 @@ async def test_nothing_of_the_code_is_kept_while_its_end_is_written(tmp_path: An
     async with app:
         await plain()
     assert not hasattr(attempts[0], "_code")
+
+
+def test_who_is_interrupted_while_a_part_is_made_has_the_part_that_was_made_meanwhile():
+    """As by a collection of garbage that ends a generator of the code's, which asks for the same part, or another."""
+
+    class Interrupted:
+        _one = _other = None
+
+        def _make(self) -> object:
+            if not asked:
+                asked.append("here")
+                asked.append(self.one)
+                asked.append(self.other)
+            return object()
+
+        one: LatePart[Any] = LatePart(_make)
+        other: LatePart[Any] = LatePart(_make)
+
+    asked: list[Any] = []
+    found: list[Any] = []
+    whole = Interrupted()
+    asks = threading.Thread(target=lambda: found.append(whole.one), daemon=True)
+    asks.start()
+    asks.join(5)
+    assert found, "it waits for itself"
+    assert found == [whole.one] == [asked[1]]
+    assert asked[2] is whole.other

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_making = threading.Lock()
-"""`def` code and its steps ask from threads of their own: each part is made once."""
+_making = threading.RLock()
+"""`def` code and its steps ask from threads of their own: each has the same part. Who holds it may ask again: garbage
+may be collected at any time, and what ends by that may be code that asks."""
 
 
 class LatePart(Generic[T]):
@@ -34,9 +35,10 @@ class LatePart(Generic[T]):
         return self._made(attempt) if part is None else part
 
     def _made(self, attempt: Any) -> T:
+        made: Any = self._make(attempt)
         with _making:
             part: Any = getattr(attempt, self._slot)
             if part is None:
-                part = self._make(attempt)
+                part = made
                 setattr(attempt, self._slot, part)
         return part
