@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from outlast import App, Status
-from outlast.errors import StoreUnavailable
+from outlast.errors import StoreUnavailable, UnknownWorkflow
 from outlast.machine.changes import Changes, Put
 from outlast.model.execution import Execution
 from outlast.model.lane import Lane
 from outlast.runtime.engine import Engine
+from outlast.runtime.parts import WorkflowDefinition
 from outlast.runtime.worker import Worker
 from outlast.store.port import Claimed, ClaimRequest
 from tests.acceptance.conftest import Gate, Place, until
@@ -169,6 +170,32 @@ async def test_the_same_flow_again_is_the_same_and_room_is_given_back(place: Pla
         again = await chain(app, kit).start()
         assert await first.result("20s") == await again.result("20s")
         await is_given_back(worker)
+
+
+async def test_one_that_cannot_begin_gives_nobody_more_room_than_there_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app()
+    kit = workflows(app)
+    async with app.worker(concurrency=3) as worker:
+        await with_room(app)
+        really, asked = worker._definition, list[str]()
+
+        def definition(name: str, version: str) -> WorkflowDefinition:
+            asked.append(name)
+            if len(asked) == 2:
+                raise UnknownWorkflow(name, version)
+            return really(name, version)
+
+        monkeypatch.setattr(worker, "_definition", definition)
+        flow = app.flow("f", id="f")
+        for n in range(3):
+            flow.add(f"m{n}", kit.number, n)
+        with pytest.raises(UnknownWorkflow):
+            await flow.start()
+        await until(lambda: worker.busy == 0, "what has begun does not end")
+        assert worker._promised == 0
+        assert worker._free() == 3
 
 
 async def test_large_outputs_are_read_and_not_kept(place: Place):

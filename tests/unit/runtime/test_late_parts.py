@@ -99,15 +99,15 @@ def test_who_is_interrupted_while_a_part_is_made_has_the_part_that_was_made_mean
     class Interrupted:
         _one = _other = None
 
-        def _make(self) -> object:
-            if not asked:
-                asked.append("here")
-                asked.append(self.one)
-                asked.append(self.other)
-            return object()
+        one: LatePart[Any] = LatePart(lambda attempt: make(attempt))
+        other: LatePart[Any] = LatePart(lambda attempt: make(attempt))
 
-        one: LatePart[Any] = LatePart(_make)
-        other: LatePart[Any] = LatePart(_make)
+    def make(whole: Any) -> object:
+        if not asked:
+            asked.append("here")
+            asked.append(whole.one)
+            asked.append(whole.other)
+        return object()
 
     asked: list[Any] = []
     found: list[Any] = []

@@ -74,7 +74,7 @@ async def _begin(
     whole: Changes | None = None
     try:
         whole = decided()
-        return await _begun(engine, rooms, whole, firsts)
+        verdict, held = await _committed(engine, whole, firsts)
     except asyncio.CancelledError:
         # The commit may be under way: what was accepted must not lie idle until its lease runs out.
         assert whole is not None
@@ -86,19 +86,23 @@ async def _begin(
     except BaseException:
         _release(rooms, len(firsts))
         raise
+    return _begun(rooms, verdict, held, firsts)
 
 
 async def _begin_anyway(engine: Engine, rooms: Rooms, whole: Changes, firsts: dict[str, NewMember]) -> None:
     """Verbatim, so it is the same start: if it was committed before, this finds it."""
     try:
-        await _begun(engine, rooms, whole, firsts)
+        verdict, held = await _committed(engine, whole, firsts)
     except OutlastError as error:
         # If it was accepted, its leases run out, or a renewal finds that they do not run.
         _log.warning("a start of a flow that nobody waits for any more: %s", error)
         _release(rooms, len(firsts))
+        return
+    _begun(rooms, verdict, held, firsts)
 
 
-async def _begun(engine: Engine, rooms: Rooms, whole: Changes, firsts: dict[str, NewMember]) -> Acceptance:
+async def _committed(engine: Engine, whole: Changes, firsts: dict[str, NewMember]) -> tuple[Verdict, list[Execution]]:
+    """The verdict, and what is held here by it."""
     verdict, committed_at = await engine.commit_timed(whole)
     held: list[Execution] = []
     if verdict.again:
@@ -107,9 +111,18 @@ async def _begun(engine: Engine, rooms: Rooms, whole: Changes, firsts: dict[str,
         engine.flows.ahead.remember(whole, committed_at)
         first = [inserted(one, committed_at) for one in started_by(whole) if one.id in firsts]
         held = [one for one in first if isinstance(one, Execution)]
-    for execution in held:
-        rooms.keep(execution, firsts[execution.id].start.input)
-    _release(rooms, len(firsts) - len(held))
+    return verdict, held
+
+
+def _begun(rooms: Rooms, verdict: Verdict, held: list[Execution], firsts: dict[str, NewMember]) -> Acceptance:
+    """Each takes the room that was promised for it, also if one of them cannot begin."""
+    left = len(firsts)
+    try:
+        for execution in held:
+            left -= 1
+            rooms.keep(execution, firsts[execution.id].start.input)
+    finally:
+        _release(rooms, left)
     return Acceptance(verdict, frozenset([execution.id for execution in held]))
 
 
