@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from outlast import limits
 from outlast.codec.annotations import underlying
 from outlast.runtime.attempts.signals import ContinuedAsNew
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from outlast.runtime.parts import WorkflowDefinition
 
 _LIBRARIES = (
-    str(Path(__file__).parent.parent),
+    str(Path(limits.__file__).parent),  # all of Outlast, wherever this module lives
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 

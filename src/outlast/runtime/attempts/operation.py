@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msgspec import Struct
 
+from outlast import limits
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry, OperationKey
 from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from outlast.model.execution import Execution
     from outlast.runtime.parts import Parts
 
-_PACKAGE = str(Path(__file__).parent.parent)
+_PACKAGE = str(Path(limits.__file__).parent)  # all of Outlast, wherever this module lives
 _LIBRARY = (_PACKAGE, str(Path(sys.modules["asyncio"].__file__ or "asyncio").parent))
 _OURS: dict[int, CodeType] = {}
 """Code of Outlast that was seen below user code, by its `id`: to hash code takes longer than to compare file names."""
