@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 
-from outlast.machine.changes import Delete
+from outlast import limits
+from outlast.machine.changes import Delete, Insert
 from outlast.model.event import Event
 from outlast.model.journal import JournalEntry
+from outlast.model.payload import Payload, Role
 from outlast.model.record import Key, Record
+from outlast.model.tag import Tag
 from outlast.store.valkey import ValkeyStore
 from outlast.store.valkey.commit import VALUES_MAX
 from outlast.store.valkey.keys import LISTED
@@ -21,14 +25,13 @@ MANY = LISTED + 20
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[ValkeyStore]:
-    with ValkeyServer() as server:
-        store = ValkeyStore(f"{server.url}?partitions=2")
-        await store.migrate()
-        await store.open()
-        yield store
-        await store.close()
-        assert not leaks(server)
+async def store(server: ValkeyServer) -> AsyncIterator[ValkeyStore]:
+    store = ValkeyStore(f"{server.url}?partitions=2")
+    await store.migrate()
+    await store.open()
+    yield store
+    await store.close()
+    assert not leaks(server)
 
 
 async def pages(store: ValkeyStore, kind: str, prefix: tuple[str, ...], limit: int) -> list[Record]:
@@ -73,3 +76,21 @@ async def test_a_journal_that_becomes_short_again_has_no_list(store: ValkeyStore
     entries = await store.scan(JournalEntry.KIND, (NAMESPACE, "a"))
     await commit(store, *[changing(store, "a", Delete(entry.key)) for entry in entries[5:60]])
     assert await pages(store, JournalEntry.KIND, (NAMESPACE, "a"), 9) == entries[:5] + entries[60:]
+
+
+@pytest.mark.parametrize("prefix", [(), (NAMESPACE, "a")])
+async def test_a_scan_reads_no_values_of_other_kinds(server: ValkeyServer, store: ValkeyStore, prefix: tuple[str, ...]):
+    await tell(store, (await running(store)).id, sends())
+    large = b"x" * limits.PAYLOAD_MAX_BYTES
+    payload = Payload(namespace=NAMESPACE, execution="a", generation=2, role=Role.INPUT, value=large, change_id="")
+    await commit(store, changing(store, "a", Insert(payload)))
+    server.ask("CONFIG", "RESETSTAT")
+    assert len(await store.scan(Event.KIND, prefix)) == 1
+    assert await store.scan(Tag.KIND, prefix) == []
+    assert whole_hashes_read(server) == 0
+    assert len(await store.scan(Payload.KIND, prefix)) == 2
+
+
+def whole_hashes_read(server: ValkeyServer) -> int:
+    stats = server.ask("INFO", "commandstats").decode()
+    return sum(map(int, re.findall(r"cmdstat_(?:hgetall|hvals):calls=(\d+)", stats)))

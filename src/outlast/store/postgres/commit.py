@@ -186,8 +186,8 @@ def _depends(
             return True
     for key, fields in writes:
         before = written.get(key)
-        if before and not (_are_additions(fields) or _are_additions(before)):
-            # One statement patches a record once.
+        if before and (_WHOLE in fields or not (_are_additions(fields) or _are_additions(before))):
+            # One statement patches a record once; and a call adds last, so what replaces a sum comes behind it.
             return True
         if before and any(
             field.lstrip("+") in before or (field[0] != "+" and f"+{field}" in before) for field in fields

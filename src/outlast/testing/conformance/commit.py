@@ -14,7 +14,7 @@ from outlast.model.completion import Completion
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry
-from outlast.model.lane import Lane, quota_key
+from outlast.model.lane import Lane, Quota, quota_key
 from outlast.model.payload import Role, payload_key
 from outlast.model.record import Key, Now
 from outlast.model.status import Status
@@ -115,6 +115,16 @@ class WriteConformance(Conformance):
         await start(store)
         await commit(store, *[changing(store, "a", Add(KEY, "inbox", 1)) for _ in range(50)])
         assert (await look(store, "a")).inbox == 50
+
+    async def test_an_addition_does_not_count_in_what_a_later_change_of_its_batch_puts(self, store: Store) -> None:
+        await start(store)
+        await permits(store, "stripe", free=1)
+        home = partition(store, "a")
+        back, new = quota_key(home, NAMESPACE, "stripe"), quota_key(home, NAMESPACE, "new")
+        quotas = [Quota(partition=home, namespace=NAMESPACE, name=name, free=9) for name in ("stripe", "new")]
+        batch = [Add(back, "free", 1), Add(new, "free", 1), Put(quotas[0]), Insert(quotas[1]), Add(new, "free", 2)]
+        assert all(verdict.applied for verdict in await commit(store, *(changing(store, "a", one) for one in batch)))
+        assert await store.load([back, new]) == [quotas[0], same_but(quotas[1], free=11)]
 
     async def test_a_put_writes_whether_or_not_a_record_was_there(self, store: Store) -> None:
         home = partition(store, "a")
