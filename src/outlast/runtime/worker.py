@@ -72,6 +72,7 @@ class Worker:
         self._options = options
         self._serves = serves
         self._definition = definition
+        self.loop = asyncio.get_running_loop()
         self._attempts: dict[Name, LiveAttempt] = {}
         self._running: dict[LiveAttempt, asyncio.Task[None]] = {}
         self._kick = asyncio.Event()

@@ -9,6 +9,8 @@ from typing import Any
 from outlast.runtime.attempts.code import AsyncCode
 from outlast.runtime.attempts.workflow_loop import NobodysLoop
 
+_kept: list[asyncio.Task[None]] = []
+
 
 async def test_code_that_raises_before_it_is_a_coroutine_ends_with_that():
     ended: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
@@ -20,7 +22,59 @@ async def test_code_that_raises_before_it_is_a_coroutine_ends_with_that():
         def code_ended(self, value: Any, error: BaseException | None) -> None:
             ended.set_result(error)
 
-    code = AsyncCode(decorated, (), {}, contextvars.copy_context(), Owner())
+    code = AsyncCode(decorated, (), {}, contextvars.copy_context(), Owner(), ended.get_loop())
     code.begin()
     assert str(await asyncio.wait_for(ended, 10)) == "of a decorator"
     code.close()
+
+
+async def test_code_that_ends_in_its_first_turn_lets_the_branches_it_leaves_have_theirs_first():
+    """As code does that waits before it ends."""
+    told: list[list[str]] = []
+    for waits in (False, True):
+        seen: list[str] = []
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        owner = _Noting(seen, ended)
+        code = AsyncCode(_leaving_a_branch, (seen, waits), {}, contextvars.copy_context(), owner, ended.get_loop())
+        code.begin()
+        await asyncio.wait_for(ended, 10)
+        code.close()
+        told.append(seen)
+    assert told == [["branch begins", "ended", "branch is left"]] * 2
+
+
+async def test_code_that_leaves_nothing_has_ended_when_it_has_begun():
+    seen: list[str] = []
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def at_once() -> None:
+        return None
+
+    code = AsyncCode(at_once, (), {}, contextvars.copy_context(), _Noting(seen, ended), ended.get_loop())
+    code.begin()
+    assert seen == ["ended"]
+    assert asyncio.get_running_loop() is ended.get_loop()
+    code.close()
+
+
+async def _leaving_a_branch(seen: list[str], waits: bool) -> None:
+    async def branch() -> None:
+        seen.append("branch begins")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("branch is left")
+
+    _kept.append(asyncio.create_task(branch()))
+    if waits:
+        await asyncio.sleep(0)
+
+
+class _Noting(NobodysLoop):
+    def __init__(self, seen: list[str], ended: asyncio.Future[None]) -> None:
+        self._seen, self._ended = seen, ended
+
+    def code_ended(self, value: Any, error: BaseException | None) -> None:
+        assert error is None
+        self._seen.append("ended")
+        self._ended.set_result(None)

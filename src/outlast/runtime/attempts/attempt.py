@@ -136,7 +136,7 @@ class LiveAttempt(AttemptState):
         context = contextvars.copy_context()
         context.run(_enter, self)
         colour = AsyncCode if self.workflow.is_async else ThreadCode
-        self._code = colour(self.workflow.fn, args, kwargs, context, self)
+        self._code = colour(self.workflow.fn, args, kwargs, context, self, self.real)
         self.now_ms = self.replay.began_at or self.lease.began_at
         self._begun = True
         self._code.begin()

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 class Home(Protocol):
     """Where attempts live."""
 
+    loop: asyncio.AbstractEventLoop
+    """The process's real one. To ask which one runs takes a system call in Python 3.11."""
+
     def leaves(self, attempt: LiveAttempt) -> None:
         """Its code has ended, and only its end is on its way to the store."""
         ...
@@ -100,7 +103,7 @@ class AttemptState:
         self._home = home
         self.lease = Lease(parts, claimed, listener=self)
         self.replay = Replay()
-        self.real = asyncio.get_running_loop()
+        self.real = home.loop
         self.thread_id = threading.get_ident()
         self._outstanding: dict[OperationKey, Operation] = {}
         self._held: dict[Operation, None] = {}

@@ -110,8 +110,9 @@ class AsyncCode:
         kwargs: dict[str, Any],
         context: contextvars.Context,
         owner: Owner,
+        real: asyncio.AbstractEventLoop,
     ) -> None:
-        self.loop = WorkflowLoop(asyncio.get_running_loop(), owner)
+        self.loop = WorkflowLoop(real, owner)
         self._fn = fn
         self._args = args
         self._kwargs = kwargs
@@ -120,7 +121,7 @@ class AsyncCode:
         self._main: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        self.loop.begin(self._make)
+        self.loop.begin(self._make, self._began)
 
     def _make(self) -> None:
         try:
@@ -129,12 +130,22 @@ class AsyncCode:
             code = _raises(error)
         self._main = asyncio.Task(code, loop=self.loop, context=self._context)
         self.loop.tasks.add(self._main)
-        self._main.add_done_callback(self._done)
+
+    def _began(self) -> None:
+        """It has run until it first waited for something, or ended. Branches that it leaves have their turn before its
+        end is told; most code leaves none."""
+        main = self._main
+        assert main is not None
+        if main.done() and not self.loop.spins:
+            self._done(main)
+        else:
+            main.add_done_callback(self._done)
 
     def _done(self, main: asyncio.Task[Any]) -> None:
         self.loop.tasks.discard(main)
-        for branch in [*self.loop.tasks]:
-            branch.cancel()
+        if self.loop.tasks:
+            for branch in [*self.loop.tasks]:
+                branch.cancel()
         if main.cancelled():
             self._owner.code_ended(None, asyncio.CancelledError())
         else:
@@ -157,21 +168,24 @@ class AsyncCode:
 
     def close(self) -> None:
         """Let go of the code at once. Its `finally` bodies run; durable operations in them raise and write nothing."""
-        kept = _not_awaited(self.loop.tasks) if self.loop.tasks else []
-        for branch in [*self.loop.tasks]:
-            branch.cancel()
-        for _ in range(100):  # code that awaits again while it is being closed gets a hundred chances
-            if not self.loop.tasks:
-                break
-            self.loop.pump()
-            for branch in [*self.loop.tasks]:
-                branch.cancel()
+        if self.loop.tasks:
+            self._leave_branches()
         self.loop.close()
+        # No circle is left: all of it is freed now, and not by a collection of garbage.
+        self._main, self._owner, self._context = None, _NOBODY, _NOWHERE
+
+    def _leave_branches(self) -> None:
+        loop = self.loop
+        kept = _not_awaited(loop.tasks)
+        for _ in range(100):  # code that awaits again while it is being closed gets a hundred chances
+            for branch in [*loop.tasks]:
+                branch.cancel()
+            loop.pump()
+            if not loop.tasks:
+                break
         for coroutine in kept:
             if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 coroutine.close()
-        # No circle is left: all of it is freed now, and not by a collection of garbage.
-        self._main, self._owner, self._context = None, _NOBODY, _NOWHERE
 
     def lines(self) -> list[str]:
         found: list[str] = []
@@ -191,8 +205,9 @@ class ThreadCode:
         kwargs: dict[str, Any],
         context: contextvars.Context,
         owner: Owner,
+        real: asyncio.AbstractEventLoop,
     ) -> None:
-        self._real = asyncio.get_running_loop()
+        self._real = real
         self._call = (fn, args, kwargs)
         self._context = context
         self._owner = owner

@@ -143,6 +143,9 @@ def _divergence(
 
 
 class _Nowhere:
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
     def leaves(self, attempt: LiveAttempt) -> None:
         return None
 

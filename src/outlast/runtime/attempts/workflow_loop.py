@@ -152,26 +152,29 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     # ---- running --------------------------------------------------------------------------------------------------
 
-    def begin(self, make: Callable[[], None]) -> None:
-        """Let the first task be made, and run it at once: no turn of the real loop is waited for."""
+    def begin(self, make: Callable[[], None], began: Callable[[], None]) -> None:
+        """Let the first task be made, and run it at once: no turn of the real loop is waited for. `began` is called
+        when it has had its first turn, before anything else has one."""
         self._pump_due = True
         make()
-        self.pump()
+        self.pump(began)
 
-    def pump(self) -> None:
+    def pump(self, began: Callable[[], None] | None = None) -> None:
         """Run until idle, or for a slice."""
         self._pump_due = False
         if self._pumping or self._closed:
             return
-        outer = events._get_running_loop()
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
         self._pumping = True
         left = SLICE
         try:
+            if began is not None:
+                self._run(1)
+                began()
             while True:
                 if self._ready:
-                    left = self._run(left, outer)
+                    left = self._run(left)
                 self._slices = self._slices + 1 if self._ready else 0
                 if self._ready and self._slices < SPIN_SLICES:
                     break
@@ -184,7 +187,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if self._ready:
             self.wake()
 
-    def _run(self, most: int, outer: asyncio.AbstractEventLoop | None) -> int:
+    def _run(self, most: int) -> int:
         """Run what is ready, but not more than so much; what is left of that. Only then this is the running loop: to
         say so takes as long as many a callback."""
         ready = self._ready
@@ -204,7 +207,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 except BaseException as error:
                     self._complain(handle, error)
         finally:
-            events._set_running_loop(outer)
+            events._set_running_loop(self._real)
         return most
 
     def _complain(self, handle: asyncio.Handle, error: BaseException) -> None:
