@@ -23,6 +23,9 @@ class Now(Struct, frozen=True, gc=False):
     plus_ms: int = 0
 
 
+NOW = Now()
+"""The commit itself. One for all: most records have some."""
+
 Time: TypeAlias = int | Now
 """Milliseconds since 1970 by the store's clock, or relative to the commit. Once stored, always absolute."""
 
