@@ -57,6 +57,7 @@ from outlast.model.status import Reason, Status
 
 _ACTIVE, _SUCCEEDED = Status.ACTIVE, Status.SUCCEEDED
 _ENDED_WELL = Outcome.SUCCEEDED
+_AT_HOME = (HOME,)
 
 
 def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
@@ -263,7 +264,15 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
     writes = ended(view, execution, fact, _SUCCEEDED, cause=None, outcome=_ENDED_WELL, value=fact.output)
-    return changes(view, execution, fact, (held_to_the_end(execution),), writes, HOME)
+    fence = held_to_the_end(execution)
+    return Changes(
+        id=fact.change_id,
+        partition=view.partition,
+        anchors=(fence.key,),
+        guards=(fence,),
+        writes=tuple(writes),
+        rings=_AT_HOME,
+    )
 
 
 def tries_again(execution: Execution, *, retryable: bool) -> bool:
