@@ -233,7 +233,16 @@ class Client:
 
     async def result(self, execution_id: str, annotation: Any, *, new: bool = False) -> Any:
         """What it returned, or raises what it raised. `new`: it was started just now, so nobody need look first."""
-        end = await self.waiters.ended(self.namespace, execution_id, new=new)
+        waiters, end = self.waiters, None
+        if new:
+            name = (self.namespace, execution_id)
+            heard = waiters.wait(name)
+            try:
+                end = await heard
+            finally:
+                waiters.leave(name, heard)
+        if end is None:
+            end = await waiters.ended(self.namespace, execution_id)
         if end is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         if end.status is _SUCCEEDED:
