@@ -306,14 +306,16 @@ class App:
 
     def opened(self) -> Client:
         """The client of the open app."""
-        if self._opened is None or not self._opened.here:
+        opened, running = self._opened, asyncio._get_running_loop()
+        if opened is not None and running is opened.loop:
+            return opened.client  # in this process: a fork finds none running
+        if opened is None or not opened.here:
             raise WrongPlace("this app is not open: use `async with app:` (or app.client()), or the .sync face")
-        running = asyncio._get_running_loop()
         if isinstance(running, WorkflowLoop):
             raise WrongPlace(IN_A_STEP)
-        if running is not None and running is not self._opened.loop:
+        if running is not None:
             raise WrongPlace("this app is open in another event loop: use it there, or `async with app:` here")
-        return self._opened.client
+        return opened.client
 
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run async work for code that has no event loop: in the loop where the app is open, else in the portal."""

@@ -118,6 +118,7 @@ class Workflow(Generic[P, R]):
         self.fn = fn
         self.name = options.name or check_word("workflow", default_name("workflow", fn))
         self.version = options.version
+        self._shown = f"{self.OPERATION} {self.name}"
         self._options = options
         self._retry = options.retry.policy()
         self._start_options = StartOptions()
@@ -232,7 +233,7 @@ class Workflow(Generic[P, R]):
             call = self._run(args, kwargs)
         else:
             call = self._called(attempt, attempt.prepare(self.child(attempt, args, kwargs, called=True)))
-        call.__qualname__ = f"{self.OPERATION} {self.name}"  # by which Python warns if nobody awaits it
+        call.__qualname__ = self._shown  # by which Python warns if nobody awaits it
         return call
 
     @property
@@ -263,9 +264,8 @@ class Workflow(Generic[P, R]):
         arguments before anything is written."""
         data, digest = self.arguments.encode(self.app.values, args, kwargs)
         given, own = self._start_options, self._options
-        execution_id = given.id if given.id is not None else self.app.entropy.new_id()
         retention_ms = own.retention_ms if given.retention_ms is None else given.retention_ms
-        return self._start(namespace, execution_id, data, digest, worker=worker, retention_ms=retention_ms)
+        return self._start(namespace, given.id, data, digest, worker=worker, retention_ms=retention_ms)
 
     def member_fact(
         self, data: bytes, digest: str, *, namespace: str, id: str, flow: str, after_dependencies: bool
@@ -280,7 +280,7 @@ class Workflow(Generic[P, R]):
     def _start(
         self,
         namespace: str,
-        execution_id: str,
+        execution_id: str | None,
         data: bytes,
         digest: str,
         *,
@@ -292,10 +292,12 @@ class Workflow(Generic[P, R]):
         entropy, like = self.app.entropy, self._likes.get(namespace)
         if like is None:
             like = self._likes[namespace] = self._like(namespace)
+        # What is given no id has that of its start, which is as new as any.
+        change_id = entropy.new_id()
         return structs.replace(
             like,
-            change_id=entropy.new_id(),
-            id=execution_id,
+            change_id=change_id,
+            id=change_id if execution_id is None else execution_id,
             flow=flow,
             after_dependencies=after_dependencies,
             input=data,

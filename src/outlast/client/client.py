@@ -13,6 +13,7 @@ from msgspec import structs
 from outlast import limits
 from outlast.client.answers import Answers
 from outlast.client.cutting import cut, run_again
+from outlast.client.ending_badly import error_of
 from outlast.client.finding import Finding
 from outlast.client.flows import FlowClient
 from outlast.client.handle import Handle
@@ -29,14 +30,12 @@ from outlast.client.info import (
 )
 from outlast.client.saying import cancelled, event_sent, interrupted, rejected, resolved, updated
 from outlast.client.waiters import DISTANCE, Waiters
-from outlast.codec.failures import decode_failure, raised_again
+from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import (
     ExecutionConflict,
-    ExecutionExpired,
     ExecutionNotFound,
     ExecutionRefused,
-    ExecutionSkipped,
     InvalidInput,
     LimitExceeded,
     TransactionUnsupported,
@@ -55,7 +54,6 @@ from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.attempts.inquiry import Inquiries
 from outlast.runtime.attempts.journal import begun_anew, whole_journal
-from outlast.runtime.attempts.mail import cancelled_because, was_cancelled
 from outlast.runtime.attempts.stream import envelope_of
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
@@ -233,24 +231,22 @@ class Client:
 
     async def result(self, execution_id: str, annotation: Any, *, new: bool = False) -> Any:
         """What it returned, or raises what it raised. `new`: it was started just now, so nobody need look first."""
-        end = await self.waiters.ended(self.namespace, execution_id, new=new)
+        waiters, end = self.waiters, None
+        if new:
+            name = (self.namespace, execution_id)
+            heard = waiters.wait(name)
+            try:
+                end = await heard
+            finally:
+                waiters.leave(name, heard)
+        if end is None:
+            end = await waiters.ended(self.namespace, execution_id)
         if end is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         if end.status is _SUCCEEDED:
             assert end.value is not None
             return self._values.decode(end.value, annotation, f"result of {execution_id!r}")
-        match end.status:
-            case Status.CANCELLED:
-                why = await cancelled_because(self._engine.store, self.namespace, execution_id)
-                raise was_cancelled(execution_id, why)
-            case Status.EXPIRED:
-                raise ExecutionExpired(f"execution {execution_id!r} {end.status}: {end.cause}")
-            case Status.SKIPPED:
-                raise ExecutionSkipped(f"execution {execution_id!r} was skipped: {end.cause}")
-            case _:
-                assert end.value is not None
-                failure = decode_failure(self._values.unseal(end.value))
-                raise raised_again(failure, execution_id=execution_id, what=f"workflow {end.workflow!r}")
+        raise await error_of(end, self._engine.store, self._values, self.namespace, execution_id)
 
     # ---- looking --------------------------------------------------------------------------------------------------
 

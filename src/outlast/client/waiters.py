@@ -116,14 +116,14 @@ class Waiters:
             self._bell = asyncio.Event()
         return self._bell
 
-    async def ended(self, namespace: str, execution_id: str, *, new: bool = False) -> End | None:
-        """How the execution ended, once it has; None if there is none. `new`: started by this process, just now."""
+    async def ended(self, namespace: str, execution_id: str) -> End | None:
+        """How the execution ended, once it has; None if there is none."""
         name = (namespace, execution_id)
-        fresh = new or self.is_fresh(namespace, execution_id)
+        fresh = self.is_fresh(namespace, execution_id)
         gone: Execution | None = None
         while True:
             # Wait before looking: an end between the two rings, too.
-            future = self._wait(name)
+            future = self.wait(name)
             try:
                 if not fresh:
                     [found] = await self._load([execution_key(namespace, execution_id)])
@@ -143,7 +143,7 @@ class Waiters:
                 if end is not None:
                     return end
             finally:
-                self._leave(name, future)
+                self.leave(name, future)
 
     async def patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Whoever looks waits while one of several servers gives its place to another. A store on one server says by
@@ -162,7 +162,7 @@ class Waiters:
         """What a look finds, once it does: it looks again whenever something may have happened."""
         name = (namespace, execution_id)
         while True:
-            ended, bell = self._wait(name), self._next_ring()
+            ended, bell = self.wait(name), self._next_ring()
             rung = asyncio.ensure_future(bell.wait())
             try:
                 began_s = self._timing.time_s()
@@ -178,7 +178,7 @@ class Waiters:
                     ended.result()  # raises if it is in vain
             finally:
                 rung.cancel()
-                self._leave(name, ended)
+                self.leave(name, ended)
 
     async def _until(self, future: asyncio.Future[End | None], delay_s: float) -> None:
         pause = asyncio.ensure_future(self._timing.sleep(delay_s))
@@ -201,20 +201,22 @@ class Waiters:
         finally:
             self._beside.remove(place)
 
-    def _wait(self, name: Name) -> asyncio.Future[End | None]:
-        future: asyncio.Future[End | None] = asyncio.get_running_loop().create_future()
+    def wait(self, name: Name) -> asyncio.Future[End | None]:
+        """For the next that is heard of its end: None if one must look. Whoever waits leaves."""
+        if self._poll is None:
+            self._loop = asyncio.get_running_loop()  # asked once: in Python 3.11 it costs a system call
+            self._poll = self._loop.create_task(self._polling(), name="outlast waiters")
+        future: asyncio.Future[End | None] = asyncio.Future(loop=self._loop)
         waiting = self._waiting.get(name)
         if waiting is None:
             self._waiting[name] = {future}
         else:
             waiting.add(future)
-        if self._poll is None:
-            self._poll = asyncio.create_task(self._polling(), name="outlast waiters")
         if self.on_wait is not None:
             self.on_wait()
         return future
 
-    def _leave(self, name: Name, future: asyncio.Future[End | None]) -> None:
+    def leave(self, name: Name, future: asyncio.Future[End | None]) -> None:
         waiting = self._waiting.get(name)
         if waiting is not None:
             waiting.discard(future)

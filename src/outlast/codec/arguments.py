@@ -37,6 +37,8 @@ class Arguments:
         self._fields: type[msgspec.Struct] | None = None
         self._unfit = False
         self._names = frozenset(parameters)
+        self._in_order = list(parameters) == sorted(parameters)
+        """Simple arguments are then written in the order that their digest asks for."""
         self._required = frozenset(
             name for name, one in parameters.items() if one.default is one.empty and one.kind not in _VARIADIC
         )
@@ -74,12 +76,16 @@ class Arguments:
         if data is None:
             raw = {name: msgspec.Raw(self.encode_one(values, name, value)) for name, value in given.items()}
             data = msgspec.json.encode(raw)
-        return values.seal(data, self._input), values.digest(given, data)
+            digest = values.digest(given, data)
+        else:
+            digest = values.digest_of(data) if self._in_order else values.digest(given, data)
+        return values.seal(data, self._input), digest
 
     def _at_once(self, values: Values, given: dict[str, Any]) -> bytes | None:
         """The bytes of arguments that are all simple, as one by one; None if one of them is to be looked at."""
+        known = self._annotations
         for name, value in given.items():
-            if not is_simple(value, self.annotation(name)):
+            if not is_simple(value, known.get(name) or self.annotation(name)):
                 return None
         try:
             return values.plain(given, self._what)
@@ -149,8 +155,9 @@ class Arguments:
 
     def bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The given values by the names of their parameters."""
-        if self._plain is not None and not kwargs and len(args) == len(self._plain):
-            return dict(zip(self._plain, args, strict=True))
+        plain = self._plain
+        if plain is not None and not kwargs and len(args) == len(plain):
+            return {plain[0]: args[0]} if len(args) == 1 else dict(zip(plain, args, strict=True))
         try:
             return self.signature.bind(*args, **kwargs).arguments
         except TypeError as error:

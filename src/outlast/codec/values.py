@@ -200,6 +200,10 @@ class Values:
             ordered = self._canonical.encode(value)
         except _RAISED:
             ordered = self.in_order(value, data)
+        return self.digest_of(ordered)
+
+    def digest_of(self, ordered: bytes) -> str:
+        """… of what is written in order already."""
         return sha256(ordered).hexdigest()
 
     def in_order(self, value: object, data: bytes, hook: Callable[[Any], Any] = to_builtins) -> bytes:

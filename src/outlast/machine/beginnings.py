@@ -17,7 +17,7 @@ from outlast.machine.parts import Fields
 from outlast.model.event import Event
 from outlast.model.execution import Execution, route_of
 from outlast.model.payload import Payload, Role
-from outlast.model.record import Now
+from outlast.model.record import NOW, Now
 from outlast.model.status import Reason, Status
 from outlast.model.tag import Tag
 
@@ -85,7 +85,7 @@ def events_of(fact: facts.Start) -> list[Write]:
                 name=sent.name,
                 dedup=fact.change_id,
                 value=sent.value,
-                sent_at=Now(),
+                sent_at=NOW,
                 change_id=fact.change_id,
             )
         )
@@ -141,11 +141,11 @@ def _like(worker: str | None, blocked_on: str | None, *alike: Any) -> Execution:
         status=Status.BLOCKED if blocked_on else Status.READY,
         reason=blocked_on,
         waits=blocked_on or "",
-        ready_at=None if blocked_on else Now(),
+        ready_at=None if blocked_on else NOW,
         timeout_ms=fact.timeout_ms,
         retry=fact.retry.encode(),
         crash_cap=fact.crash_cap,
-        created_at=Now(),
+        created_at=NOW,
     )
     if worker is None:
         return execution

@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
+from outlast.model.payload import Payload
 from outlast.model.record import Key, Now, Plain, Record
 from outlast.model.status import TERMINAL
 
@@ -173,11 +174,13 @@ def size_of(changes: Changes) -> int:
     size = 0
     for write in changes.writes:
         if type(write) is Insert or type(write) is Put:
-            name = _VALUES.get(write.record.KIND)
-            if name is not None:
-                size += len(getattr(write.record, name) or b"")
-        elif type(write) is Patch:
-            value = write.fields.get(_VALUES.get(write.key.kind, ""))
+            record = write.record
+            if type(record) is Payload:  # almost every value is in one
+                size += len(record.value)
+            elif (name := _VALUES.get(record.KIND)) is not None:
+                size += len(getattr(record, name) or b"")
+        elif type(write) is Patch and (name := _VALUES.get(write.key.kind)) is not None:
+            value = write.fields.get(name)
             size += len(value) if type(value) is bytes else 0
     return size
 

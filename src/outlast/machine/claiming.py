@@ -7,7 +7,7 @@ from outlast.machine.changes import Insert, Patch, Write
 from outlast.machine.parts import Fields
 from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.execution import Execution
-from outlast.model.record import Now
+from outlast.model.record import NOW, Now
 from outlast.model.status import Status
 
 
@@ -19,7 +19,7 @@ def claim_fields(execution: Execution, fact: facts.Claim) -> Fields:
         "epoch": execution.epoch + fact.leap,
         "worker": fact.worker,
         "claim_id": fact.change_id,
-        "claimed_at": Now(),
+        "claimed_at": NOW,
         "attempt_deadline_at": None if left_ms is None else Now(left_ms),
         "ready_at": None,
         "attempt_open": True,
@@ -45,7 +45,7 @@ def new_attempt(execution: Execution, epoch: int, worker: str, change_id: str) -
             number=execution.attempt,
             epoch=epoch,
             worker=worker,
-            started_at=Now(),
+            started_at=NOW,
             change_id=change_id,
         )
     )

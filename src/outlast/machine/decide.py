@@ -43,15 +43,15 @@ def decide(view: View, fact: facts.AnyFact, now: int) -> Changes | Refusal:
     ):
         # The commonest fact of all, and the one that changes no status: nothing else to look up or check.
         return decide_holder.step_recorded(view, execution, fact)
-    if isinstance(fact, facts.Start):
+    if type(fact) is facts.Start:
         answer = decide_start.start(view, fact)
-    elif isinstance(fact, facts.Fork):
+    elif type(fact) is facts.Fork:
         answer = decide_fork.fork(view, fact)
     elif execution is None:
         return Refusal(Code.UNKNOWN, "there is no such execution")
     else:
         answer = _refused(execution, fact) or _decide(view, execution, fact, now)
-    if isinstance(answer, Changes):
+    if type(answer) is Changes:
         _check_answer(view, fact, answer)
     return answer
 

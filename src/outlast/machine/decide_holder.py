@@ -52,10 +52,12 @@ from outlast.model.journal import JournalEntry
 from outlast.model.lane import quota_key
 from outlast.model.names import INTERRUPT
 from outlast.model.payload import Payload, Role
-from outlast.model.record import Now
+from outlast.model.record import NOW
 from outlast.model.status import Reason, Status
 
 _ACTIVE, _SUCCEEDED = Status.ACTIVE, Status.SUCCEEDED
+_ENDED_WELL = Outcome.SUCCEEDED
+_AT_HOME = (HOME,)
 
 
 def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
@@ -89,7 +91,7 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
         tries=fact.tries,
         epoch=fact.epoch,
         position=fact.entries,
-        recorded_at=Now(),
+        recorded_at=NOW,
         change_id=fact.change_id,
     )
     if fact.plain:
@@ -147,7 +149,7 @@ def _adopted(execution: Execution, fact: facts.Fact, child: str, parent_close: P
             name=CHILD,
             dedup=child,
             value=parent_close.encode(),
-            sent_at=Now(),
+            sent_at=NOW,
             change_id=fact.change_id,
         )
     )
@@ -209,7 +211,7 @@ def _interrupted(execution: Execution, generation: int, fact: facts.Fact, value:
             name=INTERRUPT,
             resolution=Resolution.RESOLVED,
             value=value,
-            resolved_at=Now(),
+            resolved_at=NOW,
             change_id=fact.change_id,
         )
     )
@@ -261,8 +263,16 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
-    writes = ended(view, execution, fact, _SUCCEEDED, cause=None, outcome=Outcome.SUCCEEDED, value=fact.output)
-    return changes(view, execution, fact, (held_to_the_end(execution),), writes, HOME)
+    writes = ended(view, execution, fact, _SUCCEEDED, cause=None, outcome=_ENDED_WELL, value=fact.output)
+    fence = held_to_the_end(execution)
+    return Changes(
+        id=fact.change_id,
+        partition=view.partition,
+        anchors=(fence.key,),
+        guards=(fence,),
+        writes=tuple(writes),
+        rings=_AT_HOME,
+    )
 
 
 def tries_again(execution: Execution, *, retryable: bool) -> bool:

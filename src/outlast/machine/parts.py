@@ -29,7 +29,7 @@ from outlast.model.journal import SUCCEEDED, Awaited, JournalEntry
 from outlast.model.lane import lane_key, quota_key
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
-from outlast.model.record import Key, Now, Plain, settled
+from outlast.model.record import NOW, Key, Now, Plain, settled
 from outlast.model.session import session_key
 from outlast.model.status import Reason, Status
 
@@ -169,7 +169,7 @@ def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: 
     if held or blocked_on:
         reason = Reason.OPERATOR if held else blocked_on
         return {**fields, "status": Status.BLOCKED, "reason": reason, "ready_at": None}
-    return {**fields, "status": Status.READY, "reason": None, "ready_at": Now()}
+    return {**fields, "status": Status.READY, "reason": None, "ready_at": NOW}
 
 
 def ends_wait(
@@ -195,7 +195,7 @@ def ends_wait(
         value=value,
         epoch=execution.epoch,
         position=awaited.position,
-        recorded_at=Now(),
+        recorded_at=NOW,
         change_id=fact.change_id,
     )
     return [Insert(entry)]
@@ -220,7 +220,7 @@ def attempt_ended(
         return []
     key = attempt_key(execution.namespace, execution.id, execution.generation, execution.attempt)
     return [
-        Patch(key, {"ended_at": Now(), "outcome": outcome, "failure": failure, "change_id": fact.change_id}),
+        Patch(key, {"ended_at": NOW, "outcome": outcome, "failure": failure, "change_id": fact.change_id}),
     ]
 
 
@@ -248,7 +248,7 @@ def inbox_record(
         dedup=fact.change_id if dedup is None else dedup,
         value=value,
         consumed=consumed,
-        sent_at=Now(),
+        sent_at=NOW,
         change_id=fact.change_id,
     )
     return [Insert(event), Add(execution.key, "inbox", 1)]
@@ -284,7 +284,7 @@ def ended(
     fields["status"] = status
     fields["cause"] = cause
     fields["attempt"] = execution.attempt if execution.attempt_open else execution.attempt - 1
-    fields["finished_at"] = Now()
+    fields["finished_at"] = NOW
     fields["change_id"] = fact.change_id
     if counted:
         fields.update(counted)
@@ -298,7 +298,7 @@ def ended(
         cause=cause,
         workflow=execution.workflow,
         tags=execution.tags,
-        finished_at=Now(),
+        finished_at=NOW,
         change_id=fact.change_id,
     )
     writes: list[Write] = [Patch(key_of(execution), fields), Insert(completion)]
@@ -306,8 +306,10 @@ def ended(
     writes += attempt_ended(execution, fact, outcome, None if succeeded else value)
     if value is not None:
         writes.append(payload(execution, fact, _OUTPUT if succeeded else _FAILURE, value))
-    writes += permit_back(view, execution)
-    writes += word_to_parent(view, execution, fact, status, value, cause)
+    if execution.quota is not None:
+        writes += permit_back(view, execution)
+    if execution.parent is not None:
+        writes.append(word_to_parent(view, execution, fact, execution.parent, status, value, cause))
     if execution.flow is not None:
         ended_member = facts.MemberEnded(
             change_id=debt_of_end(execution.id, fact.change_id), status=status, generation=execution.generation
@@ -326,11 +328,15 @@ def debt_of_end(execution_id: str, change_id: str) -> str:
 
 
 def word_to_parent(
-    view: View, execution: Execution, fact: facts.Fact, status: Status, value: bytes | None, cause: str | None
-) -> list[Write]:
+    view: View,
+    execution: Execution,
+    fact: facts.Fact,
+    parent: str,
+    status: Status,
+    value: bytes | None,
+    cause: str | None,
+) -> Insert:
     """The parent may live in another partition, so it learns of the end through the outbox."""
-    if execution.parent is None:
-        return []
     told = facts.ChildCompleted(
         change_id=f"{fact.change_id}/{execution.id}/parent",
         child=execution.id,
@@ -339,7 +345,7 @@ def word_to_parent(
         generation=execution.generation,
         cause=cause,
     )
-    return [owed(view, execution, fact, told.change_id, execution.parent, facts.encode_fact(told))]
+    return owed(view, execution, fact, told.change_id, parent, facts.encode_fact(told))
 
 
 def owed(view: View, execution: Execution, fact: facts.Fact, delivery_id: str, target: str, told: bytes) -> Insert:
@@ -352,8 +358,8 @@ def owed(view: View, execution: Execution, fact: facts.Fact, delivery_id: str, t
             target=target,
             source=execution.id,
             fact=told,
-            due_at=Now(),
-            created_at=Now(),
+            due_at=NOW,
+            created_at=NOW,
             change_id=fact.change_id,
         )
     )

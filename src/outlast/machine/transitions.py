@@ -82,6 +82,9 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
 }
 
 
+_NOWHERE: frozenset[Status] = frozenset()
+
+
 def allowed(fact: type[facts.Fact], status: Status | None) -> frozenset[Status]:
     """The statuses that the fact may lead to; empty if it is refused there."""
-    return TRANSITIONS[fact].get(status, frozenset())
+    return TRANSITIONS[fact].get(status, _NOWHERE)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -23,11 +23,14 @@ class Now(Struct, frozen=True, gc=False):
     plus_ms: int = 0
 
 
+NOW = Now()
+"""The commit itself. One for all: most records have some."""
+
 Time: TypeAlias = int | Now
 """Milliseconds since 1970 by the store's clock, or relative to the commit. Once stored, always absolute."""
 
 
-class Key(NamedTuple):
+class Key(Struct, frozen=True, order=True, gc=False):
     """Names one record: its kind and the values of its key fields."""
 
     kind: str

@@ -276,3 +276,21 @@ def test_what_was_pickled_is_read_one_by_one():
     pickling, arguments = Values(allow_pickle=True), Arguments(takes, "takes")
     data, _ = arguments.encode(pickling, (complex(1, 2), 3), {})
     assert arguments.decode(pickling, data) == ((complex(1, 2), 3), {})
+
+
+def test_the_digest_is_that_of_arguments_in_order_whatever_order_they_are_declared_in():
+    def in_order(amount: int, item: str = "", note: str = "") -> None: ...
+    def one(item: str) -> None: ...
+    def not_in_order(note: str, item: str, amount: int) -> None: ...
+
+    for fn, args, kwargs in (
+        (in_order, (1, "tea", "é"), {}),
+        (in_order, (1,), {"note": "é"}),
+        (in_order, (), {"note": "é", "item": "tea", "amount": 1}),
+        (one, ("tea",), {}),
+        (not_in_order, ("é", "tea", 1), {}),
+    ):
+        arguments = Arguments(fn, fn.__name__)
+        data, digest = arguments.encode(values, args, kwargs)
+        assert digest == values.digest(arguments.bound(args, kwargs), data)
+    assert Arguments(in_order, "a").encode(values, (1, "tea", "é"), {})[1] == digest

@@ -51,6 +51,8 @@ def test_the_size_of_changes_is_that_of_the_values_in_them():
     assert made.id == "order-42"
     assert size_of(begun) == 1_000
     assert started_by(of(Put(make_session()), Patch(KEY, {"wake_at": 1}))) == []
+    sent = changes_of(None, facts.Start, input=b"x" * 1_000, sends=(facts.Sent("go", b"12345"),))
+    assert size_of(sent) == 1_005
     event = Key("event", ("shop", "order-42", "go", "1"))
     assert size_of(of(Put(make_session()), Patch(event, {"value": b"12345", "consumed": True}), Delete(KEY))) == 5
 

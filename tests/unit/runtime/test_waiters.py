@@ -81,11 +81,13 @@ async def test_of_many_that_were_started_just_now_the_last_are_not_looked_at():
     store.asked.clear()
     await asyncio.sleep(0)
     assert not store.asked.is_set(), "one look, and that at the first"
-    new = asyncio.create_task(waiters.ended("shop", "new", new=True))
+    new = waiters.wait(("shop", "new"))
     await asyncio.sleep(0)
     assert not store.asked.is_set()
-    for waiting in (first, last, new):
+    for waiting in (first, last):
         waiting.cancel()
-    await asyncio.gather(first, last, new, return_exceptions=True)
+    await asyncio.gather(first, last, return_exceptions=True)
+    assert waiters.awaited == [("shop", "new")]
+    waiters.leave(("shop", "new"), new)
     assert waiters.awaited == []
     await waiters.close()

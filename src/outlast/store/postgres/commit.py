@@ -304,7 +304,7 @@ class Call:
 
     def _guard(self, expected: dict[Any, Row], number: int, partition: int, guard: Guard) -> None:
         key, test = guard.key, _TESTS[type(guard)]
-        kind, values = key
+        kind, values = key.kind, key.values
         if test == "matches" and kind == _EXECUTION:
             if values not in expected:
                 TABLES[kind].check_key(key)

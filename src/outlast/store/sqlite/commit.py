@@ -62,17 +62,21 @@ class Commit:
 
     def apply(self, batch: Sequence[Changes]) -> list[Verdict]:
         verdicts: list[Verdict] = []
+        rings = self.rings
         gathering = Gathering(self._connection, self._execute, self._execute_many, self._now, self._fences)
         for changes in batch:
             inbox = None if self._singly else gathering.take(changes)
             if inbox is not None:
                 if changes.rings:
-                    self._ring(changes)
+                    rings.update(changes.rings)
                 verdicts.append(_applied(inbox))
                 continue
             gathering.write()
             verdicts.append(self._apply(changes))
         gathering.write()
+        if HOME in rings:
+            rings.remove(HOME)
+            rings.add(_HOME)
         return verdicts
 
     def rehearse(self, changes: Changes) -> Verdict | None:
@@ -99,14 +103,10 @@ class Commit:
         if taken is not None:
             return self._refused(changes, Absent(taken))
         inbox = _inbox_after(writes, anchor, inbox)
-        self._ring(changes)
+        self.rings.update(changes.rings)
         if inbox is None:
             inbox = self._inbox(changes)
         return _applied(inbox)
-
-    def _ring(self, changes: Changes) -> None:
-        for ring in changes.rings:
-            self.rings.add(_HOME if ring == HOME else ring)
 
     def _write_all(self, writes: tuple[Write, ...]) -> Key | None:
         """Every write, or none: the key that an insert found taken.
@@ -141,8 +141,8 @@ class Commit:
         return self._is_open(guard), None
 
     def _matches(self, guard: Matches) -> tuple[bool, int | None]:
-        (kind, key), expected = guard.key, guard.fields
-        table, fields = TABLES[kind], (*expected,)
+        key, expected = guard.key.values, guard.fields
+        table, fields = TABLES[guard.key.kind], (*expected,)
         if table.has_inbox and fields in FENCES:
             return self._passes(key, expected)
         row = self._row(table.guard(fields), key)

@@ -87,7 +87,7 @@ class Fences:
 
     def keep_new(self, execution: Execution) -> None:
         e = execution
-        self.known[e.namespace, e.id] = known(e.status, e.epoch, e.has_children, e.inbox)
+        self.known[e.namespace, e.id] = Known({"status": e.status, "epoch": e.epoch}, e.has_children, e.inbox)
 
     def written(self, key: Key) -> None:
         """Its row is another now."""

@@ -25,6 +25,7 @@ from outlast.machine.changes import Changes, Insert, Matches, Patch, Write
 from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
+from outlast.model.kinds import KINDS
 from outlast.model.record import Key, Now, Plain, Record
 from outlast.store.sqlite.connection import Met
 from outlast.store.sqlite.fences import GATES, Fences
@@ -35,6 +36,7 @@ Execute: TypeAlias = Callable[[str, Iterable[Any]], apsw.Cursor]
 _EXECUTION = Execution.KIND
 _PATCHED = frozenset({_EXECUTION, Attempt.KIND})
 """What is patched with others."""
+_GATES = frozenset(KINDS[kind] for kind in GATES)
 _begin = TABLES[_EXECUTION].insert
 
 
@@ -50,9 +52,9 @@ class Gathering:
         self._now = now
         self._fences = fences
         self._known, self._gates = fences.known, fences.gates
-        self._inserts: defaultdict[str, list[Record]] = defaultdict(list)
+        self._inserts: defaultdict[type[Record], list[Record]] = defaultdict(list)
         """By kind."""
-        self._steps = self._inserts[JournalEntry.KIND]
+        self._steps = self._inserts[JournalEntry]
         self._patches: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         """By statement."""
 
@@ -81,40 +83,41 @@ class Gathering:
         return self._take_all(anchor, writes, inbox)
 
     def _take_all(self, anchor: Key, writes: tuple[Write, ...], inbox: int | None) -> int | None:
-        """All of them, or none."""
+        """All of them, or none: then what was gathered of it is let go again."""
         its = anchor.values
         new: Execution | None = None
-        gathered: list[tuple[list[Any], object]] = []
+        gathered: list[list[Any]] = []
         patched: list[Key] = []
         for write in writes:
             if type(write) is Insert:
                 record = write.record
                 if type(record) is Execution:
                     if new is not None or (record.namespace, record.id) != its:
-                        return None
+                        return _let_go(gathered)
                     new = record
                     continue
                 if type(record) is Attempt and (record.namespace, record.execution) != its:
-                    return None
-                if record.KIND in GATES:
-                    return None
-                gathered.append((self._inserts[record.KIND], record))
+                    return _let_go(gathered)
+                if type(record) in _GATES:
+                    return _let_go(gathered)
+                rows = self._inserts[type(record)]
+                rows.append(record)
             elif type(write) is Patch:
                 key, fields = write.key, write.fields
                 if key is not anchor and (key.values[:2] != its or key.kind not in _PATCHED):
-                    return None
+                    return _let_go(gathered)
                 if key in patched:
-                    return None
+                    return _let_go(gathered)
                 patched.append(key)
-                gathered.append((self._patches[TABLES[key.kind].patch((*fields,))], patch_row(key, fields)))
+                rows = self._patches[TABLES[key.kind].patch((*fields,))]
+                rows.append(patch_row(key, fields))
             else:
-                return None
+                return _let_go(gathered)
+            gathered.append(rows)
         if new is not None:
-            inbox = new.inbox
-        if inbox is None or (new is not None and not self._begin(new)):
-            return None
-        for rows, row in gathered:
-            rows.append(row)
+            inbox = new.inbox if self._begin(new) else None
+        if inbox is None:
+            return _let_go(gathered)
         if patched:
             self._known.pop(its, None)
         return inbox
@@ -135,7 +138,8 @@ class Gathering:
         try:
             self._insert_all()
             for sql, rows in self._patches.items():
-                self._execute_many(sql, rows)
+                if rows:
+                    self._execute_many(sql, rows)
         except (TypeError, OverflowError) as error:
             raise impossible(error) from error
         if self._patches:
@@ -146,10 +150,16 @@ class Gathering:
         for kind, records in self._inserts.items():
             if records:
                 rows_in_all += len(records)
-                self._execute_many(TABLES[kind].insert, map(row_of, records))
+                self._execute_many(TABLES[kind.KIND].insert, map(row_of, records))
                 records.clear()
         if self._connection.total_changes() - before != rows_in_all:
             raise Met
+
+
+def _let_go(gathered: list[list[Any]]) -> None:
+    """Of a change: the last row of each of these is its own."""
+    for rows in gathered:
+        rows.pop()
 
 
 def patch_row(key: Key, fields: dict[str, Plain | Now]) -> tuple[Any, ...]:

@@ -81,7 +81,7 @@ def place(key: Key) -> tuple[int, str, str]:
 
 def field(key: Key) -> tuple[str, str]:
     """A record's owner, and its field in the hash of that owner."""
-    kind, values = key
+    kind, values = key.kind, key.values
     known = _KINDS.get(kind)
     if known is None:
         raise InvalidInput(f"there is no kind of record {kind!r}")
