@@ -90,7 +90,7 @@ def field(key: Key) -> tuple[str, str]:
         raise InvalidInput(f"{key} is not a key: {kind} has {', '.join(_KEY_FIELDS[kind])}")
     if owned:
         return owner(values[0], values[1]), letter + _rest(values[2:]) if size > 2 else letter
-    return "", letter + encoded(values)
+    return "", letter + _rest(values)
 
 
 def home(key: Key, partitions: int) -> int:
