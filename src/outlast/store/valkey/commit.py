@@ -142,6 +142,10 @@ class Batch:
             told += (what, self._numbers.get(key) or self._name(key))
 
 
+_APPLIED = {inbox: Verdict(True, inbox) for inbox in range(10)}
+"""What most changes are told."""
+
+
 def takes_room(changes: Changes) -> bool:
     """Not if it only deletes, and patches numbers and times: so is what has ended marked, and let go."""
     return not all(
@@ -153,7 +157,7 @@ def takes_room(changes: Changes) -> bool:
 
 def verdict_of(changes: Changes, answer: Any) -> Verdict:
     if type(answer) is int:
-        return Verdict(True, answer)
+        return _APPLIED.get(answer) or Verdict(True, answer)
     if type(answer) is bytes:
         return Verdict(True, int(answer))
     what, inbox = int(answer[0]), None if answer[1] is None else int(answer[1])

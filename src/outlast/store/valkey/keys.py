@@ -109,10 +109,14 @@ class Names:
     def __init__(self, prefix: str) -> None:
         self.store = f"{{{prefix}}}:store"
         self._prefix = prefix
+        self._clocks: dict[int, str] = {}
 
     def clock(self, partition: int) -> str:
         """The one key that every call declares: it says where the partition is."""
-        return f"{{{self._prefix}:{partition}}}:clock"
+        made = self._clocks.get(partition)
+        if made is None:
+            made = self._clocks[partition] = f"{{{self._prefix}:{partition}}}:clock"
+        return made
 
     def bell(self, partition: int) -> str:
         return f"{{{self._prefix}:{partition}}}:bell"
