@@ -7,6 +7,7 @@ versions, machines or languages.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 from outlast.model.record import Record
@@ -21,9 +22,14 @@ def partition_of(namespace: str, execution_id: str, partitions: int) -> int:
     """The partition of an execution, in `range(partitions)`."""
     if partitions == 1:
         return 0
+    return _hashed(namespace, root_of(execution_id)) % partitions
+
+
+@lru_cache(maxsize=1_000)
+def _hashed(namespace: str, root: str) -> int:
+    """Remembered for a while: whoever starts an execution asks again when it begins, and when it is looked for."""
     # The length keeps ("a", "bc") and ("ab", "c") apart.
-    text = f"{len(namespace)}:{namespace}:{root_of(execution_id)}"
-    return int.from_bytes(sha256(text.encode()).digest()[:8]) % partitions
+    return int.from_bytes(sha256(f"{len(namespace)}:{namespace}:{root}".encode()).digest()[:8])
 
 
 def home_of(record: Record, partitions: int) -> int:

@@ -12,7 +12,7 @@ from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
-from outlast.store.valkey.layout import LAYOUTS
+from outlast.store.valkey.layout import BESIDE, LAYOUTS
 from tests.conformance.valkey_audit import unpacked
 from tests.unit.machine.build import active, ready, suspended
 
@@ -72,3 +72,30 @@ def test_a_word_that_no_record_can_say_is_told_with_those_that_can():
     row[LAYOUT.positions["status"] - 1] = b"asleep"
     with pytest.raises(CorruptState, match=r"b'asleep', where only these may stand: b'blocked', b'ready'"):
         LAYOUT.record(row)
+
+
+@pytest.mark.parametrize(
+    "epoch, told", [(7, 7), (2**60, str(2**60)), (8, 8)], ids=["first of its shape", "too large", "once more"]
+)
+@pytest.mark.parametrize("held", [True, False])
+def test_each_of_some_values_is_sent_by_its_type(epoch: int, told: int | str, held: bool):
+    at = LAYOUT.positions
+    flat = LAYOUT.some({"worker": None, "epoch": epoch, "held": held, "wake_at": Now(5), "claim_id": "c"}, [])
+    assert flat == [
+        at["worker"], False, at["epoch"], told, at["held"], int(held), -at["wake_at"], 5, at["claim_id"], "c",
+    ]  # fmt: skip
+    assert [type(flat[1]), type(flat[5])] == [bool, int]  # which are equal to Python, and not to a script
+
+
+def test_bytes_among_some_values_go_beside():
+    at, blobs = LAYOUTS["payload"].positions, [b"another's"]
+    assert LAYOUTS["payload"].some({"value": b"\xff", "change_id": "c"}, blobs) == [
+        at["value"] + BESIDE, 3, at["change_id"], "c",
+    ]  # fmt: skip
+    assert blobs == [b"another's", b"\xff"]
+
+
+def test_a_number_that_is_too_large_for_a_field_is_told_with_its_name():
+    LAYOUT.some({"held": True, "epoch": 1}, [])
+    with pytest.raises(InvalidInput, match=r"^execution\.epoch: 9223372036854775808 is too large"):
+        LAYOUT.some({"held": True, "epoch": 2**63}, [])

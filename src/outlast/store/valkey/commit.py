@@ -37,6 +37,7 @@ _EXECUTION = Execution.KIND
 _GUARDS: dict[type, int] = {Matches: 1, Absent: 2, Reached: 3, Ahead: 4, Lapsed: 5}
 _WRITES: dict[type, int] = {Insert: 1, Patch: 2, Put: 3, Delete: 4, Add: 5}
 """As scripts know them."""
+_WHOLE = (Insert, Put)
 VALUES_MAX = 4_000
 """So many values a script has at hand when it unpacks them one by one; more come in a table."""
 
@@ -66,7 +67,7 @@ class Batch:
         anchor = 0
         for key in changes.anchors:
             if key.kind == _EXECUTION:
-                anchor = self._number(key)
+                anchor = self._numbers.get(key) or self._name(key)
                 break
         told: list[Any] = [0, changes.id, anchor, len(changes.guards)]
         for guard in changes.guards:
@@ -89,25 +90,24 @@ class Batch:
         batch = pack(told)
         return (batch if len(told) > VALUES_MAX else batch[len(head_of(len(told))) :], *self._blobs)
 
-    def _number(self, key: Key) -> int:
-        number = self._numbers.get(key)
-        if number is None:
-            of, name = field(key)
-            if of:
-                if self._owners[-1][0] != of:
-                    self._owners.append([of])
-                self._owners[-1].append(name)
-                self._named += 1
-                number = self._named
-            else:
-                self._owners[0].append(name)
-                number = 1 - len(self._owners[0])
-            self._numbers[key] = number
+    def _name(self, key: Key) -> int:
+        """The number of a record that was not named before; none is 0."""
+        of, name = field(key)
+        if of:
+            if self._owners[-1][0] != of:
+                self._owners.append([of])
+            self._owners[-1].append(name)
+            self._named += 1
+            number = self._named
+        else:
+            self._owners[0].append(name)
+            number = 1 - len(self._owners[0])
+        self._numbers[key] = number
         return number
 
     def _guard(self, guard: Guard, told: list[Any]) -> None:
-        key, what = guard.key, _GUARDS[type(guard)]
-        told += (what, self._number(key))
+        key = guard.key
+        told += (_GUARDS[type(guard)], self._numbers.get(key) or self._name(key))
         if isinstance(guard, Matches):
             told.append(len(guard.fields))
             told += LAYOUTS[key.kind].compared(guard.fields, self._blobs)
@@ -116,21 +116,34 @@ class Batch:
 
     def _write(self, write: Write, told: list[Any]) -> None:
         what = _WRITES[type(write)]
-        if isinstance(write, Insert | Put):
+        if isinstance(write, _WHOLE):
             record = write.record
+            key = record.key
             body, times = LAYOUTS[record.KIND].packed(record)
-            self._blobs.append(body)
-            told += (what, self._number(record.key), len(self._blobs) + 1, times)
-            return
-        key = write.key
-        told += (what, self._number(key))
-        if isinstance(write, Patch):
-            told.append(len(write.fields))
-            told += layout_of(key.kind).some(write.fields, self._blobs)
+            blobs = self._blobs
+            blobs.append(body)
+            told += (what, self._numbers.get(key) or self._name(key), len(blobs) + 1, times)
+        elif isinstance(write, Patch):
+            key, fields = write.key, write.fields
+            told += (what, self._numbers.get(key) or self._name(key), len(fields))
+            told += layout_of(key.kind).some(fields, self._blobs)
         elif isinstance(write, Add):
             if not -EXACT < write.amount < EXACT:
                 raise InvalidInput(f"{write.amount} is too large to be added")
-            told += (layout_of(key.kind).position(write.field), write.amount)
+            key = write.key
+            told += (
+                what,
+                self._numbers.get(key) or self._name(key),
+                layout_of(key.kind).position(write.field),
+                write.amount,
+            )
+        else:
+            key = write.key
+            told += (what, self._numbers.get(key) or self._name(key))
+
+
+_APPLIED = {inbox: Verdict(True, inbox) for inbox in range(10)}
+"""What most changes are told."""
 
 
 def takes_room(changes: Changes) -> bool:
@@ -144,7 +157,7 @@ def takes_room(changes: Changes) -> bool:
 
 def verdict_of(changes: Changes, answer: Any) -> Verdict:
     if type(answer) is int:
-        return Verdict(True, answer)
+        return _APPLIED.get(answer) or Verdict(True, answer)
     if type(answer) is bytes:
         return Verdict(True, int(answer))
     what, inbox = int(answer[0]), None if answer[1] is None else int(answer[1])

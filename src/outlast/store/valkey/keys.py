@@ -90,7 +90,7 @@ def field(key: Key) -> tuple[str, str]:
         raise InvalidInput(f"{key} is not a key: {kind} has {', '.join(_KEY_FIELDS[kind])}")
     if owned:
         return owner(values[0], values[1]), letter + _rest(values[2:]) if size > 2 else letter
-    return "", letter + encoded(values)
+    return "", letter + _rest(values)
 
 
 def home(key: Key, partitions: int) -> int:
@@ -109,10 +109,14 @@ class Names:
     def __init__(self, prefix: str) -> None:
         self.store = f"{{{prefix}}}:store"
         self._prefix = prefix
+        self._clocks: dict[int, str] = {}
 
     def clock(self, partition: int) -> str:
         """The one key that every call declares: it says where the partition is."""
-        return f"{{{self._prefix}:{partition}}}:clock"
+        made = self._clocks.get(partition)
+        if made is None:
+            made = self._clocks[partition] = f"{{{self._prefix}:{partition}}}:clock"
+        return made
 
     def bell(self, partition: int) -> str:
         return f"{{{self._prefix}:{partition}}}:bell"

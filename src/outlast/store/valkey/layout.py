@@ -9,11 +9,12 @@ bytes as the number of the argument that holds them, with their position behind 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, StrEnum
 from hashlib import sha256
 from operator import attrgetter
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -43,13 +44,25 @@ DIFFERENT: Any = True
 
 TAILS_MAX = 1_000
 _NULL = b"\xc2"
+_OTHERWISE = (NoneType, bool, int, Now, bytes)
+"""The types of values that are sent otherwise than they are, in the order of `Some`."""
 _pack = msgspec.msgpack.Encoder().encode
 _unpack: Callable[[bytes], list[Any]] = msgspec.msgpack.Decoder(list[Any]).decode
 
-Told: TypeAlias = Callable[[Any, list[bytes]], Any]
-"""How a value is sent: the value, and the bytes that go beside."""
-Otherwise: TypeAlias = list[tuple[int, Told]]
-"""Which of several values are sent otherwise than they are, and how."""
+Where: TypeAlias = list[int]
+"""Which of several values."""
+
+
+class Some(NamedTuple):
+    """Some values of a kind, as they are sent: where each stands, with room for it behind; and which of them are sent
+    otherwise than they are."""
+
+    stand: list[Any]
+    nulls: Where
+    flags: Where
+    numbers: Where
+    relative: Where
+    beside: Where
 
 
 class Layout:
@@ -83,15 +96,12 @@ class Layout:
             (number, _words(kind.WORDS[name])) for number, name in enumerate(self.fields) if name in kind.WORDS
         ]
         self._numbers = [number for number, name in enumerate(self.fields) if int in allowed[name]]
-        self._ways = {
-            name: {type_: _told(type_, f"{kind.KIND}.{name}") for type_ in allowed[name]} for name in self.fields
-        }
-        """Of each field: the types that it may have, and how a value of each is sent."""
-        self._whole: dict[tuple[type, ...], tuple[list[int], ...]] = {}
+        self._allowed = allowed
+        self._whole: dict[tuple[type, ...], tuple[Where, Where, Where]] = {}
         """Of whole records, by the types of their values (there are a few such shapes of each kind): which of these are
-        numbers, and which are flags."""
-        self._some: dict[tuple[str | type, ...], tuple[list[int], Otherwise]] = {}
-        """Of some of their values, by fields and types: where they stand, too."""
+        null, flags and numbers."""
+        self._some: dict[tuple[str | type, ...], Some] = {}
+        """Of some of their values, by fields and types."""
 
     def position(self, field: str) -> int:
         position = self.positions.get(field)
@@ -106,22 +116,24 @@ class Layout:
         known = self._whole.get(shape)
         if known is None:
             for name, value in zip(self._first, row, strict=True):
-                self._way(name, value)
-            known = self._whole[shape] = tuple(_numbers_of(shape, type_) for type_ in (int, bool))
-        values: list[Any] = [False if value is None else value for value in row]
-        numbers, flags = known
-        for number in numbers:
-            if not -EXACT < values[number] < EXACT:
-                values[number] = _digits(values[number], f"{self.kind.KIND}.{self._first[number]}")
+                self._check(name, value)
+            known = self._whole[shape] = _are(shape, NoneType), _are(shape, bool), _are(shape, int)
+        nulls, flags, numbers = known
+        values: list[Any] = [*row]
+        for number in nulls:
+            values[number] = False
         for number in flags:
             values[number] = 1 if row[number] else 0
+        for number in numbers:
+            if not -EXACT < row[number] < EXACT:
+                values[number] = _digits(row[number], f"{self.kind.KIND}.{self._first[number]}")
         body = pack(values)[self._skipped :]
         if self._blob_of is not None:
             value = self._blob_of(record)
             if type(value) is bytes:
                 body += _raw(value)
             else:
-                self._way(self.blobs[0], value)  # raises, if it is not nothing
+                self._check(self.blobs[0], value)  # raises, if it is not nothing
                 body += _NULL
         times = self._times_of(record)
         tail = self._tails.get(times)
@@ -129,7 +141,7 @@ class Layout:
 
     def _tail(self, times: tuple[Any, ...]) -> str:
         for name, time in zip(self.kind.TIMES, times, strict=True):
-            self._way(name, time)
+            self._check(name, time)
         tail = "".join([_time_told(time, self.kind.KIND) + "," for time in times])
         if all(time is None or type(time) is Now for time in times) and len(self._tails) < TAILS_MAX:
             self._tails[times] = tail
@@ -140,17 +152,31 @@ class Layout:
         shape = (*fields, *map(type, fields.values()))
         known = self._some.get(shape)
         if known is None:
-            positions = [_stands(self.position(field), type(value)) for field, value in fields.items()]
-            ways = enumerate(map(self._way, fields, fields.values()))
-            known = self._some[shape] = positions, _otherwise(ways)
-        positions, otherwise = known
-        values = [False if value is None else value for value in fields.values()]
-        for number, told in otherwise:
-            values[number] = told(values[number], blobs)
-        flat: list[Any] = [None] * (2 * len(values))
-        flat[::2] = positions
-        flat[1::2] = values
+            known = self._some[shape] = self._shaped(fields)
+        stand, nulls, flags, numbers, relative, beside = known
+        flat = stand.copy()
+        flat[1::2] = fields.values()
+        for number in nulls:
+            flat[number] = False
+        for number in flags:
+            flat[number] = 1 if flat[number] else 0
+        for number in numbers:
+            if not -EXACT < flat[number] < EXACT:
+                flat[number] = _digits(flat[number], f"{self.kind.KIND}.{self.fields[flat[number - 1] - 1]}")
+        for number in relative:
+            flat[number] = flat[number].plus_ms
+        for number in beside:
+            blobs.append(flat[number])
+            flat[number] = len(blobs) + 1
         return flat
+
+    def _shaped(self, fields: Mapping[str, Plain | Now]) -> Some:
+        stand: list[Any] = []
+        for field, value in fields.items():
+            stand += (_stands(self.position(field), type(value)), None)
+            self._check(field, value)
+        shape = tuple(map(type, fields.values()))
+        return Some(stand, *([2 * number + 1 for number in _are(shape, one)] for one in _OTHERWISE))
 
     def compared(self, fields: Mapping[str, Plain], blobs: list[bytes]) -> list[Any]:
         """As `some`, to be compared: a value of another type than the field is equal to nothing."""
@@ -165,15 +191,10 @@ class Layout:
         except InvalidInput:
             return [self.position(field), False if value is None else DIFFERENT]
 
-    def _way(self, field: str, value: Any) -> Told | None:
-        """How such a value is sent; None if as it is."""
-        ways = self._ways[field]
-        try:
-            return ways[type(value)]
-        except KeyError:
-            if str in ways and isinstance(value, str):
-                return None
-            raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}") from None
+    def _check(self, field: str, value: Any) -> None:
+        allowed = self._allowed[field]
+        if type(value) not in allowed and not (str in allowed and isinstance(value, str)):
+            raise InvalidInput(f"a value that a record cannot have: {self.kind.KIND}.{field} = {value!r}")
 
     def record(self, row: bytes | Sequence[Any]) -> Record:
         """A record that a script answered: packed, or as its values."""
@@ -245,7 +266,8 @@ def _all_of(names: tuple[str, ...]) -> Callable[[Record], tuple[Any, ...]]:
     return lambda record: (one(record),)
 
 
-def _numbers_of(shape: tuple[type, ...], type_: type) -> list[int]:
+def _are(shape: tuple[type, ...], type_: type) -> Where:
+    """Which of the values have this type."""
     return [number for number, one in enumerate(shape) if one is type_]
 
 
@@ -259,21 +281,6 @@ def _time_told(time: int | Now | None, where: str) -> str:
     return f"={time}" if -EXACT < time < EXACT else f"'{_digits(time, where)}"
 
 
-def _otherwise(ways: Iterable[tuple[int, Told | None]]) -> Otherwise:
-    return [(number, told) for number, told in ways if told is not None and told is not _nothing]
-
-
-def _told(type_: type, where: str) -> Told | None:
-    """How a value of this type is sent; None if as it is."""
-    if type_ is int:
-        return lambda value, _: value if -EXACT < value < EXACT else _digits(value, where)
-    return _TOLD.get(type_)
-
-
-def _nothing(value: None, blobs: list[bytes]) -> bool:
-    return False
-
-
 def _stands(position: int, type_: type) -> int:
     """The position of a value, which also says how it is sent."""
     if type_ is Now:
@@ -281,27 +288,10 @@ def _stands(position: int, type_: type) -> int:
     return position + BESIDE if type_ is bytes else position
 
 
-def _relative(value: Now, blobs: list[bytes]) -> int:
-    return value.plus_ms
-
-
-def _beside(value: bytes, blobs: list[bytes]) -> int:
-    blobs.append(value)
-    return len(blobs) + 1
-
-
 def _digits(value: int, where: str) -> str:
     if not -LARGEST <= value < LARGEST:
         raise InvalidInput(f"{where}: {value} is too large to be stored: at most 64 bits")
     return str(value)
-
-
-_TOLD: dict[type, Told] = {
-    types.NoneType: _nothing,
-    bool: lambda value, _: int(value),
-    Now: _relative,
-    bytes: _beside,
-}
 
 
 class _Words(dict[bytes, Any]):

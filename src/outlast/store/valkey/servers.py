@@ -320,7 +320,7 @@ class Servers:
         began_s, delay_s, rounds, read_only = time.monotonic(), 0.0, 0, False
         while True:
             rounds += 1
-            left = {key: argument for key, argument in asked.items() if key not in answers}
+            left = {key: argument for key, argument in asked.items() if key not in answers} if answers else asked
             try:
                 problem = await self._round(name, left, answers, writes=writes)
             except StoreUnavailable as error:
@@ -346,11 +346,16 @@ class Servers:
         """Ask everybody once. What is settled is in `answers`; the rest was not done, and this is why."""
         by_server: dict[Server, list[str]] = {}
         for key in left:
-            by_server.setdefault(await self.home(key), []).append(key)
-        told = await asyncio.gather(
-            *(self._ask(server, name, keys, left, answers, writes=writes) for server, keys in by_server.items()),
-            return_exceptions=True,
-        )
+            by_server.setdefault(self._homes.get(key) or await self.home(key), []).append(key)
+        asking = [self._ask(server, name, keys, left, answers, writes=writes) for server, keys in by_server.items()]
+        told: list[OutlastError | BaseException | None]
+        if len(asking) == 1:  # no task for the only one
+            try:
+                told = [await asking[0]]
+            except OutlastError as error:
+                told = [error]
+        else:
+            told = await asyncio.gather(*asking, return_exceptions=True)
         problem: OutlastError | None = None
         for raised, keys in zip(told, by_server.values(), strict=True):
             if raised is None or isinstance(raised, StoreUnavailable | StoreReadOnly):
@@ -373,7 +378,8 @@ class Servers:
         *,
         writes: bool,
     ) -> OutlastError | None:
-        commands: list[Command] = [("FCALL", function(name), 1, key, *left[key]) for key in keys]
+        called = function(name)
+        commands: list[Command] = [("FCALL", called, 1, key, *left[key]) for key in keys]
         waits = writes and self.replicas.number > 0
         if waits:
             commands.append(("WAIT", self.replicas.number, self.replicas.timeout_ms))
@@ -388,6 +394,8 @@ class Servers:
             )
             done = dict.fromkeys(done, lost)
         answers |= done  # before anything else: no complaint about one takes another's answer away
+        if len(done) == len(keys):
+            return None
         problem: OutlastError | None = None
         of_all: dict[str, OutlastError | None] = {}
         for key, reply in zip(keys, replies, strict=True):

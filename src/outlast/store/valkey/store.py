@@ -250,30 +250,43 @@ class ValkeyStore:
         places: dict[int, list[int]] = {}
         for place, changes in enumerate(batch):
             partition = changes.partition
-            if partition not in batches:
-                batches[partition] = Batch(partition)
+            some = batches.get(partition)
+            if some is None:
+                some = batches[partition] = Batch(partition)
                 places[partition] = []
-            batches[partition].add(changes)
+            some.add(changes)
             places[partition].append(place)
         now = self._asked_time()
         function = "commit" if any(map(takes_room, batch)) else "commit_freeing"
         answers = await call(function, {p: some.arguments(now) for p, some in batches.items()})
-        outcomes: dict[int, Verdict | OutlastError] = {}
+        outcomes: list[Any] = [None] * len(batch)
         times = [0] * len(batch)
+        failed: dict[int, OutlastError] = {}
         for partition, answer in answers.items():
             if isinstance(answer, OutlastError):
-                outcomes |= dict.fromkeys(places[partition], answer)
+                failed |= dict.fromkeys(places[partition], answer)
                 continue
-            for place, told in zip(places[partition], answer[1], strict=True):
-                outcomes[place], times[place] = verdict_of(batch[place], told), answer[0]
-        failed = {place: outcome for place, outcome in outcomes.items() if isinstance(outcome, OutlastError)}
+            at, verdicts = answer
+            for place, told in zip(places[partition], verdicts, strict=True):
+                outcomes[place], times[place] = verdict_of(batch[place], told), at
         if failed:
-            found = await self._applied_before(batch, failed)
-            outcomes |= found
-            if found:
-                newest = max(times) or await self._time(self._opened())
-                times = [at or newest for at in times]
-        return _committed(self._heard(max(times)), [outcomes[place] for place in range(len(batch))], times)
+            return await self._committed_in_part(batch, outcomes, times, failed)
+        return Committed(self._heard(max(times)), outcomes, times)
+
+    async def _committed_in_part(
+        self,
+        batch: Sequence[Changes],
+        outcomes: list[Verdict | OutlastError],
+        times: list[int],
+        failed: dict[int, OutlastError],
+    ) -> Committed:
+        found = await self._applied_before(batch, failed)
+        for place, outcome in (failed | found).items():
+            outcomes[place] = outcome
+        if found:
+            newest = max(times) or await self._time(self._opened())
+            times = [at or newest for at in times]
+        return _committed(self._heard(max(times)), outcomes, times)
 
     async def _applied_before(
         self, batch: Sequence[Changes], failed: Mapping[int, OutlastError]
