@@ -12,6 +12,8 @@ every change whose guards hold, in sets; it answers which were refused. Three th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -56,10 +58,9 @@ _TESTS: dict[type, str] = {
 }  # fmt: skip
 _WHOLE = "*"
 _CAREFUL_MAX = 20
+_ASKING_MAX = 4_096
 _USUAL: set[tuple[Any, ...]] = set()
 """Expectations of an execution that are columns and nothing else: their names, and the types of their values."""
-_INSERTS = {kind: SLOTS["insert", kind] for kind in TABLES}
-_PATCHES = {kind: SLOTS["patch", kind] for kind in TABLES}
 _json = msgspec.json.Encoder()
 
 
@@ -108,15 +109,12 @@ async def _apply(
         if ring is not None:
             ring.rung = rung
         inboxes = call.inboxes_of(inbox_list)
+        refused = {int(number) for number in refused_list.split(",")} if refused_list else ()
         added: dict[Key, int] = {}
-        if not refused_list:
-            for number, changes in some:
-                verdicts[number] = Verdict(True, _inbox_after(changes, inboxes.get(number), added))
-            return [], now
-        refused = {int(number) for number in refused_list.split(",")}
         for number, changes in some:
             if number not in refused:
-                verdicts[number] = Verdict(True, _inbox_after(changes, inboxes.get(number), added))
+                inbox = inboxes.get(number)
+                verdicts[number] = Verdict(True, _inbox_after(changes, inbox, added) if call.adds else inbox)
         return [numbered for numbered in some if numbered[0] in refused], now
     raise StoreUnavailable("the keys of this commit are being taken and freed again and again")
 
@@ -235,9 +233,14 @@ class Call:
         self.crossed = False
         """Whether two changes touch the same execution, or one writes a loose record that another one touches: only
         then one of them can depend on the other."""
+        self.adds = False
+        """Whether any of them adds to an execution: its inbox behind a change is then not what was found before all."""
+        self._made: dict[int, int] = {}
+        """By change: the inbox of the execution that it makes and is anchored at."""
         self._anchors: list[Row] = []
         self._rows: dict[int, list[Row]] = {}
-        self._groups: dict[int, Groups] = {}
+        self._inserts: dict[str, Groups] = {}
+        self._patches: dict[str, Groups] = {}
         """Of the kinds whose rows share fields: what gathers `_rows` of that slot."""
         self._asked: dict[Guard, list[int]] = {}
         """Guards on loose records, and who has them: most are of a whole partition, and asked once for all."""
@@ -254,9 +257,10 @@ class Call:
         expected: dict[Any, Row] = {}
         patched: dict[Key, dict[str, Any]] = {}
         for anchor in changes.anchors:
-            TABLES[anchor.kind].check_key(anchor)
-            if anchor.kind == _EXECUTION:
-                self._execution(expected, number, partition, anchor.values, other=bool(expected))
+            kind, values = anchor
+            TABLES[kind].check_key(anchor)
+            if kind == _EXECUTION:
+                self._execution(expected, number, partition, values, other=bool(expected))
             else:
                 self._loose("lock", anchor, partition)
         for guard in changes.guards:
@@ -303,35 +307,26 @@ class Call:
         self._records[key] = writes or bool(before)
 
     def _guard(self, expected: dict[Any, Row], number: int, partition: int, guard: Guard) -> None:
-        key, test = guard.key, _TESTS[type(guard)]
+        key = guard.key
         kind, values = key
-        if test == "matches" and kind == _EXECUTION:
-            if values not in expected:
+        if kind == _EXECUTION and type(guard) is Matches:
+            row = expected.get(values)
+            if row is None:
                 TABLES[kind].check_key(key)
-            _expect(self._execution(expected, number, partition, values), guard.fields)  # type: ignore[union-attr]
+                row = self._execution(expected, number, partition, values)
+            _expect(row, guard.fields)
             return
-        shareable = test != "matches" and kind in LOOSE
-        if shareable and (askers := self._asked.get(guard)) is not None:
-            self._touch(key, writes=False)
-            askers.append(number)
-            return
-        table = TABLES[kind]
-        table.check_key(key)
+        shareable = kind in LOOSE and type(guard) is not Matches
+        if shareable:
+            askers = self._asked.get(guard)
+            if askers is not None:
+                askers.append(number)  # the record was touched when it was asked first
+                return
+        row = _asking(guard, partition).copy() if shareable else _guard_row(guard, partition)
         self._cover(expected, number, partition, key, "share")
-        row = table.key_row(values, partition)
-        row["test"] = test
         row["askers"] = askers = [number]
         if shareable:
             self._asked[guard] = askers
-        match guard:
-            case Matches(_, fields):
-                row["fields"] = {name: table.plain_guard(name, value) for name, value in fields.items()}
-            case Absent():
-                pass
-            case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):
-                row["field"] = table.column(field).name
-            case _:
-                assert_never(guard)
         self._row("guard", kind, row)
 
     def _insert(self, expected: dict[Any, Row], number: int, partition: int, record: Record) -> None:
@@ -341,34 +336,44 @@ class Call:
             owner = table.owner_of(record)
             if owner not in expected:
                 self._execution(expected, number, partition, owner)
-        elif kind != _EXECUTION:
-            self._touch(record.key, writes=True)
-        elif record.key.values not in expected:
-            self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
-        if table.shared:
-            self._grouped(_INSERTS[kind], table).insert(record, number, partition)
+        elif type(record) is Execution:
+            anchor = expected.get(table.owner_of(record))
+            if anchor is None:
+                self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
+            elif "other" not in anchor:
+                self._made[number] = record.inbox
         else:
+            self._touch(record.key, writes=True)
+        if not table.shared:
             self._row("insert", kind, table.row(record, number, partition))
+            return
+        groups = self._inserts.get(kind)
+        if groups is None:
+            groups = self._inserts[kind] = self._grouped("insert", table)
+        groups.insert(record, number, partition)
 
     def _patch(
         self, expected: dict[Any, Row], number: int, partition: int, key: Key, fields: dict[str, Plain | Now]
     ) -> None:
-        table = TABLES[key.kind]
-        table.check_key(key)
-        self._cover(expected, number, partition, key, "lock")
-        if table.shared:
-            self._grouped(_PATCHES[key.kind], table).patch(key.values, fields, number, partition)
-        else:
-            row = table.key_row(key.values, partition)
+        kind, values = key
+        table = TABLES[kind]
+        if values not in expected or kind != _EXECUTION:
+            table.check_key(key)
+            self._cover(expected, number, partition, key, "lock")
+        if not table.shared:
+            row = table.key_row(values, partition)
             row["ix"] = number
             table.patch(row, fields)
-            self._row("patch", key.kind, row)
-
-    def _grouped(self, slot: int, table: Table) -> Groups:
-        groups = self._groups.get(slot)
+            self._row("patch", kind, row)
+            return
+        groups = self._patches.get(kind)
         if groups is None:
-            groups = self._groups[slot] = Groups(table)
-            self._rows[slot] = groups.rows
+            groups = self._patches[kind] = self._grouped("patch", table)
+        groups.patch(values, fields, number, partition)
+
+    def _grouped(self, operation: str, table: Table) -> Groups:
+        groups = Groups(table)
+        self._rows[SLOTS[operation, table.name]] = groups.rows
         return groups
 
     def _write(self, expected: dict[Any, Row], number: int, partition: int, write: Write) -> None:
@@ -391,17 +396,18 @@ class Call:
                 if field not in _NUMBERS[key.kind] or type(amount) is not int:
                     raise InvalidInput(f"nothing can be added to {field!r} of {key.kind}")
                 row[field] = amount
+                self.adds = self.adds or key.kind == _EXECUTION
                 self._row("add", key.kind, row)
             case _:
                 assert_never(write)
 
     def _cover(self, expected: dict[Any, Row], number: int, partition: int, key: Key, operation: str) -> None:
         """Every row that is read or changed is under a lock: its execution's, or its own."""
-        kind = key.kind
+        kind, values = key
         if kind == _EXECUTION:
-            self._execution(expected, number, partition, key.values)
+            self._execution(expected, number, partition, values)
         elif kind in _BELONGS:
-            self._execution(expected, number, partition, key.values[:2])
+            self._execution(expected, number, partition, values[:2])
         else:
             self._loose(operation, key, partition)
 
@@ -458,11 +464,34 @@ class Call:
         return {"anchors": self._anchors, "slots": ",".join(map(str, slots)), "docs": list(slots.values())}
 
     def inboxes_of(self, inboxes: str | None) -> dict[int, int | None]:
-        """By change: the inbox of the execution that it is anchored at, before it."""
+        """By change: the inbox of the execution that it is anchored at, before it, or as it makes it."""
         if not self._anchors:
             return {}
         found = zip(self._anchors, (inboxes or "").split(","), strict=True)
-        return {row["ix"]: int(inbox) if inbox else None for row, inbox in found if "other" not in row}
+        before = {row["ix"]: int(inbox) if inbox else None for row, inbox in found if "other" not in row}
+        return before | self._made
+
+
+def _guard_row(guard: Guard, partition: int) -> Row:
+    """A guard that is no expectation of an execution, but for who has it."""
+    table = TABLES[guard.key.kind]
+    table.check_key(guard.key)
+    row = table.key_row(guard.key.values, partition)
+    row["test"] = _TESTS[type(guard)]
+    match guard:
+        case Matches(_, fields):
+            row["fields"] = {name: table.plain_guard(name, value) for name, value in fields.items()}
+        case Absent():
+            pass
+        case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):
+            row["field"] = table.column(field).name
+        case _:
+            assert_never(guard)
+    return row
+
+
+_asking = lru_cache(_ASKING_MAX)(_guard_row)
+"""Those of a whole partition (its lane is open, the worker lives there) come again with every batch."""
 
 
 def _lock_rows(kind: str, locks: dict[tuple[str | int, ...], int]) -> list[Row]:
@@ -470,8 +499,7 @@ def _lock_rows(kind: str, locks: dict[tuple[str | int, ...], int]) -> list[Row]:
     return [table.key_row(values, locks[values]) for values in sorted(locks)]
 
 
-def _lock_order(row: Row) -> tuple[int, str, str]:
-    return (row["partition"], row["namespace"], row["id"])
+_lock_order = itemgetter("partition", "namespace", "id")
 
 
 def _expect(row: Row, fields: dict[str, Plain]) -> None:
