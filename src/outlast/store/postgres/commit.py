@@ -3,7 +3,7 @@
 The function locks the executions that the batch touches, in key order, reads all guards under the locks, and applies
 every change whose guards hold, in sets; it answers which were refused. Three things need more than that one call:
 
-- changes of which one sees what another writes go into calls of their own, in the order given (`_next_round`);
+- changes of which one sees what another writes go into calls of their own, in the order given (`rounds.py`);
 - if an insert meets a record, nothing of the call is written, and it is repeated with a look at every key first;
 - a refused change is looked at once more by itself, under its locks, to say by what it was refused and what stands
   there now (`_explained`). If it holds by then, it is applied.
@@ -11,7 +11,7 @@ every change whose guards hold, in sets; it answers which were refused. Three th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, TypeAlias, assert_never
@@ -43,12 +43,12 @@ from outlast.store.postgres.doorbell import Ring
 from outlast.store.postgres.errors import KeyTaken
 from outlast.store.postgres.functions import CALLS, EXPECTED, LOOSE, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
+from outlast.store.postgres.rounds import Numbered, key_of, next_round
 from outlast.store.postgres.rows import Groups
 from outlast.store.postgres.statements import TABLES, Table
 from outlast.store.postgres.time import StoreTime
 
 Row: TypeAlias = dict[str, Any]
-Numbered: TypeAlias = tuple[int, Changes]
 
 _EXECUTION = Execution.KIND
 _BELONGS = {kind.KIND for kind in OF_EXECUTION}
@@ -56,7 +56,6 @@ _NUMBERS = {name: frozenset(numbers_of(table)) for name, table in TABLES.items()
 _TESTS: dict[type, str] = {
     Matches: "matches", Absent: "absent", Reached: "reached", Ahead: "ahead", Lapsed: "lapsed",
 }  # fmt: skip
-_WHOLE = "*"
 _CAREFUL_MAX = 20
 _ASKING_MAX = 4_096
 _USUAL: set[tuple[Any, ...]] = set()
@@ -79,7 +78,7 @@ async def commit(
     some, waiting = list(enumerate(batch)), list[Numbered]()
     call = Call(some, wait_ms)
     if call.crossed:
-        some, waiting = _next_round(some)
+        some, waiting = next_round(some)
         call = Call(some, wait_ms) if waiting else call
     while True:
         refused, at = await _apply(pool, time, call, some, verdicts, None if waiting else ring)
@@ -91,7 +90,7 @@ async def commit(
         if not waiting:
             numbers = range(len(batch))
             return Committed(max(times.values()), [verdicts[n] for n in numbers], [times[n] for n in numbers])
-        some, waiting = _next_round(waiting)
+        some, waiting = next_round(waiting)
         call = Call(some, wait_ms)
 
 
@@ -139,87 +138,6 @@ def _anchored(changes: Changes) -> Key | None:
         if anchor.kind == _EXECUTION:
             return anchor
     return None
-
-
-# ---- which changes can share a call -------------------------------------------------------------------------------
-
-
-def _next_round(waiting: list[Numbered]) -> tuple[list[Numbered], list[Numbered]]:
-    """Those that neither see nor touch what one before them writes; and the rest, which keeps its order."""
-    if len(waiting) == 1:
-        return waiting, []
-    some: list[Numbered] = []
-    rest: list[Numbered] = []
-    written: dict[Key, set[str]] = {}
-    read: dict[Key, set[str]] = {}
-    put_off: set[Key] = set()
-    for numbered in waiting:
-        changes = numbered[1]
-        reads = [(guard.key, _read_by(guard)) for guard in changes.guards]
-        writes = [(_key_of(write), _written_by(write)) for write in changes.writes]
-        keys = [*changes.anchors, *(key for key, _ in reads), *(key for key, _ in writes)]
-        late = put_off and not put_off.isdisjoint(keys)
-        if late or _depends(reads, writes, written, read):
-            put_off.update(keys)
-            rest.append(numbered)
-            continue
-        for key, fields in writes:
-            written.setdefault(key, set()).update(fields)
-        for key, fields in reads:
-            read.setdefault(key, set()).update(fields)
-        some.append(numbered)
-    return some, rest
-
-
-def _depends(
-    reads: list[tuple[Key, Sequence[str]]],
-    writes: list[tuple[Key, Sequence[str]]],
-    written: dict[Key, set[str]],
-    read: dict[Key, set[str]],
-) -> bool:
-    """Whether it reads what was written, writes what was written, or writes what was read (and may yet be shown)."""
-    for key, fields in reads:
-        before = written.get(key)
-        if before and (_WHOLE in before or any(field in before or f"+{field}" in before for field in fields)):
-            return True
-    for key, fields in writes:
-        before = written.get(key)
-        if before and not (_are_additions(fields) or _are_additions(before)):
-            # One statement patches a record once.
-            return True
-        if before and any(
-            field.lstrip("+") in before or (field[0] != "+" and f"+{field}" in before) for field in fields
-        ):
-            return True
-        seen = read.get(key)
-        if seen is not None and any(field == _WHOLE or field.lstrip("+") in seen for field in fields):
-            return True
-    return False
-
-
-def _are_additions(fields: Collection[str]) -> bool:
-    """Additions commute with each other, and with a patch of other fields."""
-    return all(field[0] == "+" for field in fields)
-
-
-def _read_by(guard: Guard) -> Sequence[str]:
-    if type(guard) is Matches:
-        return tuple(guard.fields)
-    return () if isinstance(guard, Absent | Matches) else (guard.field,)
-
-
-def _written_by(write: Write) -> Sequence[str]:
-    match write:
-        case Patch(_, fields):
-            return tuple(fields)
-        case Add(_, field, _):
-            return (f"+{field}",)
-        case _:
-            return (_WHOLE,)
-
-
-def _key_of(write: Write) -> Key:
-    return write.record.key if isinstance(write, Insert | Put) else write.key
 
 
 # ---- the call -----------------------------------------------------------------------------------------------------
@@ -323,7 +241,11 @@ class Call:
                 askers.append(number)  # the record was touched when it was asked first
                 return
         row = _asking(guard, partition).copy() if shareable else _guard_row(guard, partition)
-        self._cover(expected, number, partition, key, "share")
+        if shareable and type(guard) is Absent:
+            # What is not there can't be locked; and if it is there, the change is refused, locked or not.
+            self._touch(key, writes=False)
+        else:
+            self._cover(expected, number, partition, key, "share")
         row["askers"] = askers = [number]
         if shareable:
             self._asked[guard] = askers
@@ -559,7 +481,7 @@ def seen_by(changes: Changes) -> list[Key]:
     keys |= dict.fromkeys(guard.key for guard in changes.guards)
     for write in changes.writes:
         if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):
-            keys[_key_of(write)] = None
+            keys[key_of(write)] = None
     return list(keys)
 
 
@@ -582,7 +504,7 @@ def failed_guard(
             return guard
     for write in writes:
         if isinstance(write, Insert):
-            key = _key_of(write)
+            key = key_of(write)
             if records[key] is not None:
                 return Absent(key)
     return None
@@ -611,7 +533,7 @@ def applied_before(changes: Changes, records: dict[Key, Record | None]) -> bool:
     """Refused by one's own record means: applied before, and the reply was lost."""
     for write in changes.writes:
         if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):
-            record = records[_key_of(write)]
+            record = records[key_of(write)]
             if record is not None and getattr(record, "change_id", None) == changes.id:
                 return True
     return False
