@@ -7,9 +7,12 @@ versions, machines or languages.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 
 from outlast.model.record import Record
+
+_REMEMBERED_MAX = 4_096
 
 
 def root_of(execution_id: str) -> str:
@@ -19,10 +22,14 @@ def root_of(execution_id: str) -> str:
 
 def partition_of(namespace: str, execution_id: str, partitions: int) -> int:
     """The partition of an execution, in `range(partitions)`."""
-    if partitions == 1:
-        return 0
+    return 0 if partitions == 1 else _placed(namespace, root_of(execution_id), partitions)
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _placed(namespace: str, root: str, partitions: int) -> int:
+    """Remembered: an execution that runs is placed again and again, and so is its family."""
     # The length keeps ("a", "bc") and ("ab", "c") apart.
-    text = f"{len(namespace)}:{namespace}:{root_of(execution_id)}"
+    text = f"{len(namespace)}:{namespace}:{root}"
     return int.from_bytes(sha256(text.encode()).digest()[:8]) % partitions
 
 
