@@ -12,6 +12,8 @@ from hashlib import sha256
 
 from outlast.model.record import Record
 
+_REMEMBERED_MAX = 4_096
+
 
 def root_of(execution_id: str) -> str:
     """The id that decides the placement: `order-42/ship/label` lives with `order-42`."""
@@ -20,16 +22,15 @@ def root_of(execution_id: str) -> str:
 
 def partition_of(namespace: str, execution_id: str, partitions: int) -> int:
     """The partition of an execution, in `range(partitions)`."""
-    if partitions == 1:
-        return 0
-    return _hashed(namespace, root_of(execution_id)) % partitions
+    return 0 if partitions == 1 else _placed(namespace, root_of(execution_id), partitions)
 
 
-@lru_cache(maxsize=1_000)
-def _hashed(namespace: str, root: str) -> int:
-    """Remembered for a while: whoever starts an execution asks again when it begins, and when it is looked for."""
+@lru_cache(_REMEMBERED_MAX)
+def _placed(namespace: str, root: str, partitions: int) -> int:
+    """Remembered: an execution that runs is placed again and again, and so is its family."""
     # The length keeps ("a", "bc") and ("ab", "c") apart.
-    return int.from_bytes(sha256(f"{len(namespace)}:{namespace}:{root}".encode()).digest()[:8])
+    text = f"{len(namespace)}:{namespace}:{root}"
+    return int.from_bytes(sha256(text.encode()).digest()[:8]) % partitions
 
 
 def home_of(record: Record, partitions: int) -> int:

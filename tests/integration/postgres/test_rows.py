@@ -86,6 +86,18 @@ async def test_records_that_share_much_or_little_are_written_as_they_are(store: 
     await written(store, ends, records)
 
 
+async def test_patches_that_name_the_same_fields_in_another_order_keep_their_values(store: PostgresStore):
+    batch = [actors.start_changes(store, actors.start_fact(name)) for name in ("a", "b", "c")]
+    records = await written(store, batch, {})
+    orders = {
+        "a": {"priority": 1, "ran_ms": 2},
+        "b": {"ran_ms": 1, "priority": 2},
+        "c": {"priority": 1, "ran_ms": 2},
+    }
+    keys = {name: (await actors.look(store, name)).key for name in orders}
+    await written(store, [actors.changing(store, n, Patch(keys[n], {**orders[n]})) for n in orders], records)
+
+
 async def test_of_two_patches_of_one_record_in_a_change_the_later_counts(store: PostgresStore):
     await actors.start(store, "a")
     seen = await actors.look(store, "a")

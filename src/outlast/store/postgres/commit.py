@@ -3,7 +3,7 @@
 The function locks the executions that the batch touches, in key order, reads all guards under the locks, and applies
 every change whose guards hold, in sets; it answers which were refused. Three things need more than that one call:
 
-- changes of which one sees what another writes go into calls of their own, in the order given (`_next_round`);
+- changes of which one sees what another writes go into calls of their own, in the order given (`rounds.py`);
 - if an insert meets a record, nothing of the call is written, and it is repeated with a look at every key first;
 - a refused change is looked at once more by itself, under its locks, to say by what it was refused and what stands
   there now (`_explained`). If it holds by then, it is applied.
@@ -11,7 +11,9 @@ every change whose guards hold, in sets; it answers which were refused. Three th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from operator import itemgetter
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -41,12 +43,12 @@ from outlast.store.postgres.doorbell import Ring
 from outlast.store.postgres.errors import KeyTaken
 from outlast.store.postgres.functions import CALLS, EXPECTED, LOOSE, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
+from outlast.store.postgres.rounds import Numbered, key_of, next_round
 from outlast.store.postgres.rows import Groups
 from outlast.store.postgres.statements import TABLES, Table
 from outlast.store.postgres.time import StoreTime
 
 Row: TypeAlias = dict[str, Any]
-Numbered: TypeAlias = tuple[int, Changes]
 
 _EXECUTION = Execution.KIND
 _BELONGS = {kind.KIND for kind in OF_EXECUTION}
@@ -54,12 +56,10 @@ _NUMBERS = {name: frozenset(numbers_of(table)) for name, table in TABLES.items()
 _TESTS: dict[type, str] = {
     Matches: "matches", Absent: "absent", Reached: "reached", Ahead: "ahead", Lapsed: "lapsed",
 }  # fmt: skip
-_WHOLE = "*"
 _CAREFUL_MAX = 20
+_ASKING_MAX = 4_096
 _USUAL: set[tuple[Any, ...]] = set()
 """Expectations of an execution that are columns and nothing else: their names, and the types of their values."""
-_INSERTS = {kind: SLOTS["insert", kind] for kind in TABLES}
-_PATCHES = {kind: SLOTS["patch", kind] for kind in TABLES}
 _json = msgspec.json.Encoder()
 
 
@@ -78,7 +78,7 @@ async def commit(
     some, waiting = list(enumerate(batch)), list[Numbered]()
     call = Call(some, wait_ms)
     if call.crossed:
-        some, waiting = _next_round(some)
+        some, waiting = next_round(some)
         call = Call(some, wait_ms) if waiting else call
     while True:
         refused, at = await _apply(pool, time, call, some, verdicts, None if waiting else ring)
@@ -90,7 +90,7 @@ async def commit(
         if not waiting:
             numbers = range(len(batch))
             return Committed(max(times.values()), [verdicts[n] for n in numbers], [times[n] for n in numbers])
-        some, waiting = _next_round(waiting)
+        some, waiting = next_round(waiting)
         call = Call(some, wait_ms)
 
 
@@ -108,15 +108,12 @@ async def _apply(
         if ring is not None:
             ring.rung = rung
         inboxes = call.inboxes_of(inbox_list)
+        refused = {int(number) for number in refused_list.split(",")} if refused_list else ()
         added: dict[Key, int] = {}
-        if not refused_list:
-            for number, changes in some:
-                verdicts[number] = Verdict(True, _inbox_after(changes, inboxes.get(number), added))
-            return [], now
-        refused = {int(number) for number in refused_list.split(",")}
         for number, changes in some:
             if number not in refused:
-                verdicts[number] = Verdict(True, _inbox_after(changes, inboxes.get(number), added))
+                inbox = inboxes.get(number)
+                verdicts[number] = Verdict(True, _inbox_after(changes, inbox, added) if call.adds else inbox)
         return [numbered for numbered in some if numbered[0] in refused], now
     raise StoreUnavailable("the keys of this commit are being taken and freed again and again")
 
@@ -143,87 +140,6 @@ def _anchored(changes: Changes) -> Key | None:
     return None
 
 
-# ---- which changes can share a call -------------------------------------------------------------------------------
-
-
-def _next_round(waiting: list[Numbered]) -> tuple[list[Numbered], list[Numbered]]:
-    """Those that neither see nor touch what one before them writes; and the rest, which keeps its order."""
-    if len(waiting) == 1:
-        return waiting, []
-    some: list[Numbered] = []
-    rest: list[Numbered] = []
-    written: dict[Key, set[str]] = {}
-    read: dict[Key, set[str]] = {}
-    put_off: set[Key] = set()
-    for numbered in waiting:
-        changes = numbered[1]
-        reads = [(guard.key, _read_by(guard)) for guard in changes.guards]
-        writes = [(_key_of(write), _written_by(write)) for write in changes.writes]
-        keys = [*changes.anchors, *(key for key, _ in reads), *(key for key, _ in writes)]
-        late = put_off and not put_off.isdisjoint(keys)
-        if late or _depends(reads, writes, written, read):
-            put_off.update(keys)
-            rest.append(numbered)
-            continue
-        for key, fields in writes:
-            written.setdefault(key, set()).update(fields)
-        for key, fields in reads:
-            read.setdefault(key, set()).update(fields)
-        some.append(numbered)
-    return some, rest
-
-
-def _depends(
-    reads: list[tuple[Key, Sequence[str]]],
-    writes: list[tuple[Key, Sequence[str]]],
-    written: dict[Key, set[str]],
-    read: dict[Key, set[str]],
-) -> bool:
-    """Whether it reads what was written, writes what was written, or writes what was read (and may yet be shown)."""
-    for key, fields in reads:
-        before = written.get(key)
-        if before and (_WHOLE in before or any(field in before or f"+{field}" in before for field in fields)):
-            return True
-    for key, fields in writes:
-        before = written.get(key)
-        if before and (_WHOLE in fields or not (_are_additions(fields) or _are_additions(before))):
-            # One statement patches a record once; and a call adds last, so what replaces a sum comes behind it.
-            return True
-        if before and any(
-            field.lstrip("+") in before or (field[0] != "+" and f"+{field}" in before) for field in fields
-        ):
-            return True
-        seen = read.get(key)
-        if seen is not None and any(field == _WHOLE or field.lstrip("+") in seen for field in fields):
-            return True
-    return False
-
-
-def _are_additions(fields: Collection[str]) -> bool:
-    """Additions commute with each other, and with a patch of other fields."""
-    return all(field[0] == "+" for field in fields)
-
-
-def _read_by(guard: Guard) -> Sequence[str]:
-    if type(guard) is Matches:
-        return tuple(guard.fields)
-    return () if isinstance(guard, Absent | Matches) else (guard.field,)
-
-
-def _written_by(write: Write) -> Sequence[str]:
-    match write:
-        case Patch(_, fields):
-            return tuple(fields)
-        case Add(_, field, _):
-            return (f"+{field}",)
-        case _:
-            return (_WHOLE,)
-
-
-def _key_of(write: Write) -> Key:
-    return write.record.key if isinstance(write, Insert | Put) else write.key
-
-
 # ---- the call -----------------------------------------------------------------------------------------------------
 
 
@@ -235,9 +151,14 @@ class Call:
         self.crossed = False
         """Whether two changes touch the same execution, or one writes a loose record that another one touches: only
         then one of them can depend on the other."""
+        self.adds = False
+        """Whether any of them adds to an execution: its inbox behind a change is then not what was found before all."""
+        self._made: dict[int, int] = {}
+        """By change: the inbox of the execution that it makes and is anchored at."""
         self._anchors: list[Row] = []
         self._rows: dict[int, list[Row]] = {}
-        self._groups: dict[int, Groups] = {}
+        self._inserts: dict[str, Groups] = {}
+        self._patches: dict[str, Groups] = {}
         """Of the kinds whose rows share fields: what gathers `_rows` of that slot."""
         self._asked: dict[Guard, list[int]] = {}
         """Guards on loose records, and who has them: most are of a whole partition, and asked once for all."""
@@ -254,9 +175,10 @@ class Call:
         expected: dict[Any, Row] = {}
         patched: dict[Key, dict[str, Any]] = {}
         for anchor in changes.anchors:
-            TABLES[anchor.kind].check_key(anchor)
-            if anchor.kind == _EXECUTION:
-                self._execution(expected, number, partition, anchor.values, other=bool(expected))
+            kind, values = anchor.kind, anchor.values
+            TABLES[kind].check_key(anchor)
+            if kind == _EXECUTION:
+                self._execution(expected, number, partition, values, other=bool(expected))
             else:
                 self._loose("lock", anchor, partition)
         for guard in changes.guards:
@@ -303,35 +225,30 @@ class Call:
         self._records[key] = writes or bool(before)
 
     def _guard(self, expected: dict[Any, Row], number: int, partition: int, guard: Guard) -> None:
-        key, test = guard.key, _TESTS[type(guard)]
+        key = guard.key
         kind, values = key.kind, key.values
-        if test == "matches" and kind == _EXECUTION:
-            if values not in expected:
+        if kind == _EXECUTION and type(guard) is Matches:
+            row = expected.get(values)
+            if row is None:
                 TABLES[kind].check_key(key)
-            _expect(self._execution(expected, number, partition, values), guard.fields)  # type: ignore[union-attr]
+                row = self._execution(expected, number, partition, values)
+            _expect(row, guard.fields)
             return
-        shareable = test != "matches" and kind in LOOSE
-        if shareable and (askers := self._asked.get(guard)) is not None:
+        shareable = kind in LOOSE and type(guard) is not Matches
+        if shareable:
+            askers = self._asked.get(guard)
+            if askers is not None:
+                askers.append(number)  # the record was touched when it was asked first
+                return
+        row = _asking(guard, partition).copy() if shareable else _guard_row(guard, partition)
+        if shareable and type(guard) is Absent:
+            # What is not there can't be locked; and if it is there, the change is refused, locked or not.
             self._touch(key, writes=False)
-            askers.append(number)
-            return
-        table = TABLES[kind]
-        table.check_key(key)
-        self._cover(expected, number, partition, key, "share")
-        row = table.key_row(values, partition)
-        row["test"] = test
+        else:
+            self._cover(expected, number, partition, key, "share")
         row["askers"] = askers = [number]
         if shareable:
             self._asked[guard] = askers
-        match guard:
-            case Matches(_, fields):
-                row["fields"] = {name: table.plain_guard(name, value) for name, value in fields.items()}
-            case Absent():
-                pass
-            case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):
-                row["field"] = table.column(field).name
-            case _:
-                assert_never(guard)
         self._row("guard", kind, row)
 
     def _insert(self, expected: dict[Any, Row], number: int, partition: int, record: Record) -> None:
@@ -341,34 +258,44 @@ class Call:
             owner = table.owner_of(record)
             if owner not in expected:
                 self._execution(expected, number, partition, owner)
-        elif kind != _EXECUTION:
-            self._touch(record.key, writes=True)
-        elif record.key.values not in expected:
-            self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
-        if table.shared:
-            self._grouped(_INSERTS[kind], table).insert(record, number, partition)
+        elif type(record) is Execution:
+            anchor = expected.get(table.owner_of(record))
+            if anchor is None:
+                self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
+            elif "other" not in anchor:
+                self._made[number] = record.inbox
         else:
+            self._touch(record.key, writes=True)
+        if not table.shared:
             self._row("insert", kind, table.row(record, number, partition))
+            return
+        groups = self._inserts.get(kind)
+        if groups is None:
+            groups = self._inserts[kind] = self._grouped("insert", table)
+        groups.insert(record, number, partition)
 
     def _patch(
         self, expected: dict[Any, Row], number: int, partition: int, key: Key, fields: dict[str, Plain | Now]
     ) -> None:
-        table = TABLES[key.kind]
-        table.check_key(key)
-        self._cover(expected, number, partition, key, "lock")
-        if table.shared:
-            self._grouped(_PATCHES[key.kind], table).patch(key.values, fields, number, partition)
-        else:
-            row = table.key_row(key.values, partition)
+        kind, values = key.kind, key.values
+        table = TABLES[kind]
+        if values not in expected or kind != _EXECUTION:
+            table.check_key(key)
+            self._cover(expected, number, partition, key, "lock")
+        if not table.shared:
+            row = table.key_row(values, partition)
             row["ix"] = number
             table.patch(row, fields)
-            self._row("patch", key.kind, row)
-
-    def _grouped(self, slot: int, table: Table) -> Groups:
-        groups = self._groups.get(slot)
+            self._row("patch", kind, row)
+            return
+        groups = self._patches.get(kind)
         if groups is None:
-            groups = self._groups[slot] = Groups(table)
-            self._rows[slot] = groups.rows
+            groups = self._patches[kind] = self._grouped("patch", table)
+        groups.patch(values, fields, number, partition)
+
+    def _grouped(self, operation: str, table: Table) -> Groups:
+        groups = Groups(table)
+        self._rows[SLOTS[operation, table.name]] = groups.rows
         return groups
 
     def _write(self, expected: dict[Any, Row], number: int, partition: int, write: Write) -> None:
@@ -391,17 +318,18 @@ class Call:
                 if field not in _NUMBERS[key.kind] or type(amount) is not int:
                     raise InvalidInput(f"nothing can be added to {field!r} of {key.kind}")
                 row[field] = amount
+                self.adds = self.adds or key.kind == _EXECUTION
                 self._row("add", key.kind, row)
             case _:
                 assert_never(write)
 
     def _cover(self, expected: dict[Any, Row], number: int, partition: int, key: Key, operation: str) -> None:
         """Every row that is read or changed is under a lock: its execution's, or its own."""
-        kind = key.kind
+        kind, values = key.kind, key.values
         if kind == _EXECUTION:
-            self._execution(expected, number, partition, key.values)
+            self._execution(expected, number, partition, values)
         elif kind in _BELONGS:
-            self._execution(expected, number, partition, key.values[:2])
+            self._execution(expected, number, partition, values[:2])
         else:
             self._loose(operation, key, partition)
 
@@ -458,11 +386,34 @@ class Call:
         return {"anchors": self._anchors, "slots": ",".join(map(str, slots)), "docs": list(slots.values())}
 
     def inboxes_of(self, inboxes: str | None) -> dict[int, int | None]:
-        """By change: the inbox of the execution that it is anchored at, before it."""
+        """By change: the inbox of the execution that it is anchored at, before it, or as it makes it."""
         if not self._anchors:
             return {}
         found = zip(self._anchors, (inboxes or "").split(","), strict=True)
-        return {row["ix"]: int(inbox) if inbox else None for row, inbox in found if "other" not in row}
+        before = {row["ix"]: int(inbox) if inbox else None for row, inbox in found if "other" not in row}
+        return before | self._made
+
+
+def _guard_row(guard: Guard, partition: int) -> Row:
+    """A guard that is no expectation of an execution, but for who has it."""
+    table = TABLES[guard.key.kind]
+    table.check_key(guard.key)
+    row = table.key_row(guard.key.values, partition)
+    row["test"] = _TESTS[type(guard)]
+    match guard:
+        case Matches(_, fields):
+            row["fields"] = {name: table.plain_guard(name, value) for name, value in fields.items()}
+        case Absent():
+            pass
+        case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):
+            row["field"] = table.column(field).name
+        case _:
+            assert_never(guard)
+    return row
+
+
+_asking = lru_cache(_ASKING_MAX)(_guard_row)
+"""Those of a whole partition (its lane is open, the worker lives there) come again with every batch."""
 
 
 def _lock_rows(kind: str, locks: dict[tuple[str | int, ...], int]) -> list[Row]:
@@ -470,8 +421,7 @@ def _lock_rows(kind: str, locks: dict[tuple[str | int, ...], int]) -> list[Row]:
     return [table.key_row(values, locks[values]) for values in sorted(locks)]
 
 
-def _lock_order(row: Row) -> tuple[int, str, str]:
-    return (row["partition"], row["namespace"], row["id"])
+_lock_order = itemgetter("partition", "namespace", "id")
 
 
 def _expect(row: Row, fields: dict[str, Plain]) -> None:
@@ -531,7 +481,7 @@ def seen_by(changes: Changes) -> list[Key]:
     keys |= dict.fromkeys(guard.key for guard in changes.guards)
     for write in changes.writes:
         if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):
-            keys[_key_of(write)] = None
+            keys[key_of(write)] = None
     return list(keys)
 
 
@@ -554,7 +504,7 @@ def failed_guard(
             return guard
     for write in writes:
         if isinstance(write, Insert):
-            key = _key_of(write)
+            key = key_of(write)
             if records[key] is not None:
                 return Absent(key)
     return None
@@ -583,7 +533,7 @@ def applied_before(changes: Changes, records: dict[Key, Record | None]) -> bool:
     """Refused by one's own record means: applied before, and the reply was lost."""
     for write in changes.writes:
         if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):
-            record = records[_key_of(write)]
+            record = records[key_of(write)]
             if record is not None and getattr(record, "change_id", None) == changes.id:
                 return True
     return False

@@ -25,58 +25,42 @@ Picking: TypeAlias = Callable[[Any], tuple[Any, ...]]
 Group: TypeAlias = dict[str, Any]
 
 
-class _Varied:
-    """Rows of these fields, beside the number of their change and its partition."""
+class _Way:
+    """How values of one shape become a row of a group: which of them the group says, and which the row."""
 
-    __slots__ = ("_made", "_names", "_seen", "_table")
+    __slots__ = ("_seen", "_table", "kinds", "made", "marks", "shared", "shared_names", "varied", "varied_names")
 
-    def __init__(self, table: Table, names: tuple[str, ...]) -> None:
-        assert not any(table.columns[name].is_time for name in names), "only a group says times"
-        self._table, self._names = table, names
-        fields = [("ix", int), ("partition", int), *((name, Any, None) for name in names)]
-        self._made = msgspec.defstruct("Row", fields, omit_defaults=True, gc=False)
+    def __init__(self, table: Table, names: tuple[str, ...], marks: int | None = None) -> None:
+        """`names` are those of the values, in their order; `marks` those of a patch."""
+        shared = [at for at, name in enumerate(names) if name in table.shared]
+        varied = [at for at, name in enumerate(names) if name in table.varied]
+        self.shared, self.varied = _picking(shared), _picking(varied)
+        self.shared_names = tuple(names[at] for at in shared)
+        self.varied_names = tuple(names[at] for at in varied)
+        assert not any(table.columns[name].is_time for name in self.varied_names), "only a group says times"
+        fields = [("ix", int), ("partition", int), *((name, Any, None) for name in self.varied_names)]
+        self.made = msgspec.defstruct("Row", fields, omit_defaults=True, gc=False)
+        self.marks = marks
+        self._table = table
+        self.kinds: tuple[type, ...] = ()
+        """Types of a row that were found to be right, last; and before it:"""
         self._seen: set[tuple[type, ...]] = set()
-        """Types that were found to be right."""
 
-    def row(self, values: tuple[Any, ...], number: int, partition: int) -> Any:
-        kinds = tuple(map(type, values))
+    def check(self, kinds: tuple[type, ...], values: tuple[Any, ...]) -> None:
         if kinds not in self._seen:
-            for name, value in zip(self._names, values, strict=True):
+            for name, value in zip(self.varied_names, values, strict=True):
                 self._table.check(name, value)
             self._seen.add(kinds)
-        return self._made(number, partition, *values)
+        self.kinds = kinds
 
 
-class _Inserted:
-    """How the records of a kind are taken apart."""
-
-    __slots__ = ("shared", "varied", "varied_values")
-
-    def __init__(self, table: Table) -> None:
-        self.shared = _picking([table.fields.index(name) for name in table.shared])
-        self.varied_values = _picking([table.fields.index(name) for name in table.varied])
-        self.varied = _Varied(table, table.varied)
-
-
-class _Patched:
-    """How patches of the same fields are: which of them are shared, and their marks."""
-
-    __slots__ = ("key_shared", "key_varied", "marks", "shared", "shared_names", "varied", "varied_values")
-
-    def __init__(self, table: Table, names: tuple[str, ...]) -> None:
-        for name in names:
-            table.column(name)
-        if not table.key_names.isdisjoint(names):
-            raise InvalidInput(f"the key of a record cannot be patched: {', '.join(table.key)}")
-        key = table.kind.KEY
-        self.marks = sum(table.bits[name] for name in names)
-        shared = [name for name in names if name in table.shared]
-        varied = [name for name in names if name not in table.shared]
-        self.shared, self.varied_values = _picking(shared), _picking(varied)
-        self.key_shared = _picking([n for n, name in enumerate(key) if name in table.shared])
-        self.key_varied = _picking([n for n, name in enumerate(key) if name not in table.shared])
-        self.shared_names = (*(name for name in key if name in table.shared), *shared)
-        self.varied = _Varied(table, (*(name for name in key if name not in table.shared), *varied))
+def _patching(table: Table, names: tuple[str, ...]) -> _Way:
+    """The way of patches of these fields; the values of the key come first."""
+    for name in names:
+        table.column(name)
+    if not table.key_names.isdisjoint(names):
+        raise InvalidInput(f"the key of a record cannot be patched: {', '.join(table.key)}")
+    return _Way(table, (*table.kind.KEY, *names), sum(table.bits[name] for name in names))
 
 
 def _picking(which: list[Any]) -> Picking:
@@ -89,52 +73,59 @@ def _picking(which: list[Any]) -> Picking:
     return lambda items: (items[only],)
 
 
-_INSERTED = {name: _Inserted(table) for name, table in TABLES.items() if table.shared}
-_PATCHED: dict[tuple[str, tuple[str, ...]], _Patched] = {}
+_INSERTED = {name: _Way(table, table.fields) for name, table in TABLES.items() if table.shared}
+_PATCHED: dict[tuple[str, tuple[str, ...]], _Way] = {}
 
 
 class Groups:
     """Gathers rows of a kind that has shared fields; `rows` is what the server is given."""
 
-    __slots__ = ("_groups", "_inserted", "_table", "rows")
+    __slots__ = ("_groups", "_inserted", "_names", "_patched", "_shared", "_some", "_table", "_way", "rows")
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._inserted = _INSERTED[table.name]
+        self._names: tuple[str, ...] | None = None
+        self._patched = self._inserted
         self._groups: dict[Any, list[Any]] = {}
+        # Most rows are of the group of the one before: that one is at hand.
+        self._way: _Way | None = None
+        self._shared: tuple[Any, ...] = ()
+        self._some: list[Any] = []
         self.rows: list[Group] = []
 
     def insert(self, record: Record, number: int, partition: int) -> None:
-        inserted, values = self._inserted, astuple(record)
-        shared = inserted.shared(values)
-        try:
-            group = self._groups.get(shared)
-        except TypeError:
-            group = None  # not a plain value: `_opened` says which
-        if group is None:
-            group = self._opened(shared, {}, self._table.shared, shared)
-        group.append(inserted.varied.row(inserted.varied_values(values), number, partition))
+        self._add(self._inserted, astuple(record), number, partition)
 
     def patch(self, key: tuple[str | int, ...], fields: Mapping[str, Any], number: int, partition: int) -> None:
         names = tuple(fields)
-        patched = _PATCHED.get((self._table.name, names))
-        if patched is None:
-            patched = _PATCHED[self._table.name, names] = _Patched(self._table, names)
-        shared = (*patched.key_shared(key), *patched.shared(fields))
-        of = (names, shared)
-        try:
-            group = self._groups.get(of)
-        except TypeError:
-            group = None
-        if group is None:
-            group = self._opened(of, {"fields": patched.marks}, patched.shared_names, shared)
-        varied = (*patched.key_varied(key), *patched.varied_values(fields))
-        group.append(patched.varied.row(varied, number, partition))
+        if names != self._names:
+            patched = _PATCHED.get((self._table.name, names))
+            if patched is None:
+                patched = _PATCHED[self._table.name, names] = _patching(self._table, names)
+            self._names, self._patched = names, patched
+        self._add(self._patched, (*key, *fields.values()), number, partition)
 
-    def _opened(self, of: Any, group: Group, names: tuple[str, ...], values: tuple[Any, ...]) -> list[Any]:
-        rows: list[Any] = []
-        group |= self._table.carried(names, values)
-        group["rows"] = rows
-        self._groups[of] = rows
-        self.rows.append(group)
-        return rows
+    def _add(self, way: _Way, values: tuple[Any, ...], number: int, partition: int) -> None:
+        shared = way.shared(values)
+        if way is not self._way or shared != self._shared:
+            self._turn_to(way, shared)
+        varied = way.varied(values)
+        kinds = tuple(map(type, varied))
+        if kinds != way.kinds:
+            way.check(kinds, varied)
+        self._some.append(way.made(number, partition, *varied))
+
+    def _turn_to(self, way: _Way, shared: tuple[Any, ...]) -> None:
+        of = (way, shared)
+        try:
+            rows = self._groups.get(of)
+        except TypeError:
+            rows = None  # not a plain value: `carried` says which
+        if rows is None:
+            group: Group = {} if way.marks is None else {"fields": way.marks}
+            group |= self._table.carried(way.shared_names, shared)
+            group["rows"] = rows = []
+            self._groups[of] = rows
+            self.rows.append(group)
+        self._way, self._shared, self._some = way, shared, rows

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from outlast.errors import InvalidInput
+from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Now, Record
@@ -117,6 +118,8 @@ class Table:
         self.varied = tuple(name for name in self.written if name not in self.shared and name != "partition")
         if "execution" in names:
             self.owner_of = attrgetter("namespace", "execution")
+        elif kind is Execution:
+            self.owner_of = attrgetter(*kind.KEY)
         self.key_names = frozenset(self.key)
         self._bytes_at = [at for at, name in enumerate(names) if self.columns[name].python is bytes]
         self.select = ", ".join(f"x.{name}" for name in names)

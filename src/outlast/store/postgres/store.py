@@ -270,7 +270,7 @@ def _rings(batch: Sequence[Changes], verdicts: Sequence[Verdict]) -> set[str]:
     return {
         channel
         for changes, verdict in zip(batch, verdicts, strict=True)
-        if verdict.applied and not verdict.again
+        if changes.rings and verdict.applied and not verdict.again
         for channel in _channels(changes)
     }
 
