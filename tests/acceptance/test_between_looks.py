@@ -526,3 +526,70 @@ async def test_two_branches_that_start_a_child_at_once_have_the_same_one_or_a_co
             assert sorted(own) == [False, True], said
             assert "'parent/child' exists as number" in said[own.index(False)]
             assert sorted(started) == ["failed", "succeeded"]
+
+
+# ---- sent meanwhile -------------------------------------------------------------------------------------------------
+
+
+async def _awaited(then: Then) -> None:
+    await then()
+
+
+def once_behind_the_look_at(monkeypatch: pytest.MonkeyPatch, name: str, then: Then) -> None:
+    """Once, right behind a look at the events of a name that found none."""
+    look, done = Mail.event, list[str]()
+
+    async def looked(self: Mail, of: str, until: int | None) -> Event | None:
+        found = await look(self, of, until)
+        if found is None and of == name and not done:
+            done.append(of)
+            # From outside: here it would be the workflow that sends.
+            await asyncio.get_running_loop().create_task(_awaited(then), context=contextvars.Context())
+        return found
+
+    monkeypatch.setattr(Mail, "event", looked)
+
+
+async def test_a_race_is_won_by_what_was_sent_first_also_if_both_come_between_two_looks(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app()
+
+    @app.workflow
+    async def races() -> list[int]:
+        await outlast.receive("go", int)
+        won = await outlast.race(outlast.receive("number", int), outlast.receive("other", int))
+        return [won, await outlast.receive("other", int)]
+
+    async with app:
+        handle = await races.options(id="races").start()
+
+        async def both() -> None:
+            await handle.send("number", 1)
+            await handle.send("other", 9)
+
+        once_behind_the_look_at(monkeypatch, "number", both)
+        await handle.send("go", 0)
+        assert await handle.result(timeout=20) == [1, 9]
+
+
+async def test_of_two_receives_of_one_name_the_first_called_is_served_first_also_if_all_comes_between_their_looks(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app()
+
+    @app.workflow
+    async def two() -> list[int]:
+        await outlast.receive("go", int)
+        return list(await asyncio.gather(outlast.receive("n", int), outlast.receive("n", int)))
+
+    async with app:
+        handle = await two.options(id="two").start()
+
+        async def both() -> None:
+            await handle.send("n", 1)
+            await handle.send("n", 2)
+
+        once_behind_the_look_at(monkeypatch, "n", both)
+        await handle.send("go", 0)
+        assert await handle.result(timeout=20) == [1, 2]

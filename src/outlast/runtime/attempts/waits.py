@@ -191,6 +191,14 @@ class Waits:
         found = await waiting.kind.look(self._mail, operation, waiting.wake_at)
         if found is None:
             return
+        if found.consumes is not None and self._longer(operation):
+            # What was sent before it may have come since these were looked at; and it may itself be for one of them.
+            self._mail.put_back(*found.consumes)
+            for longer, before in self._longer(operation):
+                await self._find(longer, before)
+            found = await waiting.kind.look(self._mail, operation, waiting.wake_at)
+            if found is None:
+                return
         if operation not in self._waiting:  # given up while we looked
             self._put_back(found)
             return
@@ -201,6 +209,16 @@ class Waits:
         else:
             waiting.found = found
             self._attempt.nudge()
+
+    def _longer(self, operation: Operation) -> list[tuple[Operation, Waiting]]:
+        """Those that wait for longer than this one, and have not found anything: each was looked at by itself."""
+        found: list[tuple[Operation, Waiting]] = []
+        for other, waiting in self._waiting.items():
+            if other is operation:
+                break
+            if waiting.kind.reason is not None and waiting.found is None and not other.dropped:
+                found.append((other, waiting))
+        return found
 
     async def _settle(self, operation: Operation, outcome: Outcome) -> None:
         del self._waiting[operation]
