@@ -81,4 +81,6 @@ async def test_what_it_refuses_is_said_once_and_so_is_that_it_is_over(
     said = [record for record in caplog.records if record.name == "outlast.runtime.refusals"]
     assert [record.getMessage()[:25] for record in said] == ["the store refuses work, a", "the store takes work agai"]
     assert not [record for record in caplog.records if record.exc_info]
-    assert len(caplog.records) == 2, caplog.text
+    # What ran out meanwhile is found by lease_expiry, or handed back by the renewal, whichever looks first.
+    others = [record for record in caplog.records if "handed back" not in record.getMessage()]
+    assert len(others) == 2, caplog.text
