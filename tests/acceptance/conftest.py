@@ -18,6 +18,8 @@ from outlast import App, Duration
 from outlast.app import store_for
 from outlast.machine.changes import Changes, Patch
 from outlast.model.session import Session
+from outlast.runtime.worker import Worker
+from outlast.store.port import Claimed, ClaimRequest
 from outlast.testing import ManualClock
 from tests import postgres
 from tests.conformance.valkey_harness import check_leaks, cluster_url, valkey_url
@@ -156,3 +158,18 @@ def claims_no_more(app: App) -> None:
     assert app._opened is not None
     assert app._opened.worker is not None
     app._opened.worker._serves = lambda: frozenset()
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What workers claimed by looking for it."""
+    taken: list[str] = []
+    really = Worker._claim_until_answered
+
+    async def noted(self: Worker, request: ClaimRequest) -> Claimed:
+        claimed = await really(self, request)
+        taken.extend(one.execution.id for one in claimed.executions)
+        return claimed
+
+    monkeypatch.setattr(Worker, "_claim_until_answered", noted)
+    return taken

@@ -16,25 +16,9 @@ from outlast.model.lane import Lane
 from outlast.runtime.engine import Engine
 from outlast.runtime.parts import WorkflowDefinition
 from outlast.runtime.worker import Worker
-from outlast.store.port import Claimed, ClaimRequest
 from tests.acceptance.conftest import Gate, Place, until
 from tests.acceptance.flow_workflows import member_is, workflows
 from tests.acceptance.test_fast_path import with_room
-
-
-@pytest.fixture
-def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What workers claimed by looking for it."""
-    taken: list[str] = []
-    really = Worker._claim_until_answered
-
-    async def noted(self: Worker, request: ClaimRequest) -> Claimed:
-        claimed = await really(self, request)
-        taken.extend(one.execution.id for one in claimed.executions)
-        return claimed
-
-    monkeypatch.setattr(Worker, "_claim_until_answered", noted)
-    return taken
 
 
 def engine_of(app: App) -> Engine:

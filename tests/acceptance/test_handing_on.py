@@ -19,25 +19,8 @@ from outlast.runtime.flows import handing_on
 from outlast.runtime.flows.ahead import Ahead, Behind, Known
 from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.parts import Parts
-from outlast.runtime.worker import Worker
-from outlast.store.port import Claimed, ClaimRequest
 from tests.acceptance.conftest import Gate, Place, until
 from tests.acceptance.flow_workflows import member_is, workflows
-
-
-@pytest.fixture
-def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What workers claimed by looking for it."""
-    taken: list[str] = []
-    really = Worker._claim_until_answered
-
-    async def noted(self: Worker, request: ClaimRequest) -> Claimed:
-        claimed = await really(self, request)
-        taken.extend(one.execution.id for one in claimed.executions)
-        return claimed
-
-    monkeypatch.setattr(Worker, "_claim_until_answered", noted)
-    return taken
 
 
 @pytest.fixture
