@@ -15,6 +15,7 @@ from outlast.model.execution import execution_key
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.port import CommittedInPart, Verdict
 from outlast.store.valkey import ValkeyStore
+from outlast.store.valkey import store as store_module
 from outlast.testing.conformance.actors import NAMESPACE, decided, ended, running, sends, start_changes, start_fact
 from outlast.testing.valkey_server import ValkeyServer
 from tests.conformance.valkey_audit import leaks
@@ -47,8 +48,10 @@ async def there(store: ValkeyStore, number: int = 40) -> list[bool]:
 
 
 async def test_memory_that_ends_in_the_middle_of_a_batch_fails_only_what_was_not_written(
-    server: ValkeyServer, store: ValkeyStore
+    server: ValkeyServer, store: ValkeyStore, monkeypatch: pytest.MonkeyPatch
 ):
+    """As in a cluster, where each partition has a call of its own."""
+    monkeypatch.setattr(store_module, "PARTITIONS_TOGETHER", 1)
     fill(server, left=1_500_000)
     with pytest.raises(CommittedInPart, match="no memory left") as part:
         await store.commit(large_starts(store))

@@ -15,6 +15,7 @@ import outlast
 from outlast.app import App
 from outlast.errors import (
     InvalidConfig,
+    InvalidInput,
     ReplyLost,
     SchemaOutdated,
     StoreError,
@@ -22,7 +23,7 @@ from outlast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from outlast.machine.changes import Insert, partition_channel
+from outlast.machine.changes import Add, Insert, Patch, partition_channel
 from outlast.model.execution import execution_key
 from outlast.model.journal import JournalEntry
 from outlast.runtime.group_commit import GroupCommit
@@ -51,7 +52,7 @@ from outlast.testing.conformance.actors import (
     steps,
 )
 from outlast.testing.conformance.doorbell import LANE_BELL, ear
-from outlast.testing.valkey_server import DURABLE, ValkeyServer, free_ports, stopped
+from outlast.testing.valkey_server import DURABLE, ValkeyCluster, ValkeyServer, free_ports, stopped
 from tests.conformance.valkey_audit import leaks
 
 
@@ -85,10 +86,73 @@ async def test_a_step_of_a_lone_execution_is_one_round_trip(server: ValkeyServer
     assert info(server, "fcall") == before + 1
 
 
-async def test_a_batch_is_one_call_per_partition(server: ValkeyServer, store: ValkeyStore):
+async def test_a_batch_is_one_call_for_all_partitions_of_a_server(server: ValkeyServer, store: ValkeyStore):
     before = info(server, "fcall")
     await start_many(store, [start_fact(f"x{n}") for n in range(300)])
-    assert info(server, "fcall") == before + store.partitions
+    assert info(server, "fcall") == before + 1
+    assert len({partition(store, f"x{n}") for n in range(300)}) == store.partitions
+
+
+async def test_a_call_that_fails_in_one_partition_has_written_to_none(server: ValkeyServer, store: ValkeyStore):
+    """A function is not undone: so all of it is decided before anything is written."""
+    for name in ("a", "b", "c"):
+        await start(store, name)
+    assert len({partition(store, name) for name in ("a", "b", "c")}) == 3
+    key = execution_key(NAMESPACE, "b")
+    spoilt = changing(store, "b", Patch(key, {"failures": 2**53 - 1}), Add(key, "failures", 1))
+    with pytest.raises(InvalidInput):
+        await store.commit(
+            [decided(store, await look(store, "a"), sends()), spoilt, decided(store, await look(store, "c"), sends())]
+        )
+    assert [(await look(store, name)).inbox for name in ("a", "b", "c")] == [0, 0, 0]
+    assert (await look(store, "b")).failures == 0
+
+
+async def test_a_cluster_of_one_server_is_asked_partition_by_partition():
+    """Its URL does not say what it is, and it has every slot: it refuses a call for several, and has done nothing."""
+    with ValkeyCluster(primaries=1, replicas=0) as cluster:
+        [server] = cluster.servers
+        store = await opened(f"valkey://127.0.0.1:{server.port}")
+        await start_many(store, [start_fact(f"x{n}") for n in range(100)])
+        assert await store.count(Query(namespace=NAMESPACE)) == 100
+        before = info(server, "fcall")
+        await start_many(store, [start_fact(f"y{n}") for n in range(300)])
+        assert info(server, "fcall") == before + store.partitions
+        await store.close()
+
+
+async def test_ends_in_several_partitions_ring_one_bell_and_leave_a_claim_behind_one_ring_alone(
+    server: ValkeyServer, store: ValkeyStore
+):
+    listener = await ear(store)
+    some = [await running(store, f"ends{number}") for number in range(6)]
+    places = {partition(store, held.id) for held in some}
+    assert len(places) > 1
+    assert await claimed_ids(store) == []  # a look at everything: nothing is left anywhere
+    before = info(server, "spublish")
+    await store.commit([decided(store, held, completes(held)) for held in some])
+    assert info(server, "spublish") == before + 1
+    heard: set[str] = set()
+    while not heard >= set(map(partition_channel, places)):
+        heard |= await listener.next()
+    await start(store, "rings")
+    await listener.hears(LANE_BELL)
+    before = info(server, "fcall")
+    assert await claimed_ids(store) == ["rings"]
+    assert info(server, "fcall") == before + 1
+    await listener.subscription.close()
+
+
+async def test_starts_in_several_partitions_are_all_found_behind_their_one_ring(
+    server: ValkeyServer, store: ValkeyStore
+):
+    listener = await ear(store)
+    assert await claimed_ids(store) == []
+    await start_many(store, [start_fact(f"x{n}") for n in range(6)])
+    assert len({partition(store, f"x{n}") for n in range(6)}) > 1
+    await listener.hears(LANE_BELL)
+    assert sorted(await claimed_ids(store, limit=10)) == [f"x{n}" for n in range(6)]
+    await listener.subscription.close()
 
 
 async def test_calls_made_at_once_do_not_wait_for_each_other(server: ValkeyServer, store: ValkeyStore):

@@ -90,7 +90,7 @@ def test_each_of_some_values_is_sent_by_its_type(epoch: int, told: int | str, he
 def test_bytes_among_some_values_go_beside():
     at, blobs = LAYOUTS["payload"].positions, [b"another's"]
     assert LAYOUTS["payload"].some({"value": b"\xff", "change_id": "c"}, blobs) == [
-        at["value"] + BESIDE, 3, at["change_id"], "c",
+        at["value"] + BESIDE, 2, at["change_id"], "c",
     ]  # fmt: skip
     assert blobs == [b"another's", b"\xff"]
 

@@ -6,6 +6,7 @@ changes that it was given.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from outlast.errors import InvalidInput
@@ -53,7 +54,8 @@ def packed(argument: object, *blobs: bytes) -> Arguments:
 class Batch:
     """The changes of one partition, in order. Records are named by number: most are named more than once."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, arguments: list[bytes]) -> None:
+        """What it has beside its values goes to the end of `arguments`, and is named by its place there."""
         self._partition = partition
         self._numbers: dict[Key, int] = {}
         self._owners: list[list[str]] = [[""]]
@@ -61,7 +63,7 @@ class Batch:
         self._named = 0
         self._count = 0
         self._changes: list[Any] = []
-        self._blobs: list[bytes] = []
+        self._blobs = arguments
 
     def add(self, changes: Changes) -> None:
         anchor = 0
@@ -81,14 +83,14 @@ class Batch:
         self._count += 1
         self._changes += told
 
-    def arguments(self, now: int | None) -> Arguments:
+    def packed(self, now: int | None) -> bytes:
         told: list[Any] = [now or False, len(self._owners)]
         for of, *fields in self._owners:
             told += (of, len(fields), *fields)
         told.append(self._count)
         told += self._changes
         batch = pack(told)
-        return (batch if len(told) > VALUES_MAX else batch[len(head_of(len(told))) :], *self._blobs)
+        return batch if len(told) > VALUES_MAX else batch[len(head_of(len(told))) :]
 
     def _name(self, key: Key) -> int:
         """The number of a record that was not named before; none is 0."""
@@ -122,7 +124,7 @@ class Batch:
             body, times = LAYOUTS[record.KIND].packed(record)
             blobs = self._blobs
             blobs.append(body)
-            told += (what, self._numbers.get(key) or self._name(key), len(blobs) + 1, times)
+            told += (what, self._numbers.get(key) or self._name(key), len(blobs), times)
         elif isinstance(write, Patch):
             key, fields = write.key, write.fields
             told += (what, self._numbers.get(key) or self._name(key), len(fields))
@@ -140,6 +142,17 @@ class Batch:
         else:
             key = write.key
             told += (what, self._numbers.get(key) or self._name(key))
+
+
+def batched(batch: Sequence[Changes], places: Mapping[int, Sequence[int]], now: int | None) -> Arguments:
+    """The arguments of one call for some partitions, of which each has the changes at these places of a batch."""
+    arguments = [b""] * len(places)
+    for number, (partition, its) in enumerate(places.items()):
+        some = Batch(partition, arguments)
+        for place in its:
+            some.add(batch[place])
+        arguments[number] = some.packed(now)
+    return tuple(arguments)
 
 
 _APPLIED = {inbox: Verdict(True, inbox) for inbox in range(10)}

@@ -265,7 +265,7 @@ class Listener:
             self._moved.set_result(None)
 
     def _hear(self, channels: list[str], partition: int | None = None) -> None:
-        if partition is None or RESCAN in channels:
+        if RESCAN in channels:
             self._near.heard(None)
         elif any(map(is_lane_channel, channels)):  # ends ring as well, and leave nothing to claim
             self._near.heard(partition)

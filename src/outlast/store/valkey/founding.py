@@ -71,9 +71,10 @@ class Founding:
         wanted = made_with(partitions)
         if await self.recorded() is None:
             wanted = await self._as_the_heads_say(wanted, known=known)
-        asked = packed((wanted.schema, wanted.partitions, wanted.layout))
-        answer = await self._servers.call_keys("migrate", {self._names.store: asked}, writes=True)
-        return _made(answer[self._names.store])
+        store = self._names.store
+        asked = (1, store, *packed((wanted.schema, wanted.partitions, wanted.layout)))
+        answer = await self._servers.call_keys("migrate", {store: asked}, writes=True)
+        return _made(answer[store])
 
     async def _as_the_heads_say(self, wanted: Made, *, known: bool) -> Made:
         looks = await self._servers.call("heads", dict.fromkeys(range(LOOKED_AT), ()), writes=False)

@@ -167,7 +167,7 @@ class Layout:
             flat[number] = flat[number].plus_ms
         for number in beside:
             blobs.append(flat[number])
-            flat[number] = len(blobs) + 1
+            flat[number] = len(blobs)
         return flat
 
     def _shaped(self, fields: Mapping[str, Plain | Now]) -> Some:

@@ -1,6 +1,7 @@
 """Which server has which partition: one server for all, or the primaries of a cluster.
 
-`call` sends one function call per partition, those of a server together, and answers when all have. A server that
+`call` sends one function call per partition, those of a server together, and answers when all have; a commit names all
+partitions of a server in one call, unless it is a cluster, where each lives in a slot of its own. A server that
 says "not mine" or "not now" has done nothing: it is asked again, or another one is, for a little while. An answer that
 was lost is another thing: whether it was done is not known, so writes say so (`ReplyLost`) and reads are repeated.
 """
@@ -12,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import hiredis
 from msgspec import Struct
@@ -34,6 +35,10 @@ SLICE_S = 0.1
 PROBE_S = 0.2
 LEARN_TIMEOUT_S = 1.0
 UNKNOWN = b"?"
+
+
+Asked: TypeAlias = tuple[str | bytes | int, ...]
+"""How many keys a call names, these, and its arguments."""
 
 
 class Replicas(Struct, frozen=True):
@@ -120,6 +125,8 @@ class Servers:
         self._names = names
         self.replicas = replicas
         self._cluster = cluster
+        self.together = not cluster
+        """Whether a call may name several partitions. In a cluster each is in a slot of its own."""
         self._known: dict[Address, Server] = {}
         self._slots: list[tuple[int, int, Address]] = []
         self._homes: dict[str, Server] = {}
@@ -222,13 +229,21 @@ class Servers:
         answers = await self.call_keys(name, self._keyed(asked), writes=writes)
         return {partition: answers[self._names.clock(partition)] for partition in asked}
 
-    async def call_each(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
-        """The same, but an error stands in the place of the answer that it kept from coming."""
-        answers = await self._outcomes(name, self._keyed(asked), writes=writes)
-        return {partition: answers[self._names.clock(partition)] for partition in asked}
+    async def call_each(
+        self, name: str, asked: Mapping[tuple[int, ...], Arguments], *, writes: bool
+    ) -> dict[tuple[int, ...], Any]:
+        """Each is one call for some partitions (for one, unless `together`). An error stands in the place of the
+        answer that it kept from coming."""
+        clock = self._names.clock
+        keyed = {
+            clock(some[0]): (len(some), *map(clock, some), *argument, self.head) for some, argument in asked.items()
+        }
+        answers = await self._outcomes(name, keyed, writes=writes)
+        return {some: answers[clock(some[0])] for some in asked}
 
-    def _keyed(self, asked: Mapping[int, Arguments]) -> dict[str, Arguments]:
-        return {self._names.clock(partition): (*argument, self.head) for partition, argument in asked.items()}
+    def _keyed(self, asked: Mapping[int, Arguments]) -> dict[str, Asked]:
+        clock = self._names.clock
+        return {(key := clock(partition)): (1, key, *argument, self.head) for partition, argument in asked.items()}
 
     async def call_some(self, name: str, asked: Mapping[int, Arguments], *, writes: bool) -> dict[int, Any]:
         """As `call`, without the partitions of servers that are away, as long as one server answers."""
@@ -307,14 +322,14 @@ class Servers:
         if not late.cancelled():
             late.exception()  # whoever needs that server hears it from their own call
 
-    async def call_keys(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
+    async def call_keys(self, name: str, asked: Mapping[str, Asked], *, writes: bool) -> dict[str, Any]:
         answers = await self._outcomes(name, asked, writes=writes)
         failed = [answer for answer in answers.values() if isinstance(answer, OutlastError)]
         if failed:
             raise min(failed, key=weight)
         return answers
 
-    async def _outcomes(self, name: str, asked: Mapping[str, Arguments], *, writes: bool) -> dict[str, Any]:
+    async def _outcomes(self, name: str, asked: Mapping[str, Asked], *, writes: bool) -> dict[str, Any]:
         """The answer to each, or in its place the error that it failed with: what others were answered is kept."""
         answers: dict[str, Any] = {}
         began_s, delay_s, rounds, read_only = time.monotonic(), 0.0, 0, False
@@ -341,7 +356,7 @@ class Servers:
                     await self.learn()
 
     async def _round(
-        self, name: str, left: Mapping[str, Arguments], answers: dict[str, Any], *, writes: bool
+        self, name: str, left: Mapping[str, Asked], answers: dict[str, Any], *, writes: bool
     ) -> OutlastError | None:
         """Ask everybody once. What is settled is in `answers`; the rest was not done, and this is why."""
         by_server: dict[Server, list[str]] = {}
@@ -373,13 +388,13 @@ class Servers:
         server: Server,
         name: str,
         keys: list[str],
-        left: Mapping[str, Arguments],
+        left: Mapping[str, Asked],
         answers: dict[str, Any],
         *,
         writes: bool,
     ) -> OutlastError | None:
         called = function(name)
-        commands: list[Command] = [("FCALL", called, 1, key, *left[key]) for key in keys]
+        commands: list[Command] = [("FCALL", called, *left[key]) for key in keys]
         waits = writes and self.replicas.number > 0
         if waits:
             commands.append(("WAIT", self.replicas.number, self.replicas.timeout_ms))
@@ -435,6 +450,8 @@ class Servers:
             if redirected is not None:
                 self._homes[key] = self.server(redirected)
             return None
+        if kind == "CROSSSLOT":  # a cluster after all, of one server
+            self.together = False
         error = translated(complaint, str(server.address))
         if kind in NOT_NOW and (self._cluster or not isinstance(error, StoreReadOnly)):
             return StoreUnavailable(str(error))

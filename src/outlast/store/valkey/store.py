@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from outlast import limits
@@ -51,7 +51,7 @@ from outlast.store.port import (
     Verdict,
 )
 from outlast.store.valkey import claim, health, reading, writing
-from outlast.store.valkey.commit import Arguments, Batch, packed, takes_room, verdict_of
+from outlast.store.valkey.commit import Arguments, batched, packed, takes_room, verdict_of
 from outlast.store.valkey.doorbell import Doorbell, Listener
 from outlast.store.valkey.founding import SCHEMA, Founding, Made
 from outlast.store.valkey.keys import Names
@@ -62,6 +62,9 @@ from outlast.store.valkey.servers import Servers, weight
 from outlast.store.valkey.url import Place, parse_url
 
 T = TypeVar("T")
+
+PARTITIONS_TOGETHER = 500
+"""So many at most are asked in one call: a script has all their keys at hand at once."""
 
 SOME_WILL_DO = frozenset({"peek", "renew", "held", "due", "clock", "health"})
 """Functions whose answers are of use without those of servers that are away."""
@@ -207,8 +210,6 @@ class ValkeyStore:
     def _calling(self, parts: _Parts, name: str | None) -> claim.Call:
         async def call(function: str, asked: Mapping[int, Arguments]) -> dict[int, Any]:
             ask = parts.servers.call_some if function in SOME_WILL_DO else parts.servers.call
-            if function.startswith("commit"):
-                ask = parts.servers.call_each
             if name is None or function == "peek":
                 return await ask(function, asked, writes=False)
             self._pass(name, "statement", "commit")
@@ -241,37 +242,38 @@ class ValkeyStore:
 
     async def commit(self, batch: Sequence[Changes]) -> Committed:
         check_batch(batch)
-        return await self._write("commit", lambda call: self._commit(call, batch))
+        return await self._write("commit", lambda _: self._commit(batch))
 
-    async def _commit(self, call: claim.Call, batch: Sequence[Changes]) -> Committed:
+    async def _commit(self, batch: Sequence[Changes]) -> Committed:
+        parts = self._opened()
         if not batch:
-            return Committed(await self._time(self._opened()), [])
-        batches: dict[int, Batch] = {}
+            return Committed(await self._time(parts), [])
+        servers = parts.servers
+        size = PARTITIONS_TOGETHER if (together := servers.together) else 1
         places: dict[int, list[int]] = {}
         for place, changes in enumerate(batch):
-            partition = changes.partition
-            some = batches.get(partition)
-            if some is None:
-                some = batches[partition] = Batch(partition)
-                places[partition] = []
-            some.add(changes)
-            places[partition].append(place)
+            places.setdefault(changes.partition, []).append(place)
         now = self._asked_time()
+        asked = {some: batched(batch, {p: places[p] for p in some}, now) for some in _some_each(tuple(places), size)}
         function = "commit" if any(map(takes_room, batch)) else "commit_freeing"
-        answers = await call(function, {p: some.arguments(now) for p, some in batches.items()})
+        self._pass("commit", "statement", "commit")
+        answers = await servers.call_each(function, asked, writes=True)
+        self._pass("commit", "statement done")
         outcomes: list[Any] = [None] * len(batch)
         times = [0] * len(batch)
         failed: dict[int, OutlastError] = {}
-        for partition, answer in answers.items():
+        for some, answer in answers.items():
             if isinstance(answer, OutlastError):
-                failed |= dict.fromkeys(places[partition], answer)
+                failed |= {place: answer for partition in some for place in places[partition]}
                 continue
-            at, verdicts = answer
-            for place, told in zip(places[partition], verdicts, strict=True):
-                outcomes[place], times[place] = verdict_of(batch[place], told), at
-        if failed:
-            return await self._committed_in_part(batch, outcomes, times, failed)
-        return Committed(self._heard(max(times)), outcomes, times)
+            for partition, (at, verdicts) in zip(some, answer, strict=True):
+                for place, told in zip(places[partition], verdicts, strict=True):
+                    outcomes[place], times[place] = verdict_of(batch[place], told), at
+        if not failed:
+            return Committed(self._heard(max(times)), outcomes, times)
+        if together and not servers.together:  # it knows better now
+            return await self._commit(batch)
+        return await self._committed_in_part(batch, outcomes, times, failed)
 
     async def _committed_in_part(
         self,
@@ -397,6 +399,11 @@ class ValkeyStore:
 
     def listen(self) -> Listener:
         return self._opened().bell.listen()
+
+
+def _some_each(partitions: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
+    for first in range(0, len(partitions), size):
+        yield partitions[first : first + size]
 
 
 def _committed(now: int, outcomes: list[Verdict | OutlastError], times: list[int]) -> Committed:

@@ -1,6 +1,7 @@
--- commit: a batch of guarded changes of one partition, in order, each all or nothing with a verdict of its own.
+-- commit: a batch of guarded changes of each partition, in order, each all or nothing with a verdict of its own.
 --
--- arguments: the batch, then bytes. The batch is one sequence of values, for a table takes longer to unpack than to read:
+-- arguments: the batch of each partition, in the order of the keys, then bytes. All of them are decided before anything is
+-- written. A batch is one sequence of values, for a table takes longer to unpack than to read:
 --   now or false · how many owners, then of each: itself, how many records of it are named, their fields
 --   · how many changes, then of each: how many values it has, its id, its anchored execution or 0,
 --   how many guards and these, how many writes and these, how many rings and these
@@ -10,7 +11,7 @@
 --   write: 1, key, argument, times: insert · 2, key, how many, {position, value} ...: patch · 3, key, argument, times: put
 --          4, key: delete · 5, key, position, amount: add
 --   A new record is an argument of its own, packed but for its times.
--- answer: {now, verdicts}: inbox, or {1, inbox}: applied · {2, inbox} applied before
+-- answer: of each partition {now, verdicts}: inbox, or {1, inbox}: applied · {2, inbox} applied before
 --          {0, inbox, number of the guard, or minus that of the insert, the record that stands}
 
 -- Everything that is named, read at once: by number. The second result is where the changes begin.
@@ -148,23 +149,31 @@ local function verdict(call, batch, change)
     apply(call, batch, i)
     i = behind_write(batch, i)
   end
-  for at = i + 1, i + batch[i] do call.rings[batch[at]] = true end
+  for at = i + 1, i + batch[i] do
+    call.rings[batch[at]] = true
+    call.rang = true
+  end
   return inbox(call, batch, change) or { 1, false }
 end
 
--- A hint: what was written stands, also if this user may not ring (doctor says so).
-local function ring(call)
-  local channels = {}
-  for channel in pairs(call.rings) do channels[#channels + 1] = channel end
-  if #channels > 0 then redis.pcall('SPUBLISH', call.tag .. 'bell', table.concat(channels, '\n')) end
+-- A hint: what was written stands, also if this user may not ring (doctor says so). Partitions that ring together ring one
+-- bell, and say that it is about no partition in particular.
+local function ring(calls, rings)
+  local bell, channels = nil, {}
+  for place = 1, #calls do
+    if calls[place].rang then
+      if bell then channels[1] = '' end
+      bell = bell or calls[place].tag .. 'bell'
+    end
+  end
+  if not bell then return end
+  for channel in pairs(rings) do channels[#channels + 1] = channel end
+  redis.pcall('SPUBLISH', bell, table.concat(channels, '\n'))
 end
 
-local function commit(keys, args)
-  local batch = { unpacked(args[1]) }
-  if type(batch[1]) == 'table' then batch = batch[1] end -- of many values, which come in a table after all
-  local call = begin(keys, batch[1], args)
+-- A partition's verdicts on its changes. Nothing is written yet.
+local function decided(call, batch)
   local verdicts, change = {}, nil
-  call.rings = {}
   call.named, change = read(call, batch)
   local count = batch[change]
   change = change + 1
@@ -172,9 +181,22 @@ local function commit(keys, args)
     verdicts[number] = verdict(call, batch, change)
     change = change + batch[change]
   end
-  flush(call)
-  ring(call)
-  return { call.now, verdicts }
+  return verdicts
+end
+
+local function commit(keys, args)
+  local calls, answers, rings = {}, {}, {}
+  for place = 1, #keys do
+    local batch = { unpacked(args[place]) }
+    if type(batch[1]) == 'table' then batch = batch[1] end -- of many values, which come in a table after all
+    local call = begin(keys, batch[1], args, place)
+    call.rings = rings
+    calls[place] = call
+    answers[place] = { call.now, decided(call, batch) }
+  end
+  flush_all(calls)
+  ring(calls, rings)
+  return answers
 end
 
 offer('commit', commit)

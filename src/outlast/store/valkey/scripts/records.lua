@@ -54,38 +54,53 @@ end
 
 -- ---- the call ------------------------------------------------------------------------------------------------------
 
-local function tag_of(keys) return string.sub(keys[1], 1, -6) end
-local function head_of(keys) return tag_of(keys) .. 'head' end
+local function tag_of(clock) return string.sub(clock, 1, -6) end
+local function head_of(keys) return tag_of(keys[1]) .. 'head' end
 
--- A function of a partition. Its last argument is the head that the caller knows (`founding.py`). A partition that has
--- another one is refused; one that has none may be read: nothing was written to it, or by an older version.
+-- A function of a partition, or of several on a server that is no cluster: each key is the clock of one, and everything
+-- else of that partition has the same tag before its name. The last argument is the head that the caller knows
+-- (`founding.py`). A partition that has another one is refused; one that has none may be read: nothing was written to
+-- it, or by an older version.
 local function offer(name, callback, flag)
   local function called(keys, args)
     command, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
     sub, find, byte, format = string.sub, string.find, string.byte, string.format
-    keys.tag = tag_of(keys)
-    local found = command('MGET', keys[1], keys.tag .. 'head', keys.tag .. 'seq')
-    if found[2] ~= table.remove(args) and (found[2] or flag ~= 'no-writes') then
-      return redis.error_reply('UNFOUNDED this partition is not one of the store that the caller has opened')
+    local head, tags, asked = table.remove(args), {}, {}
+    for place = 1, #keys do
+      local tag, last = tag_of(keys[place]), 3 * place
+      tags[place] = tag
+      asked[last - 2], asked[last - 1], asked[last] = keys[place], tag .. 'head', tag .. 'seq'
     end
-    keys.clock, keys.seq = found[1], found[3]
+    local found = command('MGET', unpack(asked))
+    for place = 1, #keys do
+      local known = found[3 * place - 1]
+      if known ~= head and (known or flag ~= 'no-writes') then
+        return redis.error_reply('UNFOUNDED this partition is not one of the store that the caller has opened')
+      end
+    end
+    keys.tags, keys.found = tags, found
     return callback(keys, args)
   end
   redis.register_function { function_name = NAME .. name, callback = called, flags = flag and { flag } or {} }
 end
 
--- keys[1] is the partition's clock; everything else of the partition has the same tag before its name.
--- The time is the server's, or a test clock's; it never goes back: where it is `ahead` of that clock, it stands still.
-local function begin(keys, asked, args)
-  local known = tonumber(keys.clock or '0')
-  local now = asked
-  if not now then
+local function server_time(keys)
+  if not keys.time then
     local time = command('TIME')
-    now = time[1] * 1000 + math.floor(time[2] / 1000)
+    keys.time = time[1] * 1000 + math.floor(time[2] / 1000)
   end
-  local ahead = math.max(0, known - now)
+  return keys.time
+end
+
+-- One of the partitions, the first if nothing is said. The time is the server's, or a test clock's; it never goes back:
+-- where it is `ahead` of that clock, it stands still.
+local function begin(keys, asked, args, place)
+  place = place or 1
+  local known, seq = keys.found[3 * place - 2], keys.found[3 * place]
+  local now = asked or server_time(keys)
+  local ahead = math.max(0, tonumber(known or '0') - now)
   return {
-    args = args, clock = keys[1], tag = keys.tag, seq = tonumber(keys.seq or '0'), now = now + ahead, ahead = ahead,
+    args = args, clock = keys[place], tag = keys.tags[place], seq = tonumber(seq or '0'), now = now + ahead, ahead = ahead,
     owners = {}, tails = {}, dirty = {}, enters = {}, leaves = {}, came = {}, went = {},
   }
 end
@@ -372,7 +387,7 @@ local function write_indexes(call)
   end
 end
 
-local function flush(call)
+local function write(call)
   for _, found in ipairs(call.dirty) do
     if INDEXES[found.kind] then reindex(call, found, found.before, values_of(found)) end
   end
@@ -381,14 +396,22 @@ local function flush(call)
     if known.added > 0 or known.removed > 0 or known.renumbered then settle(call, known) end
   end
   write_indexes(call)
-  -- Also if it stands still: WAIT after a repeated call waits for what this connection wrote, so it must write.
-  local now = format('%.0f', call.now)
-  if call.numbered then
-    command('MSET', call.clock, now, call.tag .. 'seq', format('%.0f', call.seq))
-  else
-    command('SET', call.clock, now)
-  end
 end
+
+-- All that several partitions are to have, when everything is decided in each of them.
+local function flush_all(calls)
+  local clocks = {}
+  for place = 1, #calls do
+    local call, size = calls[place], #clocks
+    write(call)
+    -- Also if it stands still: WAIT after a repeated call waits for what this connection wrote, so it must write.
+    clocks[size + 1], clocks[size + 2] = call.clock, format('%.0f', call.now)
+    if call.numbered then clocks[size + 3], clocks[size + 4] = call.tag .. 'seq', format('%.0f', call.seq) end
+  end
+  command('MSET', unpack(clocks))
+end
+
+local function flush(call) flush_all({ call }) end
 
 -- ---- filters -------------------------------------------------------------------------------------------------------
 
