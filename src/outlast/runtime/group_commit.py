@@ -3,6 +3,10 @@
 One batch is in flight at a time and changes keep their order, so what was submitted first is decided first. A commit
 whose reply was lost is retried verbatim: every change is safe to repeat, and its verdict says so.
 
+Where commits are decided in the order in which they were sent (`Capabilities.in_line`), many that wait follow before
+the last batch is answered: so the server has the next one at hand. What is about something that is in flight stays
+behind: if that must be repeated, nothing of the same execution may have been decided before it.
+
 A store on several servers has a line for each of them: while one server is away, the changes of the others go on. A
 partition keeps its line while something of it is under way, also if it moves to another server meanwhile.
 
@@ -23,6 +27,7 @@ from typing import Any, TypeAlias
 from outlast import limits
 from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes, is_end, size_of, started_by
+from outlast.model.record import Key
 from outlast.runtime.aside import Aside
 from outlast.runtime.patience import Pause, TimeS, patiently
 from outlast.runtime.refusals import Refusals
@@ -34,6 +39,9 @@ AGAIN_S = 0.01
 HALVED_MIN = 64
 """Fewer are committed together: a commit more would take longer than what it saves."""
 
+FOLLOWS_MIN = 24
+"""Fewer wait until the batch in flight is answered, and may become more."""
+
 SURELY_SMALL = limits.BATCH_MAX_BYTES // limits.PAYLOAD_MAX_BYTES
 """So many changes, each with a value, can be committed together whatever they are."""
 
@@ -42,13 +50,17 @@ Waiting: TypeAlias = "tuple[Changes, asyncio.Future[Any], bool]"
 
 
 class _Line:
-    """What waits for the same server, and the pump that commits it while there is any."""
+    """What waits for the same server, and the pumps that commit it while there is any."""
 
-    __slots__ = ("pump", "waiting")
+    __slots__ = ("in_flight", "kept_back", "pumps", "waiting")
 
     def __init__(self) -> None:
         self.waiting: list[Waiting] = []
-        self.pump: asyncio.Task[None] | None = None
+        self.pumps: set[asyncio.Task[None]] = set()
+        self.in_flight: set[Key] = set()
+        """What is about these stays behind: they are named by a batch that is not answered."""
+        self.kept_back = False
+        """The first that waits does so for what is in flight."""
 
 
 class GroupCommit:
@@ -67,6 +79,7 @@ class GroupCommit:
         self._store = store
         self._sharded = store if isinstance(store, Sharded) else None
         self._halves = store.capabilities.apart
+        self._follows = store.capabilities.in_line
         self.batch_max = batch_max
         self._patience_s = patience_s
         self._pause = pause
@@ -102,13 +115,14 @@ class GroupCommit:
         if self._closed:
             raise StoreClosed("the engine is closed")
         line = self._line if self._sharded is None else self._line_of(self._sharded, changes.partition)
-        if line.pump is None:
+        if not line.pumps:
             # Asked once per pump and not per change: in Python 3.11 it costs a system call.
             self._loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)  # a call less than `create_future`
         line.waiting.append((changes, future, timed))
-        if line.pump is None:
-            line.pump = self._loop.create_task(self._drain(line), name="outlast group commit")
+        pumps = len(line.pumps)
+        if pumps == 0 or (pumps == 1 and self._follows and len(line.waiting) >= FOLLOWS_MIN and not line.kept_back):
+            line.pumps.add(self._loop.create_task(self._drain(line), name="outlast group commit"))
         return future
 
     def _line_of(self, store: Sharded, partition: int) -> _Line:
@@ -134,34 +148,64 @@ class GroupCommit:
     async def close(self) -> None:
         """Take nothing more, and let what was taken be answered."""
         self._closed = True
-        pumps = [line.pump for line in self._lines.values() if line.pump is not None]
-        await asyncio.gather(*pumps)
+        await asyncio.gather(*(pump for line in self._lines.values() for pump in line.pumps))
         await self._aside.close()
 
     async def _drain(self, line: _Line) -> None:
+        pump = asyncio.current_task()
+        assert pump is not None
         batch: list[Waiting] = []
         try:
-            while line.waiting:
-                most = self._most(line.waiting)
-                batch, line.waiting = line.waiting[:most], line.waiting[most:]
-                if len(batch) > SURELY_SMALL and (fitting := _fitting(batch)) < len(batch):
-                    batch, line.waiting = batch[:fitting], [*batch[fitting:], *line.waiting]
+            while batch := self._next(line):
                 await self._commit(self._not_aside(batch) if self._aside else batch)
                 self._answered(batch)
-                batch = []
+                self._landed(line, batch)
         except BaseException as died:
             # Whoever waits must not wait for ever for a pump that is gone.
             unanswered, line.waiting = [*batch, *line.waiting], []
             self._answered(unanswered)
+            self._landed(line, batch)
             for _, future, _ in unanswered:
                 _fail(future, _cut_off(died))
             if isinstance(died, asyncio.CancelledError):
                 raise
         finally:
-            line.pump = None
+            line.pumps.discard(pump)
+
+    def _next(self, line: _Line) -> list[Waiting]:
+        """What a pump commits next. Nothing, if nothing waits, or if it is left to the pump with a batch in flight."""
+        most = self._most(line.waiting)
+        if line.in_flight:
+            most = min(most, self._following(line))
+        batch, line.waiting = line.waiting[:most], line.waiting[most:]
+        if len(batch) > SURELY_SMALL and (fitting := _fitting(batch)) < len(batch):
+            batch, line.waiting = batch[:fitting], [*batch[fitting:], *line.waiting]
+        if self._follows:
+            for changes, _, _ in batch:
+                line.in_flight.update(changes.anchors)
+        return batch
+
+    def _following(self, line: _Line) -> int:
+        """How many from the first on may follow what is in flight."""
+        if len(line.waiting) < FOLLOWS_MIN:
+            return 0
+        for number, (changes, _, _) in enumerate(line.waiting):
+            if not changes.anchors or not line.in_flight.isdisjoint(changes.anchors):
+                line.kept_back = number == 0
+                return number
+        return len(line.waiting)
+
+    def _landed(self, line: _Line, batch: list[Waiting]) -> None:
+        if self._follows:
+            line.kept_back = False
+            for changes, _, _ in batch:
+                line.in_flight.difference_update(changes.anchors)
 
     def _most(self, waiting: list[Waiting]) -> int:
-        """How many of them are committed next. On an end nothing follows: it leaves nobody behind who could go on."""
+        """How many of them are committed next. On an end nothing follows: it leaves nobody behind who could go on. But
+        where the other half may follow at once, that need not be found out."""
+        if self._follows:
+            return self.batch_max if len(waiting) < HALVED_MIN else min(self.batch_max, (len(waiting) + 1) // 2)
         if self._halves and len(waiting) >= HALVED_MIN:
             going_on = sum(not is_end(changes) for changes, _, _ in waiting)
             if going_on >= HALVED_MIN:

@@ -56,6 +56,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Whether an execution can be started inside of a transaction of the caller's (`Joining`)."""
     apart: bool = False
     """Whether a server does the work: while it commits some changes, this process can make the next ones."""
+    in_line: bool = False
+    """Whether commits are decided in the order in which they were sent, so that one may follow before the last is
+    answered."""
 
 
 # ---- commit -------------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ class ValkeyStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(native_doorbell=True, exact_order=False, apart=True)
+        return Capabilities(native_doorbell=True, exact_order=False, apart=True, in_line=True)
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
