@@ -12,6 +12,7 @@ from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
+from outlast.store.valkey.keys import field
 from outlast.store.valkey.layout import BESIDE, LAYOUTS
 from tests.conformance.valkey_audit import unpacked
 from tests.unit.machine.build import active, ready, suspended
@@ -35,7 +36,7 @@ def test_a_record_comes_back_as_it_was(execution: Execution):
 
 def stored(execution: Execution) -> bytes:
     """As a script keeps it: the times behind the rest."""
-    body, times = LAYOUT.packed(execution)
+    _, _, body, times = LAYOUT.packed(execution)
     values = [int(time[1:]) if time else False for time in times.removesuffix(",").split(",")]
     return body + b"".join(map(msgspec.msgpack.encode, values))
 
@@ -48,14 +49,14 @@ def test_a_packed_record_comes_back_as_it_was(execution: Execution):
 
 
 def test_a_time_that_is_relative_is_told_as_one():
-    assert LAYOUTS["attempt"].packed(Attempt(**ATTEMPT, started_at=Now(-5)))[1] == "+-5,,"
-    assert LAYOUTS["attempt"].packed(Attempt(**ATTEMPT, started_at=7, ended_at=2**60))[1] == f"=7,'{2**60},"
+    assert LAYOUTS["attempt"].packed(Attempt(**ATTEMPT, started_at=Now(-5)))[3] == "+-5,,"
+    assert LAYOUTS["attempt"].packed(Attempt(**ATTEMPT, started_at=7, ended_at=2**60))[3] == f"=7,'{2**60},"
 
 
 @pytest.mark.parametrize("size", [0, 31, 32, 255, 256, 65_535, 65_536])
 def test_bytes_are_packed_as_scripts_pack_them(size: int):
     value = b"\xff" * size
-    body, _ = LAYOUTS["payload"].packed(
+    _, _, body, _ = LAYOUTS["payload"].packed(
         Payload(namespace="shop", execution="a", generation=1, role=Role.INPUT, value=value, change_id="c")
     )
     assert unpacked(body)[-1] == value
@@ -99,3 +100,23 @@ def test_a_number_that_is_too_large_for_a_field_is_told_with_its_name():
     LAYOUT.some({"held": True, "epoch": 1}, [])
     with pytest.raises(InvalidInput, match=r"^execution\.epoch: 9223372036854775808 is too large"):
         LAYOUT.some({"held": True, "epoch": 2**63}, [])
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_a_record_that_is_packed_has_the_name_that_its_key_has(kind: str):
+    values: dict[str, Any] = {}
+    for number, one in enumerate(msgspec.structs.fields(LAYOUTS[kind].kind)):
+        values[one.name] = _some_value(str(one.type), number)
+    record = LAYOUTS[kind].kind(**values)
+    of, name, *_ = LAYOUTS[kind].packed(record)
+    assert (of, name) == field(record.key)
+
+
+def _some_value(type_: str, number: int) -> Any:
+    if "None" in type_:
+        return None
+    if "bytes" in type_:
+        return b"b"
+    if "bool" in type_:
+        return True
+    return number if "int" in type_ else f"text\0{number}"

@@ -24,7 +24,6 @@ from outlast.machine.changes import (
     Patch,
     Put,
     Reached,
-    Write,
     partition_channel,
 )
 from outlast.model.execution import Execution
@@ -56,8 +55,11 @@ class Batch:
 
     def __init__(self, partition: int, arguments: list[bytes]) -> None:
         """What it has beside its values goes to the end of `arguments`, and is named by its place there."""
-        self._partition = partition
-        self._numbers: dict[Key, int] = {}
+        self._home = partition_channel(partition)
+        self._numbers: dict[tuple[str, str], int] = {}
+        """Of records, by owner and field; …"""
+        self._by_key: dict[Key, int] = {}
+        """… and, of those that were named by their keys, by these: it is seldom needed to make names of them."""
         self._owners: list[list[str]] = [[""]]
         """Those that were named, one after the other, each with the fields of its records; the partition first."""
         self._named = 0
@@ -69,19 +71,28 @@ class Batch:
         anchor = 0
         for key in changes.anchors:
             if key.kind == _EXECUTION:
-                anchor = self._numbers.get(key) or self._name(key)
+                anchor = self._by_key.get(key) or self._number(key)
                 break
-        told: list[Any] = [0, changes.id, anchor, len(changes.guards)]
-        for guard in changes.guards:
+        told, guards, writes, rings = self._changes, changes.guards, changes.writes, changes.rings
+        begins = len(told)
+        told += (0, changes.id, anchor, len(guards))
+        for guard in guards:
             self._guard(guard, told)
-        told.append(len(changes.writes))
-        for write in changes.writes:
-            self._write(write, told)
-        told.append(len(changes.rings))
-        told += [partition_channel(self._partition) if ring == HOME else ring for ring in changes.rings]
-        told[0] = len(told)
+        told.append(len(writes))
+        for write in writes:
+            if isinstance(write, _WHOLE):
+                self._whole(write, told)
+            elif isinstance(write, Patch):
+                self._patch(write, told)
+            elif isinstance(write, Add):
+                self._add(write, told)
+            else:
+                self._delete(write, told)
+        told.append(len(rings))
+        for ring in rings:
+            told.append(self._home if ring == HOME else ring)
+        told[begins] = len(told) - begins
         self._count += 1
-        self._changes += told
 
     def packed(self, now: int | None) -> bytes:
         told: list[Any] = [now or False, len(self._owners)]
@@ -92,9 +103,14 @@ class Batch:
         batch = pack(told)
         return batch if len(told) > VALUES_MAX else batch[len(head_of(len(told))) :]
 
-    def _name(self, key: Key) -> int:
-        """The number of a record that was not named before; none is 0."""
+    def _number(self, key: Key) -> int:
+        """The number of a record that was not named by its key before."""
         of, name = field(key)
+        number = self._by_key[key] = self._numbers.get((of, name)) or self._name(of, name)
+        return number
+
+    def _name(self, of: str, name: str) -> int:
+        """The number of a record that was not named before; none is 0."""
         if of:
             if self._owners[-1][0] != of:
                 self._owners.append([of])
@@ -104,44 +120,38 @@ class Batch:
         else:
             self._owners[0].append(name)
             number = 1 - len(self._owners[0])
-        self._numbers[key] = number
+        self._numbers[of, name] = number
         return number
 
     def _guard(self, guard: Guard, told: list[Any]) -> None:
         key = guard.key
-        told += (_GUARDS[type(guard)], self._numbers.get(key) or self._name(key))
+        told += (_GUARDS[type(guard)], self._by_key.get(key) or self._number(key))
         if isinstance(guard, Matches):
             told.append(len(guard.fields))
             told += LAYOUTS[key.kind].compared(guard.fields, self._blobs)
         elif not isinstance(guard, Absent):
             told.append(LAYOUTS[key.kind].position(guard.field))
 
-    def _write(self, write: Write, told: list[Any]) -> None:
-        what = _WRITES[type(write)]
-        if isinstance(write, _WHOLE):
-            record = write.record
-            key = record.key
-            body, times = LAYOUTS[record.KIND].packed(record)
-            blobs = self._blobs
-            blobs.append(body)
-            told += (what, self._numbers.get(key) or self._name(key), len(blobs), times)
-        elif isinstance(write, Patch):
-            key, fields = write.key, write.fields
-            told += (what, self._numbers.get(key) or self._name(key), len(fields))
-            told += layout_of(key.kind).some(fields, self._blobs)
-        elif isinstance(write, Add):
-            if not -EXACT < write.amount < EXACT:
-                raise InvalidInput(f"{write.amount} is too large to be added")
-            key = write.key
-            told += (
-                what,
-                self._numbers.get(key) or self._name(key),
-                layout_of(key.kind).position(write.field),
-                write.amount,
-            )
-        else:
-            key = write.key
-            told += (what, self._numbers.get(key) or self._name(key))
+    def _whole(self, write: Insert | Put, told: list[Any]) -> None:
+        of, name, body, times = LAYOUTS[write.record.KIND].packed(write.record)
+        blobs = self._blobs
+        blobs.append(body)
+        told += (_WRITES[type(write)], self._numbers.get((of, name)) or self._name(of, name), len(blobs), times)
+
+    def _patch(self, write: Patch, told: list[Any]) -> None:
+        key, fields = write.key, write.fields
+        told += (_WRITES[Patch], self._by_key.get(key) or self._number(key), len(fields))
+        told += layout_of(key.kind).some(fields, self._blobs)
+
+    def _delete(self, write: Delete, told: list[Any]) -> None:
+        told += (_WRITES[Delete], self._by_key.get(write.key) or self._number(write.key))
+
+    def _add(self, write: Add, told: list[Any]) -> None:
+        if not -EXACT < write.amount < EXACT:
+            raise InvalidInput(f"{write.amount} is too large to be added")
+        key = write.key
+        number = self._by_key.get(key) or self._number(key)
+        told += (_WRITES[Add], number, layout_of(key.kind).position(write.field), write.amount)
 
 
 def batched(batch: Sequence[Changes], places: Mapping[int, Sequence[int]], now: int | None) -> Arguments:

@@ -22,7 +22,10 @@ stay readable in a shell.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from operator import itemgetter
+from typing import Any
 
 from outlast.errors import InvalidInput
 from outlast.model.execution import Execution
@@ -91,6 +94,23 @@ def field(key: Key) -> tuple[str, str]:
     if owned:
         return owner(values[0], values[1]), letter + _rest(values[2:]) if size > 2 else letter
     return "", letter + _rest(values)
+
+
+def named_by(kind: str, fields: Sequence[str]) -> Callable[[Sequence[Any]], tuple[str, str]]:
+    """`field` of records of a kind, by these fields of theirs, which are known to be of their types."""
+    letter, size, owned = _KINDS[kind]
+    at = [fields.index(name) for name in _KEY_FIELDS[kind]]
+    if not owned:
+        every = itemgetter(*at)
+        return lambda row: ("", letter + _rest(every(row)))
+    first, second, *others = at
+    if not others:
+        return lambda row: (owner(row[first], row[second]), letter)
+    if size == 3:
+        third = others[0]
+        return lambda row: (owner(row[first], row[second]), letter + _rest((row[third],)))
+    rest = itemgetter(*others)
+    return lambda row: (owner(row[first], row[second]), letter + _rest(rest(row)))
 
 
 def home(key: Key, partitions: int) -> int:

@@ -29,7 +29,7 @@ from outlast.model.record import Now, Plain, Record
 from outlast.model.session import Session
 from outlast.model.tag import Tag
 from outlast.store.port import DueKind
-from outlast.store.valkey.keys import LETTERS, LISTED
+from outlast.store.valkey.keys import LETTERS, LISTED, named_by
 
 EXACT = 2**53
 """Numbers below this are exact in a script."""
@@ -84,7 +84,8 @@ class Layout:
         self._first = first
         self._first_of = attrgetter(*first)
         self._blob_of = attrgetter(*self.blobs) if self.blobs else None
-        self._times_of = _all_of(kind.TIMES)
+        self._times_of = _all_of(kind.TIMES) if kind.TIMES else None
+        self._named = named_by(kind.KIND, first)
         self.head = head_of(len(self.fields))
         """What a table of its values begins with; it is not stored."""
         self._skipped = len(head_of(len(first)))
@@ -109,23 +110,22 @@ class Layout:
             raise InvalidInput(f"{self.kind.KIND} has no field {field!r}")
         return position
 
-    def packed(self, record: Record) -> tuple[bytes, str]:
-        """A whole record, to be written: all but its times and its number, and how a script is told its times."""
+    def packed(self, record: Record) -> tuple[str, str, bytes, str]:
+        """A whole record, to be written: its owner and its field there, all but its times and its number, and how a
+        script is told its times."""
         row = self._first_of(record)
         shape = tuple(map(type, row))
-        known = self._whole.get(shape)
-        if known is None:
-            for name, value in zip(self._first, row, strict=True):
-                self._check(name, value)
-            known = self._whole[shape] = _are(shape, NoneType), _are(shape, bool), _are(shape, int)
-        nulls, flags, numbers = known
-        values: list[Any] = [*row]
-        for number in nulls:
-            values[number] = False
-        for number in flags:
-            values[number] = 1 if row[number] else 0
+        nulls, flags, numbers = self._whole.get(shape) or self._checked(row, shape)
+        values: Any = row
+        if nulls or flags:
+            values = [*row]
+            for number in nulls:
+                values[number] = False
+            for number in flags:
+                values[number] = 1 if row[number] else 0
         for number in numbers:
             if not -EXACT < row[number] < EXACT:
+                values = [*values]
                 values[number] = _digits(row[number], f"{self.kind.KIND}.{self._first[number]}")
         body = pack(values)[self._skipped :]
         if self._blob_of is not None:
@@ -135,9 +135,18 @@ class Layout:
             else:
                 self._check(self.blobs[0], value)  # raises, if it is not nothing
                 body += _NULL
+        of, name = self._named(row)
+        if self._times_of is None:
+            return of, name, body, ""
         times = self._times_of(record)
         tail = self._tails.get(times)
-        return body, self._tail(times) if tail is None else tail
+        return of, name, body, self._tail(times) if tail is None else tail
+
+    def _checked(self, row: tuple[Any, ...], shape: tuple[type, ...]) -> tuple[Where, Where, Where]:
+        for name, value in zip(self._first, row, strict=True):
+            self._check(name, value)
+        made = self._whole[shape] = _are(shape, NoneType), _are(shape, bool), _are(shape, int)
+        return made
 
     def _tail(self, times: tuple[Any, ...]) -> str:
         for name, time in zip(self.kind.TIMES, times, strict=True):
@@ -257,11 +266,9 @@ def _raw(value: bytes) -> bytes:
 
 
 def _all_of(names: tuple[str, ...]) -> Callable[[Record], tuple[Any, ...]]:
-    """Some values of a record, however few."""
+    """Some values of a record, also if it is one."""
     if len(names) > 1:
         return attrgetter(*names)
-    if not names:
-        return lambda record: ()
     one = attrgetter(*names)
     return lambda record: (one(record),)
 
