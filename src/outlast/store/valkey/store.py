@@ -23,7 +23,7 @@ from outlast.errors import (
     StoreClosed,
     StoreUnavailable,
 )
-from outlast.machine.changes import Changes
+from outlast.machine.changes import Changes, is_lane_channel
 from outlast.model.frame import Frame
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
@@ -256,6 +256,8 @@ class ValkeyStore:
                 places[partition] = []
             some.add(changes)
             places[partition].append(place)
+            if any(map(is_lane_channel, changes.rings)):
+                self._near.heard(partition)  # its own bell may come later than the answer
         now = self._asked_time()
         function = "commit" if any(map(takes_room, batch)) else "commit_freeing"
         answers = await call(function, {p: some.arguments(now) for p, some in batches.items()})

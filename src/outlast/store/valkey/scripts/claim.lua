@@ -2,8 +2,9 @@
 --
 -- argument: {now or false, partition as in keys, namespace, lanes, serves {"workflow|version": true}, capabilities,
 --            worker, claim id, limit, lease ttl, suspects or -1, 1 if this claim was here before and goes on, leap}
--- claim answers {now, 1 if it took them before, {execution, input, when it first began, journal, events} ...}; peek {now, 1 if this claim took some before, how many are there, the
--- first one's place in the order of claims}. A peek changes nothing and does not look into flows.
+-- claim answers {now, 1 if it took them before, {execution, input, when it first began, journal, events} ..., how many
+-- are left, the first one's place in the order of claims}; peek {now, 1 if this claim took some before, how many are there,
+-- the first one's place}. A peek changes nothing. How many there are is said without a look into flows.
 
 local CHUNK, CHUNK_MAX = 64, 256
 local LOOKS_MAX = 10000
@@ -232,9 +233,9 @@ end
 -- Of one that waits its input is read as well, where most have it.
 local FIRST_INPUT = 'a1input\0'
 
-local function choose(call, asked)
+local function choose(call, asked, found)
   local chosen, permits, suspects = {}, {}, asked.suspects
-  local found, space, field = routes(call, asked), text(asked.namespace), LETTERS[E.kind]
+  local space, field = text(asked.namespace), LETTERS[E.kind]
   local first_input = LETTERS[PAYLOAD.kind] .. FIRST_INPUT
   asked.held, asked.claimed = call.tag .. 'held:' .. text(asked.worker), text(asked.claim_id)
   asked.active = call.tag .. 'status:' .. space .. text('active')
@@ -329,6 +330,18 @@ local function input_of(call, one)
   return (select(PAYLOAD.value, unpacked(packed)))
 end
 
+-- How many there are, and the first one's place.
+local function counted(found)
+  local count = 0
+  for _, route in ipairs(found) do
+    local size = command('ZCARD', route.set)
+    route.page, route.size = size == 0 and {} or nil, 1
+    count = count + size
+  end
+  local _, first = best(found)
+  return count, first or false
+end
+
 local function claim(keys, args)
   local call, asked = request(keys, args)
   renew_session(call, asked.home, asked.worker, asked.ttl)
@@ -338,9 +351,10 @@ local function claim(keys, args)
     local found = execution_of(call, sub(member, from))
     taken[i] = { owner = found.of.owner, hash = found.of.hash, e = found.values, packed = found.packed }
   end
-  local again = #taken > 0
+  local again, found = #taken > 0, {}
   if not again then
-    taken = choose(call, asked)
+    found = routes(call, asked)
+    taken = choose(call, asked, found)
     write_taken(call, taken)
   end
   flush(call)
@@ -348,18 +362,14 @@ local function claim(keys, args)
   for i, one in ipairs(taken) do
     rows[i] = { one.packed, input_of(call, one), past(call, one, #taken <= FEW) }
   end
-  return { call.now, again and 1 or 0, rows }
+  return { call.now, again and 1 or 0, rows, counted(found) }
 end
 
 local function peek(keys, args)
   local call, asked = request(keys, args)
-  asked.limit = 1
   if #claimed_before(call, asked, 1) > 0 then return { call.now, 1, 0, false } end
   if command('EXISTS', call.tag .. 'groups:ready') == 0 then return { call.now, 0, 0, false } end
-  local found, count = routes(call, asked), 0
-  for _, route in ipairs(found) do count = count + command('ZCARD', route.set) end
-  local _, first = best(found)
-  return { call.now, 0, count, first }
+  return { call.now, 0, counted(routes(call, asked)) }
 end
 
 offer('claim', claim)
