@@ -9,7 +9,7 @@ from msgspec import structs
 
 from outlast.store.port import ClaimRequest
 from outlast.store.valkey import near
-from outlast.store.valkey.near import Near
+from outlast.store.valkey.near import Line, Near
 
 REQUEST = ClaimRequest(
     namespace="default",
@@ -90,3 +90,58 @@ def test_all_are_asked_now_and_then(known: Near, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(near.time, "monotonic", lambda: later)
     known.heard(7)
     assert known.only(asks("second")) is None
+
+
+# ---- what is left ----------------------------------------------------------------------------------------------------
+
+
+def lines() -> list[Line]:
+    return [Line(b"b", 1, 50), Line(b"a", 0, 70)]
+
+
+@pytest.fixture
+def left() -> Near:
+    """After a look at everything that left much, where all bells are heard."""
+    left = Near()
+    left.bells = 16
+    assert left.only(REQUEST) is None
+    left.looked(REQUEST, nothing_left=False)
+    left.left(lines())
+    return left
+
+
+def test_a_claim_goes_on_where_much_was_left(left: Near):
+    assert left.recalled(asks("second"), 16) == lines()
+
+
+def test_who_went_on_and_did_not_say_what_is_left_leaves_nothing_known(left: Near):
+    left.recalled(asks("second"), 16)
+    assert left.recalled(asks("third"), 16) == []
+
+
+def test_all_are_asked_after_any_ring_however_much_was_left(left: Near):
+    left.heard(7)
+    assert left.recalled(asks("second"), 16) == []
+
+
+def test_all_are_asked_however_much_was_left_where_a_bell_is_not_heard(left: Near):
+    left.bells = 15
+    assert left.recalled(asks("second"), 16) == []
+
+
+def test_all_are_asked_by_a_claim_that_is_repeated_however_much_was_left(left: Near):
+    went_on = left.recalled(asks("second"), 16)
+    left.left(went_on)
+    assert left.recalled(asks("second"), 16) == []
+    assert left.only(asks("second")) is None
+
+
+@pytest.mark.parametrize("other", [{"namespace": "n"}, {"lanes": ("l",)}, {"serves": frozenset()}, {"suspects": 0}])
+def test_what_is_left_is_for_who_asks_the_same(left: Near, other: dict[str, Any]):
+    assert left.recalled(asks("second", **other), 16) == []
+
+
+def test_what_is_left_is_known_for_a_little_while(left: Near, monkeypatch: pytest.MonkeyPatch):
+    later = near.time.monotonic() + near.FRESH_S
+    monkeypatch.setattr(near.time, "monotonic", lambda: later)
+    assert left.recalled(asks("second"), 16) == []

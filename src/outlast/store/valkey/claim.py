@@ -3,15 +3,14 @@
 A claim looks at every partition in one round trip (what waits there, and the first one's place in the order of
 claims), then takes from those whose first comes first, in another. So order is exact within a partition; between
 partitions the most urgent goes first, and others wait for one claim at most. Partitions whose server is away are left
-out, as long as another one answers. If only one partition can have anything (`near.py`), it alone is asked.
+out, as long as another one answers. If only one partition can have anything (`near.py`), it alone is asked; and while
+there is much, and nobody rings, it is known for a little while where it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, cast
-
-from msgspec import Struct
 
 from outlast.model.event import Event
 from outlast.model.execution import Execution, parse_route
@@ -20,7 +19,7 @@ from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Le
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import whole
 from outlast.store.valkey.layout import LAYOUTS
-from outlast.store.valkey.near import Near
+from outlast.store.valkey.near import Line, Near
 
 _LAYOUT, _JOURNAL, _EVENT = LAYOUTS[Execution.KIND], LAYOUTS[JournalEntry.KIND], LAYOUTS[Event.KIND]
 
@@ -28,67 +27,63 @@ Call: TypeAlias = Callable[[str, Mapping[int, Arguments]], Awaitable[dict[int, A
 """Call a function in some partitions."""
 
 
-class _Line(Struct):
-    """What a look found in a partition, and how much of it this claim has asked for."""
-
-    order: bytes
-    partition: int
-    count: int
-    share: int = 0
-    asked_before: bool = False
-    suspects: int | None = None
-
-
 async def claim(call: Call, request: ClaimRequest, partitions: int, now: int | None, near: Near) -> Claimed:
     asked = _Asked(call, request, now)
+    lines = near.recalled(request, partitions)
+    if lines:
+        found = await _take_in_order(asked, lines)
+        if len(found) == request.limit:
+            near.left(lines)
+        if found:
+            return Claimed(asked.newest, found)
     only = 0 if partitions == 1 else near.only(request)
     if only is not None:  # nothing to choose from
-        [found] = (await asked.take([_Line(b"", only, 0, request.limit, suspects=request.suspects)])).values()
+        [(found, _, _)] = (await asked.take([Line(b"", only, 0, request.limit, suspects=request.suspects)])).values()
         if len(found) == request.limit:
             near.left_some()
         if found or partitions == 1:
             return Claimed(asked.newest, found)
     looks = await call("peek", {p: asked.argument(p, request.limit, request.suspects) for p in range(partitions)})
     asked.newest = max(look[0] for look in looks.values())
-    before = [_Line(b"", p, 0, request.limit) for p, look in looks.items() if look[1]]
+    before = [Line(b"", p, 0, request.limit) for p, look in looks.items() if look[1]]
     if before:
         taken = await asked.take(before)
-        return Claimed(asked.newest, [item for items in taken.values() for item in items])
-    lines = [_Line(look[3], p, look[2]) for p, look in looks.items() if look[2]]
-    lines.sort(key=lambda line: line.order)
+        return Claimed(asked.newest, [item for items, _, _ in taken.values() for item in items])
+    lines = [Line(look[3], p, look[2]) for p, look in looks.items() if look[2]]
     waiting = sum(line.count for line in lines)
     found = await _take_in_order(asked, lines)
     more = waiting > len(found) or len(looks) < partitions
     near.looked(request, nothing_left=not more)
+    if len(found) == request.limit and len(looks) == partitions:
+        near.left(lines)
     return Claimed(asked.newest, found, more=more)
 
 
-async def _take_in_order(asked: _Asked, lines: list[_Line]) -> list[ClaimedExecution]:
-    """From the lines whose first is first, until enough are taken or no line has any left."""
+async def _take_in_order(asked: _Asked, lines: list[Line]) -> list[ClaimedExecution]:
+    """From the lines whose first is first, until enough are taken or no line has any left: those stay that may."""
     limit, suspects = asked.request.limit, asked.request.suspects
     found: list[ClaimedExecution] = []
     while lines and len(found) < limit:
+        lines.sort(key=lambda line: line.order)
         chosen = _shared(lines, limit - len(found), suspects)
         taken = await asked.take(chosen)
         for line in chosen:
-            got = taken[line.partition]
+            got, left, line.order = taken[line.partition]
             found += got
-            line.count -= line.share
+            line.count = left
             line.asked_before = True
             more = len(got) == line.share and line.count > 0
             suspects_left = len(got) < line.share and line.suspects == 0 and suspects
             if suspects is not None:
                 suspects -= sum(parse_route(item.execution.route).suspect for item in got)
-            if suspects_left:
-                line.count = line.share
-            elif not more:
+            if not more and not (suspects_left and left):
                 lines.remove(line)
     return found
 
 
-def _shared(lines: list[_Line], missing: int, suspects: int | None) -> list[_Line]:
+def _shared(lines: list[Line], missing: int, suspects: int | None) -> list[Line]:
     """Who is asked for how many. Only the first may give suspects, if their number is limited: else all might."""
-    chosen: list[_Line] = []
+    chosen: list[Line] = []
     for line in lines:
         if missing <= 0:
             break
@@ -108,14 +103,15 @@ class _Asked:
         self._now = now
         self.newest = 0
 
-    async def take(self, lines: list[_Line]) -> dict[int, list[ClaimedExecution]]:
+    async def take(self, lines: list[Line]) -> dict[int, tuple[list[ClaimedExecution], int, bytes]]:
+        """What each line gives, how many are left there, and the first one's place."""
         asked = {
             line.partition: self.argument(line.partition, line.share, line.suspects, line.asked_before)
             for line in lines
         }
         answers = await self._call("claim", asked)
         self.newest = max(self.newest, *(answer[0] for answer in answers.values()))
-        return {p: _claimed(answer[2], answer[1]) for p, answer in answers.items()}
+        return {p: (_claimed(answer[2], answer[1]), answer[3], answer[4] or b"") for p, answer in answers.items()}
 
     def argument(self, partition: int, limit: int, suspects: int | None, goes_on: bool = False) -> Arguments:
         request = self.request

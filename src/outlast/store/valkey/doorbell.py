@@ -184,7 +184,11 @@ class Listener:
                 async with asyncio.timeout(_SUBSCRIBE_TIMEOUT_S):
                     connection = await self._subscribed(address, bells)
                 settled, said = self._settle(settled, heard=True), ""
-                await self._until_lost(connection)
+                self._near.bells += len(bells)
+                try:
+                    await self._until_lost(connection)
+                finally:
+                    self._near.bells -= len(bells)
             except (OutlastError, TimeoutError) as error:
                 why = str(error) or "no answer"
                 if why != said:

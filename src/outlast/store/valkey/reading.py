@@ -79,7 +79,8 @@ async def scan(
     if kind in OWNED and len(prefix) < 2:
         if layout.kind.SEQUENCED:
             return await _scan_feeds(call, layout, encoded(prefix), after, limit, partitions)
-        found = await _scan_owners(call, layout, encoded(prefix), behind, limit, partitions)
+        across = _scan_executions if layout is _EXECUTION else _scan_owners
+        found = await across(call, layout, encoded(prefix), behind, limit, partitions)
         return _page(found, prefix, after, limit)
     if kind in OWNED:
         of, rest = owner(str(prefix[0]), str(prefix[1])), encoded(prefix[2:])
@@ -131,6 +132,31 @@ async def _scan_owners(
     return found
 
 
+async def _scan_executions(
+    call: Call, layout: Layout, prefix: str, behind: tuple[int, str, str] | None, limit: int, partitions: int
+) -> list[Record]:
+    """The first of all partitions. An owner is one execution, so each partition is asked for its share alone, and again
+    while it may have some that come before the last of those found."""
+    places = dict.fromkeys(range(partitions), f"({behind[1]}" if behind else False)
+    found: dict[str, Record] = {}
+    while places:
+        share = _share(limit, len(places))
+        asked = {p: packed((layout.number, prefix, place, False, share)) for p, place in places.items()}
+        ends: dict[int, str] = {}
+        for p, (rows, stopped) in (await call("scan_owners", asked)).items():
+            found |= {owner(*one.key.values): one for one in map(layout.record, rows)}
+            if stopped is not None:
+                ends[p] = stopped.decode()
+        last = sorted(found)[limit - 1] if len(found) >= limit else None
+        places = {p: f"({end}" for p, end in ends.items() if last is None or end < last}
+    return [check(one) for one in found.values() if isinstance(one, Execution)]
+
+
+def _share(limit: int, lines: int) -> int:
+    """How many of the first `limit` each of several lines is asked for at once: most are not spread much worse."""
+    return limit if lines == 1 else min(limit, 2 * -(-limit // lines) + 8)
+
+
 def seq_of(record: Record) -> int:
     return int(getattr(record, "seq", 0))
 
@@ -159,26 +185,34 @@ async def _scan_feeds(
 # ---- find ---------------------------------------------------------------------------------------------------------
 
 
+class _Way(Struct, frozen=True):
+    """Indexes that each lead to some of what is asked for, in the same order: a script takes the shortest. And what
+    each execution must have."""
+
+    groups: tuple[str, ...]
+    equal: tuple[Any, ...]
+
+
 class _Search(Struct, frozen=True):
-    """A query as scripts read it: one index for each status (or one for all), bounds, and what each must have."""
+    """A query as scripts read it: one way for each status (or one for all), bounds, and what each must have."""
 
     namespace: str
-    groups: tuple[str, ...]
+    ways: tuple[_Way, ...]
     low: str
     high: str
     equal: tuple[Any, ...]
     tags: tuple[str, ...]
     id_prefix: str
 
-    def argument(self, group: str, high: str, limit: int, *, count: bool) -> Arguments:
+    def argument(self, way: _Way, high: str, limit: int, *, count: bool) -> Arguments:
         return packed(
             (
                 self.namespace,
-                group,
+                way.groups,
                 self.low,
                 high,
                 limit,
-                self.equal,
+                way.equal,
                 self.tags,
                 self.id_prefix,
                 1 if count else 0,
@@ -190,22 +224,25 @@ def _search(query: Query) -> _Search:
     if len(query.tags) > limits.TAGS_MAX:
         raise LimitExceeded("tags", actual=len(query.tags), limit=limits.TAGS_MAX, unit="tags")
     at, equal = _EXECUTION.positions, list[Any]()
-    space = text(query.namespace)
-    groups = tuple(f"status:{space}{text(status)}" for status in sorted(query.status))
-    if query.workflow is not None:
-        if groups:
-            equal += (at["workflow"], query.workflow)
-        else:
-            groups = (f"workflow:{space}{text(query.workflow)}",)
     if query.lane is not None:
         equal += (at["lane"], query.lane)
     if query.reason is not None:
         equal += (at["reason"], query.reason)
     tags = tuple(part for tag in query.tags.items() for part in tag)
     low, high = _bounds(query)
-    return _Search(
-        query.namespace, groups or (f"created:{space}",), low, high, tuple(equal), tags, query.id_prefix or ""
-    )
+    return _Search(query.namespace, _ways(query, tuple(equal)), low, high, tuple(equal), tags, query.id_prefix or "")
+
+
+def _ways(query: Query, equal: tuple[Any, ...]) -> tuple[_Way, ...]:
+    at, space = _EXECUTION.positions, text(query.namespace)
+    statuses = {status: f"status:{space}{text(status)}" for status in sorted(query.status)}
+    if query.workflow is None:
+        groups = tuple(statuses.values()) or (f"created:{space}",)
+        return tuple(_Way((group,), equal) for group in groups)
+    of_workflow, both = f"workflow:{space}{text(query.workflow)}", (*equal, at["workflow"], query.workflow)
+    if not statuses:
+        return (_Way((of_workflow,), equal),)
+    return tuple(_Way((group, of_workflow), (*both, at["status"], status.value)) for status, group in statuses.items())
 
 
 def _bounds(query: Query) -> tuple[str, str]:
@@ -232,7 +269,7 @@ async def find(call: Call, query: Query, partitions: int) -> Page:
     search = _search(query)
     executions = await _few(call, search, query, partitions)
     if executions is None:
-        executions = [e for rows in await _walk(call, search, query.limit, partitions) for e in rows]
+        executions = await _walk(call, search, query.limit, partitions)
     executions.sort(key=lambda e: (e.created_at, e.id), reverse=True)
     executions = [check(execution) for execution in executions[: query.limit]]
     if len(executions) < query.limit:
@@ -247,7 +284,7 @@ async def count(call: Call, query: Query, partitions: int) -> int:
     if executions is not None:
         return len(executions)
     counted = 0
-    ends = {(p, group): search.high for p in range(partitions) for group in search.groups}
+    ends = {(p, way): search.high for p in range(partitions) for way in search.ways}
     while ends:
         answers = await _each(call, search, ends, 0, count=True)
         counted += sum(answer[0] for answer in answers.values())
@@ -255,29 +292,30 @@ async def count(call: Call, query: Query, partitions: int) -> int:
     return counted
 
 
-async def _walk(call: Call, search: _Search, limit: int, partitions: int) -> list[list[Execution]]:
-    """The newest `limit` of every partition and group: each call looks at a bounded number."""
-    found: dict[tuple[int, str], list[Execution]] = {(p, g): [] for p in range(partitions) for g in search.groups}
-    ends = dict.fromkeys(found, search.high)
+async def _walk(call: Call, search: _Search, limit: int, partitions: int) -> list[Execution]:
+    """The newest of all partitions and ways. Each is asked for its share, and again while it may have newer ones than
+    the last of those found; each call looks at a bounded number."""
+    ends = {(p, way): search.high for p in range(partitions) for way in search.ways}
+    found: dict[str, Execution] = {}
     while ends:
-        answers = await _each(call, search, ends, limit, count=False)
-        ends = {}
-        for at, (rows, stopped) in answers.items():
-            found[at] += [_execution(row) for row in rows]
-            if stopped is not None and len(found[at]) < limit:
-                ends[at] = "(" + stopped.decode()
+        answers = await _each(call, search, ends, _share(limit, len(ends)), count=False)
+        for rows, _ in answers.values():
+            found |= {_member(one): one for one in map(_execution, rows)}
+        last = sorted(found, reverse=True)[limit - 1] if len(found) >= limit else ""
+        stopped = {at: answer[1].decode() for at, answer in answers.items() if answer[1] is not None}
+        ends = {at: f"({end}" for at, end in stopped.items() if end > last}
     return list(found.values())
 
 
 async def _each(
-    call: Call, search: _Search, ends: dict[tuple[int, str], str], limit: int, *, count: bool
-) -> dict[tuple[int, str], Any]:
-    """One call per partition and group, the partitions together."""
-    answers: dict[tuple[int, str], Any] = {}
-    for group in search.groups:
-        asked = {p: search.argument(group, high, limit, count=count) for (p, of), high in ends.items() if of == group}
+    call: Call, search: _Search, ends: dict[tuple[int, _Way], str], limit: int, *, count: bool
+) -> dict[tuple[int, _Way], Any]:
+    """One call per partition and way, the partitions together."""
+    answers: dict[tuple[int, _Way], Any] = {}
+    for way in search.ways:
+        asked = {p: search.argument(way, high, limit, count=count) for (p, of), high in ends.items() if of == way}
         if asked:
-            answers |= {(p, group): answer for p, answer in (await call("find", asked)).items()}
+            answers |= {(p, way): answer for p, answer in (await call("find", asked)).items()}
     return answers
 
 
@@ -299,9 +337,14 @@ def _between(search: _Search, query: Query, execution: Execution) -> bool:
         return False
     if query.workflow is not None and execution.workflow != query.workflow:
         return False
-    member = _time(int(str(execution.created_at))) + text(execution.id)
+    member = _member(execution)
     above = search.low == "-" or member >= search.low[1:]
     return above and (search.high == "+" or member < search.high[1:])
+
+
+def _member(execution: Execution) -> str:
+    """Its place in the indexes that find reads."""
+    return _time(settled(execution.created_at) or 0) + text(execution.id)
 
 
 def _execution(row: Sequence[Any]) -> Execution:

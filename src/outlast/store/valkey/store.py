@@ -23,7 +23,7 @@ from outlast.errors import (
     StoreClosed,
     StoreUnavailable,
 )
-from outlast.machine.changes import Changes
+from outlast.machine.changes import Changes, is_lane_channel
 from outlast.model.frame import Frame
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
@@ -259,6 +259,9 @@ class ValkeyStore:
         self._pass("commit", "statement", "commit")
         answers = await servers.call_each(function, asked, writes=True)
         self._pass("commit", "statement done")
+        for changes in batch:
+            if changes.rings and any(map(is_lane_channel, changes.rings)):
+                self._near.heard(changes.partition)  # its own bell may come later than the answer
         outcomes: list[Any] = [None] * len(batch)
         times = [0] * len(batch)
         failed: dict[int, OutlastError] = {}

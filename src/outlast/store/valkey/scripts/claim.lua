@@ -2,10 +2,11 @@
 --
 -- argument: {now or false, partition as in keys, namespace, lanes, serves {"workflow|version": true}, capabilities,
 --            worker, claim id, limit, lease ttl, suspects or -1, 1 if this claim was here before and goes on, leap}
--- claim answers {now, 1 if it took them before, {execution, input, when it first began, journal, events} ...}; peek {now, 1 if this claim took some before, how many are there, the
--- first one's place in the order of claims}. A peek changes nothing and does not look into flows.
+-- claim answers {now, 1 if it took them before, {execution, input, when it first began, journal, events} ..., how many
+-- are left, the first one's place in the order of claims}; peek {now, 1 if this claim took some before, how many are there,
+-- the first one's place}. A peek changes nothing. How many there are is said without a look into flows.
 
-local CHUNK = 64
+local CHUNK, CHUNK_MAX = 64, 256
 local LOOKS_MAX = 10000
 local ROUTES_PAGE = 1000
 -- So many executions of one claim come with their journals, if these have no more entries than that.
@@ -54,7 +55,7 @@ local function routes(call, asked)
         for _, group in ipairs(page) do
           local route = served(call, asked, (first_text(group, #prefix + 1)))
           if route then
-            route.set = call.tag .. 'ready:' .. group
+            route.set, route.size = call.tag .. 'ready:' .. group, math.min(asked.limit, CHUNK_MAX)
             found[#found + 1] = route
           end
         end
@@ -76,13 +77,16 @@ local function before(a, b)
   return #a < #b
 end
 
+-- The first page of a route is as long as the claim may need it; those behind it are read if gates are shut.
 local function head(route)
-  if not route.page or (route.at > #route.page and #route.page == CHUNK) then
-    local from = route.page and route.from + CHUNK or 0
-    route.page = command('ZRANGE', route.set, from, from + CHUNK - 1)
-    route.from, route.at = from, 1
+  local page = route.page
+  if not page or (route.at > #page and #page == route.size) then
+    local from = page and route.from + route.size or 0
+    route.size = page and CHUNK or route.size
+    page = command('ZRANGE', route.set, from, from + route.size - 1)
+    route.page, route.from, route.at = page, from, 1
   end
-  return route.page[route.at]
+  return page[route.at]
 end
 
 -- The route whose head is first of all.
@@ -95,13 +99,12 @@ local function best(found)
   return chosen, first
 end
 
-local function gates_open(call, asked, permits, values)
+local function gates_open(call, asked, permits, flow, quota, cancelled)
   -- What is cancelled is only left to undo what it did: its flow may be shut.
-  if values[EXECUTION.flow] and tonumber(values[EXECUTION.cancel_requested]) ~= 1 then
-    local flow = record(call, FLOW.kind, '', text(asked.namespace) .. text(values[EXECUTION.flow])).values
-    if flow and flow[FLOW.state] ~= 'open' then return false end
+  if flow and not cancelled then
+    local values = record(call, FLOW.kind, '', text(asked.namespace) .. text(flow)).values
+    if values and values[FLOW.state] ~= 'open' then return false end
   end
-  local quota = values[EXECUTION.quota]
   if quota then
     local free = permits[quota] or free_permits(call, asked, quota)
     if free <= 0 then return false end
@@ -110,18 +113,153 @@ local function gates_open(call, asked, permits, values)
   return true
 end
 
-local function choose(call, asked)
+-- ---- how it stands -------------------------------------------------------------------------------------------------
+--
+-- An execution's record is who it is, how it stands (its epoch among that), the change that wrote it, and its times. Most
+-- that wait stand alike but for the epoch, byte by byte, and so they will once they are claimed. So that is taken apart,
+-- and put together, once for all of them, and their records are not taken apart at all.
+
+local E = EXECUTION
+local WHO, STANDS, TIMES = E.status - 1, E.change_id - 1, KINDS[E.kind].size - E.change_id
+local NOTHING = {}
+for i = 1, KINDS[E.kind].size do NOTHING[i] = false end
+
+-- A new attempt of one that stands so, packed: what is before its epoch, but for whose it is, and what is behind.
+local function new_attempt(call, asked, e)
+  local a, values = ATTEMPT, copied(NOTHING)
+  values[a.generation], values[a.number], values[a.started_at] = e[E.generation], e[E.attempt], call.now
+  values[a.worker], values[a.change_id] = asked.worker, asked.claim_id
+  return pack(unpack(values, a.execution + 1, a.epoch - 1)), pack(unpack(values, a.epoch + 1, KINDS[a.kind].size))
+end
+
+-- All that stand as these values, and will as `begins`, the epoch and `goes_on` then.
+local function new_standing(call, asked, left, right, was)
+  local e, timeout = copied(was), was[E.timeout_ms]
+  local made = { left = left, right = right, was = was, times = {}, open = was[E.attempt_open] == 1 }
+  made.attempt = LETTERS[ATTEMPT.kind] .. whole(e[E.generation]) .. whole(e[E.attempt])
+  made.attempt_begins, made.attempt_goes_on = new_attempt(call, asked, e)
+  made.cancelled = tonumber(e[E.cancel_requested]) == 1
+  made.input = LETTERS[PAYLOAD.kind] .. whole(e[E.journal_generation]) .. text('input')
+  made.left_set = call.tag .. 'status:' .. text(asked.namespace) .. text(e[E.status])
+  e[E.status], e[E.reason], e[E.attempt_open] = 'active', false, 1
+  e[E.worker], e[E.claim_id], e[E.change_id] = asked.worker, asked.claim_id, asked.claim_id
+  made.deadline_at = timeout and call.now + math.max(0, timeout - e[E.ran_ms])
+  made.begins, made.goes_on = pack(unpack(e, WHO + 1, E.epoch - 1)), pack(unpack(e, E.epoch + 1, E.change_id))
+  return made
+end
+
+-- How one stands, whose record goes on so from a place; its epoch, and where its times begin.
+local function standing(call, asked, packed, from)
+  local last = call.standing
+  if last and sub(packed, from, from + #last.left - 1) == last.left then
+    local at, epoch = some_unpacked(packed, 1, from + #last.left - 1)
+    if sub(packed, at + 1, at + #last.right) == last.right then
+      return last, epoch, (some_unpacked(packed, 1, at + #last.right)) + 1
+    end
+  end
+  local first = { some_unpacked(packed, E.epoch - WHO - 1, from - 1) }
+  local at, epoch = some_unpacked(packed, 1, first[1])
+  local second = { some_unpacked(packed, STANDS - E.epoch, at) }
+  local left, right = sub(packed, from, first[1]), sub(packed, at + 1, second[1])
+  local found = call.stands[left .. right]
+  if not found then
+    local was = copied(NOTHING)
+    for i = 2, #first do was[WHO + i - 1] = first[i] end
+    for i = 2, #second do was[E.epoch + i - 1] = second[i] end
+    found = new_standing(call, asked, left, right, was)
+    call.stands[left .. right] = found
+  end
+  call.standing = found
+  return found, epoch, (some_unpacked(packed, 1, second[1])) + 1
+end
+
+-- The times of those that stand so and have these: packed as they are then, and what indexes ask for.
+local function times_of(call, stands, tail)
+  local found = stands.times[tail]
+  if not found then
+    local times = { unpacked(tail) }
+    found = { created = digits(times[E.created_at - E.change_id], CREATED) }
+    found.had_deadline = times[E.attempt_deadline_at - E.change_id]
+    times[E.ready_at - E.change_id], times[E.claimed_at - E.change_id] = false, call.now
+    times[E.attempt_deadline_at - E.change_id] = stands.deadline_at
+    found.packed = pack(unpack(times, 1, TIMES))
+    stands.times[tail] = found
+  end
+  return found
+end
+
+-- ---- taking --------------------------------------------------------------------------------------------------------
+
+-- The indexes that a claim moves an execution in: a test compares them with those that are declared.
+local function reindex_claimed(call, asked, one, route, member)
+  local stands, times = one.stands, one.times
+  leave(call, route.set, member)
+  call.went[route.set] = 'ready'
+  enter(call, asked.held, 0, asked.claimed .. one.owner)
+  call.came[asked.held] = 'held'
+  local created = times.created .. sub(member, ORDER + 1)
+  leave(call, stands.left_set, created)
+  enter(call, asked.active, 0, created)
+  if stands.deadline_at then
+    enter(call, call.tag .. 'timeout:', stands.deadline_at, one.owner)
+  elseif times.had_deadline then
+    leave(call, call.tag .. 'timeout:', one.owner)
+  end
+end
+
+-- One that goes on under its new holder.
+local function go_on(call, asked, one)
+  local values = editable(call, record(call, ATTEMPT.kind, one.owner, sub(one.stands.attempt, 2)))
+  values[ATTEMPT.epoch], values[ATTEMPT.worker] = one.epoch, asked.worker
+  values[ATTEMPT.change_id] = asked.claim_id
+end
+
+local function take(call, asked, one, packed, behind)
+  local stands, epoch = one.stands, pack(one.epoch)
+  one.packed = sub(packed, 1, behind) .. stands.begins .. epoch .. stands.goes_on .. one.times.packed
+  if stands.open then
+    go_on(call, asked, one)
+  else
+    local whose = sub(packed, 1, (some_unpacked(packed, ATTEMPT.execution, 0)))
+    one.attempt = whose .. stands.attempt_begins .. epoch .. stands.attempt_goes_on
+  end
+  if one.quota then
+    local quota = record(call, QUOTA.kind, '', asked.home .. text(asked.namespace) .. text(one.quota))
+    local values = editable(call, quota)
+    values[QUOTA.free] = values[QUOTA.free] - 1
+  end
+end
+
+-- Of one that waits its input is read as well, where most have it.
+local FIRST_INPUT = 'a1input\0'
+
+local function choose(call, asked, found)
   local chosen, permits, suspects = {}, {}, asked.suspects
-  local found = routes(call, asked)
+  local space, field = text(asked.namespace), LETTERS[E.kind]
+  local first_input = LETTERS[PAYLOAD.kind] .. FIRST_INPUT
+  asked.held, asked.claimed = call.tag .. 'held:' .. text(asked.worker), text(asked.claim_id)
+  asked.active = call.tag .. 'status:' .. space .. text('active')
+  call.stands = {}
   for _ = 1, LOOKS_MAX do
     if #chosen == asked.limit then break end
     local route, member = best(found)
     if not route then break end
     route.at = route.at + 1
     if not route.suspect or suspects > 0 then
-      local execution = execution_of(call, text(asked.namespace) .. sub(member, ORDER + 1))
-      if gates_open(call, asked, permits, execution.values) then
-        chosen[#chosen + 1] = execution
+      local owner = space .. sub(member, ORDER + 1)
+      local hash = call.tag .. 'of:' .. owner
+      local got = command('HMGET', hash, field, first_input)
+      local packed = got[1]
+      local behind, _, _, _, _, _, _, _, _, flow, quota = some_unpacked(packed, WHO, 0)
+      local stands, epoch, rest = standing(call, asked, packed, behind + 1)
+      if gates_open(call, asked, permits, flow, quota, stands.cancelled) then
+        local one = {
+          owner = owner, hash = hash, stands = stands, e = stands.was, epoch = epoch + asked.leap, quota = quota,
+          times = times_of(call, stands, sub(packed, rest)), input = stands.input == first_input and got[2],
+        }
+        take(call, asked, one, packed, behind)
+        reindex_claimed(call, asked, one, route, member)
+        chosen[#chosen + 1] = one
         if route.suspect then suspects = suspects - 1 end
       end
     end
@@ -129,59 +267,36 @@ local function choose(call, asked)
   return chosen
 end
 
-local function attempt_of(call, execution)
-  local e = execution.values
-  return record(call, ATTEMPT.kind, execution.of.owner, whole(e[EXECUTION.generation]) .. whole(e[EXECUTION.attempt]))
+-- A new attempt is one record more; whoever has many has a list of them.
+local function write_taken(call, taken)
+  local field = LETTERS[E.kind]
+  for _, one in ipairs(taken) do
+    local attempt = one.stands.attempt
+    if not one.attempt then
+      command('HSET', one.hash, field, one.packed)
+    elseif command('HSET', one.hash, field, one.packed, attempt, one.attempt) == 1
+      and command('HLEN', one.hash) > LISTED then
+      local known = owner_of(call, one.owner)
+      known.found[attempt] = { kind = ATTEMPT.kind, field = attempt, of = known, packed = one.attempt, dirty = true }
+      known.added = known.added + 1
+    end
+  end
 end
 
 -- What its new holder would read first: when it first began, and its journal and events, if these
 -- are few. False for each that is left to be asked for.
-local function past(call, execution, few)
-  local e, owner = execution.values, execution.of.owner
-  if e[EXECUTION.resumed] == 0 and e[EXECUTION.generation] == 1 then return false, false, false end
-  local first = record(call, ATTEMPT.kind, owner, whole(e[EXECUTION.journal_generation]) .. whole(1)).values
+local function past(call, one, few)
+  local e, owner = one.e, one.owner
+  if e[E.resumed] == 0 and e[E.generation] == 1 then return false, false, false end
+  local first = values_of(record(call, ATTEMPT.kind, owner, whole(e[E.journal_generation]) .. whole(1)))
   local began_at = first and first[ATTEMPT.started_at]
   -- All that it has is read for it, so nobody's is who has much.
-  if not few or command('HLEN', execution.of.hash) > SHORT + EARLY then return began_at, false, false end
+  if not few or command('HLEN', one.hash) > SHORT + EARLY then return began_at, false, false end
   local journal, events = owned(call, JOURNAL.kind, owner), owned(call, EVENT.kind, owner)
   if #journal > SHORT or #events > EARLY then return began_at, false, false end
   for i, found in ipairs(journal) do journal[i] = told(found) end
   for i, found in ipairs(events) do events[i] = told(found) end
   return began_at, journal, events
-end
-
-local NONE = {}
-for i = 1, KINDS[ATTEMPT.kind].size do NONE[i] = false end
-
-local function begin_attempt(call, asked, execution)
-  local e, a, found = execution.values, ATTEMPT, attempt_of(call, execution)
-  local values
-  if e[EXECUTION.attempt_open] == 1 then
-    values = editable(call, found)
-  else
-    values = { unpack(NONE, 1, KINDS[a.kind].size) }
-    values[a.namespace], values[a.execution] = e[EXECUTION.namespace], e[EXECUTION.id]
-    values[a.generation], values[a.number] = e[EXECUTION.generation], e[EXECUTION.attempt]
-    values[a.started_at] = call.now
-    replace(call, found, values)
-  end
-  values[a.epoch], values[a.worker], values[a.change_id] = e[EXECUTION.epoch] + asked.leap, asked.worker, asked.claim_id
-end
-
-local function take(call, asked, execution)
-  begin_attempt(call, asked, execution)
-  local E, e = EXECUTION, editable(call, execution)
-  local timeout = e[E.timeout_ms]
-  e[E.status], e[E.reason], e[E.ready_at] = 'active', false, false
-  e[E.epoch], e[E.attempt_open] = e[E.epoch] + asked.leap, 1
-  e[E.worker], e[E.claim_id], e[E.change_id] = asked.worker, asked.claim_id, asked.claim_id
-  e[E.claimed_at] = call.now
-  e[E.attempt_deadline_at] = timeout and call.now + math.max(0, timeout - e[E.ran_ms])
-  if e[E.quota] then
-    local quota = record(call, QUOTA.kind, '', asked.home .. text(asked.namespace) .. text(e[E.quota]))
-    local values = editable(call, quota)
-    values[QUOTA.free] = values[QUOTA.free] - 1
-  end
 end
 
 -- A worker is alive for so long: a session that was promised more keeps it.
@@ -206,37 +321,55 @@ local function claimed_before(call, asked, limit)
   return command('ZRANGEBYLEX', call.tag .. 'held:' .. text(asked.worker), low, high, 'LIMIT', 0, limit)
 end
 
+local function input_of(call, one)
+  local packed = one.input
+  if not packed then
+    local field = LETTERS[PAYLOAD.kind] .. whole(one.e[E.journal_generation]) .. text('input')
+    packed = command('HGET', one.hash, field)
+  end
+  return (select(PAYLOAD.value, unpacked(packed)))
+end
+
+-- How many there are, and the first one's place.
+local function counted(found)
+  local count = 0
+  for _, route in ipairs(found) do
+    local size = command('ZCARD', route.set)
+    route.page, route.size = size == 0 and {} or nil, 1
+    count = count + size
+  end
+  local _, first = best(found)
+  return count, first or false
+end
+
 local function claim(keys, args)
   local call, asked = request(keys, args)
   renew_session(call, asked.home, asked.worker, asked.ttl)
   local taken = {}
   for i, member in ipairs(claimed_before(call, asked, asked.limit)) do
     local _, from = first_text(member, 1)
-    taken[i] = execution_of(call, sub(member, from))
+    local found = execution_of(call, sub(member, from))
+    taken[i] = { owner = found.of.owner, hash = found.of.hash, e = found.values, packed = found.packed }
   end
-  local again = #taken > 0
+  local again, found = #taken > 0, {}
   if not again then
-    taken = choose(call, asked)
-    for _, execution in ipairs(taken) do take(call, asked, execution) end
+    found = routes(call, asked)
+    taken = choose(call, asked, found)
+    write_taken(call, taken)
   end
   flush(call)
   local rows = {}
-  for i, execution in ipairs(taken) do
-    local input = whole(execution.values[EXECUTION.journal_generation]) .. text('input')
-    local value = record(call, PAYLOAD.kind, execution.of.owner, input).values[PAYLOAD.value]
-    rows[i] = { told(execution), value, past(call, execution, #taken <= FEW) }
+  for i, one in ipairs(taken) do
+    rows[i] = { one.packed, input_of(call, one), past(call, one, #taken <= FEW) }
   end
-  return { call.now, again and 1 or 0, rows }
+  return { call.now, again and 1 or 0, rows, counted(found) }
 end
 
 local function peek(keys, args)
   local call, asked = request(keys, args)
   if #claimed_before(call, asked, 1) > 0 then return { call.now, 1, 0, false } end
   if command('EXISTS', call.tag .. 'groups:ready') == 0 then return { call.now, 0, 0, false } end
-  local found, count = routes(call, asked), 0
-  for _, route in ipairs(found) do count = count + command('ZCARD', route.set) end
-  local _, first = best(found)
-  return { call.now, 0, count, first }
+  return { call.now, 0, counted(routes(call, asked)) }
 end
 
 offer('claim', claim)

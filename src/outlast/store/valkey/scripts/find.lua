@@ -1,5 +1,5 @@
 -- find: executions of this partition, newest first, by an index and by conditions on each.
--- argument: {namespace, index's group, lowest member, highest member (bounds by lex), limit, equal {position, value, ...},
+-- argument: {namespace, groups of indexes of which each would do, lowest member, highest member (bounds by lex), limit, equal {position, value, ...},
 --            tags {tag, value, ...}, id prefix, 1 to count only}
 -- answer: {records or how many, the member to go on behind, or false at the end}
 --
@@ -26,10 +26,20 @@ local function fits(call, asked, execution)
   return true
 end
 
+-- The index that is shortest: they have the same order.
+local function shortest(call, groups)
+  local set, size
+  for _, group in ipairs(groups) do
+    local card = #groups > 1 and command('ZCARD', call.tag .. group) or 0
+    if not size or card < size then set, size = call.tag .. group, card end
+  end
+  return set
+end
+
 local function find(keys, args)
   local asked = unpacked(args[1])
   local call = begin(keys, 0)
-  local set, only_count = call.tag .. asked[2], asked[9] == 1
+  local set, only_count = shortest(call, asked[2]), asked[9] == 1
   local all_listed = command('EXISTS', call.tag .. 'staging:' .. text(asked[1])) == 0
   if only_count and all_listed and #asked[6] == 0 and #asked[7] == 0 and asked[8] == '' then
     return { command('ZLEXCOUNT', set, asked[3], asked[4]), false }

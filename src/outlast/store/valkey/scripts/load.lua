@@ -73,7 +73,8 @@ end
 -- Across owners: those whose name begins with a prefix. A call looks at LOOKS of them and no more.
 -- argument: {kind, prefix of the owner, owner to go on with ('[...') or behind ('(...') or false, rest of that owner to
 --   go on behind or false, limit}
--- answer: {records as of a scan, owner after owner; the owner to go on behind, or false at the end or if these are enough}
+-- answer: {records as of a scan, owner after owner; the owner to go on behind, or false at the end}; if these are enough,
+--   false as well, but for executions: an owner is one
 local function scan_owners(keys, args)
   local asked = unpacked(args[1])
   local call, rows, kind = begin(keys, 0), {}, asked[1]
@@ -85,6 +86,7 @@ local function scan_owners(keys, args)
     if kind == EXECUTION.kind then
       local found = execution_of(call, owner)
       if found.values then rows[#rows + 1] = told(found) end
+      if #rows == asked[5] then return { rows, owner } end
     else
       add_rows(rows, records_of(call, kind, owner, '', low == '[' .. owner and asked[4], enough - #rows))
     end

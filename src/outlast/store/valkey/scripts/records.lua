@@ -10,7 +10,7 @@
 -- `layout.py`.
 
 -- What every call uses many times: a local is found at once. These are there only when a function is called.
-local command, pack, unpacked, sub, find, byte, format
+local command, pack, unpacked, some_unpacked, sub, find, byte, format
 
 local EXACT = 9007199254740992
 local INDEXES = {}
@@ -63,7 +63,7 @@ local function head_of(keys) return tag_of(keys[1]) .. 'head' end
 -- it, or by an older version.
 local function offer(name, callback, flag)
   local function called(keys, args)
-    command, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
+    command, pack, unpacked, some_unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack, cmsgpack.unpack_limit
     sub, find, byte, format = string.sub, string.find, string.byte, string.format
     local head, tags, asked = table.remove(args), {}, {}
     for place = 1, #keys do
@@ -236,16 +236,16 @@ end
 
 -- ---- indexes -------------------------------------------------------------------------------------------------------
 
--- Of fixed width. Most records of a call have the same time: the last number is remembered.
+-- Of fixed width. Most records of a call have the same times: the last number of each width is remembered.
 local digits
 do
-  local last_value, last_width, made
+  local last, made = {}, {}
   digits = function(value, width)
-    if value ~= last_value or width ~= last_width then
-      made = format(WIDTHS[width], math.max(0, math.min(value, 10 ^ width - 1)))
-      last_value, last_width = value, width
+    if value ~= last[width] then
+      made[width] = format(WIDTHS[width], math.max(0, math.min(value, 10 ^ width - 1)))
+      last[width] = value
     end
-    return made
+    return made[width]
   end
 end
 
