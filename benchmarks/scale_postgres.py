@@ -3,13 +3,18 @@
 One server, two databases, asked in turns; what a claim took is completed and replaced by as many new executions before
 the next one. The rows are what the machine makes of a start, a claim and an end, multiplied by the server itself.
 `--finished 10000000` is what a large installation keeps; that takes some minutes to fill, and 12 GB of a disk.
+
+A short call takes twice as long if the scheduler has left who asks and who answers on two cores, and it leaves them
+where they are for a second or more: so all of them share one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from typing import Any
@@ -38,12 +43,15 @@ from outlast.testing.postgres_server import PostgresServer
 PART = 500_000
 """So many rows with one statement: progress is said in between."""
 ROUNDS = 300
+CORES = hasattr(os, "sched_setaffinity")
+"""Whether this system lets us say where a process runs."""
 SERVER = {"shared_buffers": "2GB", "max_wal_size": "16GB", "maintenance_work_mem": "1GB"}
 KEYS = """
 SELECT c.conrelid::regclass::text AS table, c.conname AS name, pg_get_constraintdef(c.oid) AS text
 FROM pg_constraint AS c JOIN pg_namespace AS n ON n.oid = c.connamespace
 WHERE n.nspname = 'outlast' AND c.contype IN ('p', 'u')
 """
+SERVING = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 INDEXES = "SELECT indexname AS name, indexdef AS text FROM pg_indexes WHERE schemaname = 'outlast'"
 DUES = (DueKind.LEASE, DueKind.TIMER, DueKind.DEADLINE, DueKind.RETENTION)
 FINDS = {
@@ -56,7 +64,7 @@ FINDS = {
 def measure(settings: Settings, report: Report) -> None:
     label = f"{settings.finished:,} finished and {settings.ready:,} ready executions"
     heading(f"scale: {label} beside none and {READY_FEW:,}")
-    with PostgresServer.launch(settings={**DURABLE, **SERVER}, room=ROOM) as server:
+    with PostgresServer.launch(settings={**DURABLE, **SERVER}, room=ROOM) as server, _one_core():
         timings = asyncio.run(_measured(server, settings))
     for name, (few_ms, many_ms) in timings.items():
         for size, samples in (("few", few_ms), (str(settings.finished), many_ms)):
@@ -66,10 +74,26 @@ def measure(settings: Settings, report: Report) -> None:
         report.bar(f"{name}: {ratio:.2f}× of an empty database (at most {BAR}×)", met=ratio <= BAR)
 
 
+@contextmanager
+def _one_core() -> Iterator[None]:
+    """This process on one core; what comes after it in the same run has all of them again."""
+    if not CORES:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 async def _measured(server: PostgresServer, settings: Settings) -> dict[str, tuple[list[float], list[float]]]:
     pair = [await _Asked.made(server), await _Asked.made(server)]
     for asked, finished, ready in zip(pair, (0, settings.finished), (READY_FEW, settings.ready), strict=True):
         await asked.fill(finished, ready)
+    for asked in pair:
+        await asked.share_a_core()
     calls: dict[str, Callable[[_Asked], Awaitable[float]]] = {"claim": _Asked.claim}
     calls |= {f"due-{kind}": partial(_Asked.due, kind=kind) for kind in DUES}
     calls |= {name: partial(_Asked.find, query=query) for name, query in FINDS.items()}
@@ -157,6 +181,15 @@ class _Asked:
             f"INSERT INTO outlast.{record.KIND} ({', '.join(values)}) SELECT {', '.join(values.values())} "
             f"FROM (SELECT n, {owner} AS owner FROM generate_series({first}::bigint, {last}) AS n) AS q"
         )
+
+    async def share_a_core(self) -> None:
+        """What answers here moves to the core of who asks."""
+        if not CORES:
+            return
+        connection: Any = await asyncpg.connect(self._url)
+        for row in await connection.fetch(SERVING):
+            os.sched_setaffinity(row["pid"], os.sched_getaffinity(0))
+        await connection.close()
 
     # ---- asking ---------------------------------------------------------------------------------------------------
 

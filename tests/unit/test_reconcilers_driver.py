@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -55,6 +56,33 @@ async def test_no_figure_is_told_that_was_never_seen():
     await driver.cycle("session_expiry")
     told = {name: value for name, _, value in driver.metrics["session_expiry"].samples("session_expiry")}
     assert (told[RECONCILER_DEPTH], told[RECONCILER_DUE], told[RECONCILER_LAG]) == (3, 3, 1.0)
+
+
+async def test_one_that_nothing_waits_for_begins_with_a_pause():
+    store, told = Owing(), list[str]()
+
+    async def pause(seconds: float) -> None:
+        told.append("pause")
+        if len(told) > 2:
+            await asyncio.Event().wait()
+
+    async def sweeps(engine: Engine, limit: int, filter: Any) -> int:
+        told.append("look")
+        return 0
+
+    store.owe(0, 1)
+    engine = engine_on(store)
+    engine.entropy = cast("Any", SimpleNamespace(random=lambda: 0.5))
+    for unhurried, order in ((True, ["pause", "look", "pause"]), (False, ["look", "pause", "look"])):
+        told.clear()
+        row = Row(name="walk", what="", due=DueKind.SESSION, interval_ms=1, batch=4, sweep=sweeps, unhurried=unhurried)
+        driver = Reconcilers(engine, (row,), pause=pause)
+        driver.start()
+        async with asyncio.timeout(5):
+            while len(told) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        await driver.stop()
+        assert told[:3] == order
 
 
 async def _sweeps(engine: Engine, limit: int, filter: Any) -> int:

@@ -89,18 +89,22 @@ class Reconcilers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _repeat(self, row: Row) -> None:
+        if row.unhurried:
+            await self._beat(row)
         while True:
             report = await self.cycle(row.name)
-            if report.full and report.processed:
-                continue
-            jitter = JITTER * (2 * self._engine.entropy.random() - 1)
-            pause_ms = row.interval_ms * (1 + jitter)
-            if report.next_ms is not None:
-                pause_ms = min(pause_ms, max(report.next_ms, NEXT_MIN_MS))
-            if self._pause is None:
-                await self._engine.timing.beat(pause_ms / 1_000, of=row.name)
-            else:
-                await self._pause(pause_ms / 1_000)
+            if not (report.full and report.processed):
+                await self._beat(row, report.next_ms)
+
+    async def _beat(self, row: Row, next_ms: int | None = None) -> None:
+        jitter = JITTER * (2 * self._engine.entropy.random() - 1)
+        pause_ms = row.interval_ms * (1 + jitter)
+        if next_ms is not None:
+            pause_ms = min(pause_ms, max(next_ms, NEXT_MIN_MS))
+        if self._pause is None:
+            await self._engine.timing.beat(pause_ms / 1_000, of=row.name)
+        else:
+            await self._pause(pause_ms / 1_000)
 
     # ---- one cycle ------------------------------------------------------------------------------------------------
 

@@ -46,5 +46,7 @@ class Row(Struct, frozen=True, kw_only=True):
     """When an item is overdue by so many intervals, every process takes it, whoever's it is."""
     eager: bool = False
     """What it repairs may be due still, as a cycle takes a part of it: look again at once, while there is progress."""
+    unhurried: bool = False
+    """Nothing waits for it: it looks for the first time when an interval is over, and not while a process starts."""
     enabled: bool = True
     filter: Filter = EVERYTHING

@@ -208,6 +208,8 @@ ROWS: tuple[Row, ...] = (
         look=look_at_next,
         interval_ms=60_000,
         batch=200,
+        # A walk goes on from page to page for as long as a process lives: one that starts has other things to do.
+        unhurried=True,
         repair=repair_indexes,
     ),
 )

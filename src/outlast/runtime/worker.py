@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from outlast import limits
 from outlast.errors import CodecHookFailed, OutlastError, StoreUnavailable
@@ -280,6 +280,7 @@ class Worker:
             lease_ttl_ms=options.lease_ttl_ms,
             leap=2 + int(self._parts.engine.entropy.random() * (limits.LEAP_MAX - 1)),
             suspects=0 if any(is_suspect(attempt) for attempt in self._attempts.values()) else 1,
+            first=True,
         )
         self._claiming, self._lanes_empty = True, False
         try:
@@ -304,6 +305,7 @@ class Worker:
             try:
                 return await self._parts.engine.store.claim(request)
             except StoreUnavailable:
+                request = structs.replace(request, first=False)
                 await self._parts.engine.timing.sleep(delay_s)
         return await self._parts.engine.store.claim(request)
 

@@ -107,7 +107,8 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     """What a worker can take. `serves` are (workflow, version) pairs; `claim_id` finds a claim whose reply was lost.
 
     `suspects` is how many executions on suspect routes it takes at most (None: as many as it may). `leap` is how far
-    the epochs of what it takes move on.
+    the epochs of what it takes move on. `first`: nobody has asked under this `claim_id` before, so there is nothing
+    that it took; a store may look for it all the same.
     """
 
     namespace: str
@@ -120,6 +121,7 @@ class ClaimRequest(Struct, frozen=True, kw_only=True):
     capabilities: frozenset[str] = frozenset()
     suspects: int | None = None
     leap: int = 1
+    first: bool = False
 
 
 class ClaimedExecution(Struct, frozen=True, gc=False):

@@ -27,8 +27,10 @@ LOOKS, PAUSE_S = 5, 0.002
 
 async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequest) -> Claimed:
     renew = not time.lives(request.worker, request.lease_ttl_ms)
+    first = request.first
 
     async def call(session: Session) -> tuple[Claimed, bool]:
+        nonlocal first
         values = {
             "namespace": request.namespace,
             "lanes": list(dict.fromkeys(request.lanes)),
@@ -42,8 +44,10 @@ async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequ
             "suspects": request.suspects,
             "partitions": partitions,
             "renew": renew,
+            "first": first,
             **time.values(),
         }
+        first = False  # whatever becomes of the answer: the server may have heard it
         rows = await session.rows(CALLS["claim"], values)
         now = time.saw(rows[0]["now_ms"])
         if renew:

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import asyncpg
 
@@ -53,6 +55,8 @@ CONNECT_TIMEOUT_S = 10.0
 PAUSE_MIN_S, PAUSE_MAX_S = 0.005, 0.5
 IDLE_S = 10.0
 """A connection that nobody used for so long is closed, but for one. What a worker uses as it looks around stays."""
+WARM_S = 0.1
+"""Connections that were used within so short a time are in use all of them; of any others one will do for all."""
 LONG_S = 1.0
 """Who waits for a connection for so long says so."""
 
@@ -112,7 +116,10 @@ Operation = Callable[[Session], Awaitable[T]]
 
 
 class Pool:
-    """At most `size` connections, the one used last first. Operations that find none free wait in line."""
+    """At most `size` connections, the one used last first. Operations that find none free wait in line.
+
+    Each process of a server compiles and plans for itself what it is asked: milliseconds, for a claim or a commit. So,
+    while several are in use, each kind of operation goes back to where it was done before."""
 
     def __init__(
         self,
@@ -132,6 +139,8 @@ class Pool:
         self._free: list[tuple[Any, float]] = []
         """With the loop's time when they became free: the one used last is the last one."""
         self._busy: set[Any] = set()
+        self._trades: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+        """By connection: what it was used for."""
         self._line: deque[asyncio.Future[Any]] = deque()
         """Who waits for one of these, because the server gives no more."""
         self._refused_s, self._waits_since_s = -PAUSE_MAX_S, 0.0
@@ -253,19 +262,27 @@ class Pool:
 
     async def _take(self, name: str) -> Any:
         while True:
-            connection = self._unused() or await self._made(name)
+            connection = self._unused(name) or await self._made(name)
             if connection is None and self._busy:
                 connection = await self._handed()
             if connection is not None:
                 self._has_one(name)
+                self._trades.setdefault(connection, set()).add(name)
                 return connection
 
-    def _unused(self) -> Any | None:
-        while self._free:
-            connection, _ = self._free.pop()
-            if not connection.is_closed():
-                return connection
-        return None
+    def _unused(self, name: str) -> Any | None:
+        """One that has done this before, or else as little as possible: it will be asked the same again."""
+        free = self._free = [one for one in self._free if not one[0].is_closed()]
+        if not free:
+            return None
+        warm_since_s = free[-1][1] - WARM_S
+        chosen, best = len(free) - 1, (False, -math.inf)
+        for place, (connection, since_s) in enumerate(free):
+            trades = self._trades[connection]
+            fitness = name in trades, -len(trades)
+            if since_s >= warm_since_s and fitness >= best:
+                chosen, best = place, fitness
+        return free.pop(chosen)[0]
 
     async def _made(self, name: str) -> Any | None:
         """A new one; None if the server gives no more, and one of those that there are will do."""

@@ -162,6 +162,8 @@ def _claim() -> str:
         name="{name}",
         types=table.typed(table.fields),
         columns=table.select,
+        taken=statement("claim:taken"),
+        made=statement("claim:made"),
         entry=_as_json(entry),
         event=_as_json(event),
         entries_max=SHORT,

@@ -3,9 +3,9 @@
 --
 -- Settings come from who calls, as with commits. Each statement costs as much as several rows: hence plain expressions.
 -- First it looks, without locks, at the heads of the routes that the worker serves (index execution_ready, one short
--- scan each). Rows that it knows are looked up by key and then by status: a condition on ready_at would let a plan take
--- the index of ready work instead of the key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
--- themselves, passing over those that somebody else has locked. If too many were passed over it looks further.
+-- scan each). Rows that it has seen are found by their place: whoever changed one since has moved it, and what has come to
+-- a place instead has another key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
+-- themselves, passing over those that somebody else has locked or moved. If too many were passed over it looks further.
 -- Without work it writes nothing, unless the worker's sessions are to be renewed.
 -- result: a row per execution with its input, when its first attempt began if it was begun before, its journal and its events as JSON (arrays of their fields; asyncpg would look up every type of array on each new connection) if they are short, and whether there was more that it could have taken;
 -- or one row without any, which tells the time and whether work was passed over because it was locked (a moment later it may be free).
@@ -13,7 +13,7 @@
 -- part: function
 CREATE FUNCTION outlast.{name}(
   _namespace text, _lanes text[], _serves text[], _offers text[], _worker text, _claim text, _leap bigint, _most int,
-  _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, clock_ms bigint, floor_ms bigint
+  _ttl_ms bigint, _suspects int, _partitions int, _renew boolean, _first boolean, clock_ms bigint, floor_ms bigint
 ) RETURNS TABLE (now_ms bigint, passed_over boolean, more boolean, input bytea, began_at bigint, entries text, events text, {types})
 LANGUAGE plpgsql AS $function$
 #variable_conflict use_column
@@ -22,19 +22,24 @@ DECLARE
   v_lanes text[]; v_routes text[]; v_suspect boolean[];
   v_depth int := _most + 1;
   v_seen int;
-  c_partition int[]; c_id text[]; c_flow text[]; c_quota text[]; c_suspect boolean[]; c_lane text[]; c_route text[];
-  k_partition int[]; k_id text[]; k_lane text[]; k_route text[];
+  c_partition int[]; c_id text[]; c_place tid[]; c_home oid[]; c_flow text[]; c_quota text[]; c_suspect boolean[];
+  c_lane text[]; c_route text[];
+  k_partition int[]; k_id text[]; k_place tid[]; k_home oid[]; k_lane text[]; k_route text[];
   t_partition int[]; t_id text[]; t_place tid[]; t_home oid[]; t_open boolean[]; t_quotas boolean; t_past boolean;
   v_free jsonb;
   v_left int;
   v_quota text;
+  v_found boolean;
 BEGIN
   -- Who holds what need not be on the disk before its holder knows: whatever it writes waits for all that stands before.
   -- A server that dies with a claim forgets it, and whoever claims the same has another epoch.
-  PERFORM set_config('synchronous_commit', 'off', true);
-  -- A claim whose reply was lost: the same id finds what it took.
-  PERFORM 1 FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim LIMIT 1;
-  IF FOUND THEN
+  v_quota := set_config('synchronous_commit', 'off', true);
+  -- A claim whose reply was lost: the same id finds what it took. The first time there is nothing to be found, and to look
+  -- for it would go over all that the worker holds, and over what it held since the last vacuum.
+  IF NOT _first THEN
+    v_found := EXISTS (SELECT 1 FROM outlast.execution AS x WHERE x.worker = _worker AND x.claim_id = _claim);
+  END IF;
+  IF v_found THEN
     SELECT array_agg(x.partition ORDER BY x.priority DESC, x.resumed DESC, x.id),
         array_agg(x.id ORDER BY x.priority DESC, x.resumed DESC, x.id), bool_or(x.resumed OR x.generation > 1)
       INTO t_partition, t_id, t_past
@@ -71,14 +76,14 @@ BEGIN
           AND u.free > 0));
 
     WHILE v_routes IS NOT NULL LOOP
-      SELECT array_agg(s.partition), array_agg(s.id), array_agg(s.flow), array_agg(s.quota), array_agg(s.suspect),
-          array_agg(s.lane), array_agg(s.route), count(*)
-        INTO c_partition, c_id, c_flow, c_quota, c_suspect, c_lane, c_route, v_seen
+      SELECT array_agg(s.partition), array_agg(s.id), array_agg(s.place), array_agg(s.home), array_agg(s.flow),
+          array_agg(s.quota), array_agg(s.suspect), array_agg(s.lane), array_agg(s.route), count(*)
+        INTO c_partition, c_id, c_place, c_home, c_flow, c_quota, c_suspect, c_lane, c_route, v_seen
       FROM (
         SELECT h.*, r.suspect
         FROM unnest(v_lanes, v_routes, v_suspect) AS r(lane, route, suspect)
         CROSS JOIN LATERAL (
-          SELECT x.partition, x.id, CASE WHEN NOT x.cancel_requested THEN x.flow END AS flow, x.quota, x.lane, x.route, x.priority, x.resumed, x.ready_at
+          SELECT x.partition, x.id, x.ctid AS place, x.tableoid AS home, CASE WHEN NOT x.cancel_requested THEN x.flow END AS flow, x.quota, x.lane, x.route, x.priority, x.resumed, x.ready_at
           FROM outlast.execution AS x
           WHERE x.ready_at IS NOT NULL AND x.namespace = _namespace AND x.lane = r.lane AND x.route = r.route
             -- What is cancelled is only left to undo what it did: its flow may be shut.
@@ -107,19 +112,19 @@ BEGIN
           SELECT 1 FROM outlast.flow AS f
           WHERE f.partition = q.partition AND f.namespace = _namespace AND f.id = q.id FOR SHARE
         ) AS l;
-        SELECT array_agg(q.partition ORDER BY q.n), array_agg(q.id ORDER BY q.n), array_agg(q.flow ORDER BY q.n),
-            array_agg(q.quota ORDER BY q.n), array_agg(q.suspect ORDER BY q.n), array_agg(q.lane ORDER BY q.n),
-            array_agg(q.route ORDER BY q.n)
-          INTO c_partition, c_id, c_flow, c_quota, c_suspect, c_lane, c_route
-        FROM unnest(c_partition, c_id, c_flow, c_quota, c_suspect, c_lane, c_route) WITH ORDINALITY
-          AS q(partition, id, flow, quota, suspect, lane, route, n)
+        SELECT array_agg(q.partition ORDER BY q.n), array_agg(q.id ORDER BY q.n), array_agg(q.place ORDER BY q.n),
+            array_agg(q.home ORDER BY q.n), array_agg(q.flow ORDER BY q.n), array_agg(q.quota ORDER BY q.n),
+            array_agg(q.suspect ORDER BY q.n), array_agg(q.lane ORDER BY q.n), array_agg(q.route ORDER BY q.n)
+          INTO c_partition, c_id, c_place, c_home, c_flow, c_quota, c_suspect, c_lane, c_route
+        FROM unnest(c_partition, c_id, c_place, c_home, c_flow, c_quota, c_suspect, c_lane, c_route) WITH ORDINALITY
+          AS q(partition, id, place, home, flow, quota, suspect, lane, route, n)
         WHERE q.flow IS NULL OR coalesce((
           SELECT f.state FROM outlast.flow AS f
           WHERE f.partition = q.partition AND f.namespace = _namespace AND f.id = q.flow), 'open') = 'open';
       END IF;
 
       -- Permits, and suspects: counted in the order of claims.
-      k_partition := c_partition; k_id := c_id; k_lane := c_lane; k_route := c_route;
+      k_partition := c_partition; k_id := c_id; k_place := c_place; k_home := c_home; k_lane := c_lane; k_route := c_route;
       IF cardinality(array_remove(c_quota, NULL)) > 0 OR true = ANY (c_suspect) THEN
         PERFORM 1 FROM (
           SELECT DISTINCT q.partition, q.name FROM unnest(c_partition, c_quota) AS q(partition, name)
@@ -133,7 +138,7 @@ BEGIN
         CROSS JOIN LATERAL (
           SELECT u.free FROM outlast.quota AS u
           WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.name OFFSET 0) AS u;
-        k_partition := NULL; k_id := NULL; k_lane := NULL; k_route := NULL;
+        k_partition := NULL; k_id := NULL; k_place := NULL; k_home := NULL; k_lane := NULL; k_route := NULL;
         v_left := coalesce(_suspects, _most);
         FOR i IN 1 .. coalesce(cardinality(c_id), 0) LOOP
           CONTINUE WHEN c_suspect[i] AND v_left <= 0;
@@ -146,6 +151,7 @@ BEGIN
             v_left := v_left - 1;
           END IF;
           k_partition := k_partition || c_partition[i]; k_id := k_id || c_id[i];
+          k_place := k_place || c_place[i]; k_home := k_home || c_home[i];
           k_lane := k_lane || c_lane[i]; k_route := k_route || c_route[i];
         END LOOP;
       END IF;
@@ -154,13 +160,13 @@ BEGIN
           bool_or(q.quota IS NOT NULL), bool_or(q.past)
         INTO t_partition, t_id, t_place, t_home, t_open, t_quotas, t_past
       FROM (
-        SELECT q.partition, q.id, l.*
-        FROM unnest(k_partition, k_id, k_lane, k_route) AS q(partition, id, lane, route)
+        SELECT q.partition, q.id, q.place, q.home, l.*
+        FROM unnest(k_partition, k_id, k_place, k_home, k_lane, k_route) AS q(partition, id, place, home, lane, route)
         CROSS JOIN LATERAL (
-          SELECT x.ctid AS place, x.tableoid AS home, x.attempt_open, x.quota, x.resumed OR x.generation > 1 AS past
+          SELECT x.attempt_open, x.quota, x.resumed OR x.generation > 1 AS past
           FROM outlast.execution AS x
-          WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.status = 'ready'
-            AND x.lane = q.lane AND x.route = q.route
+          WHERE x.ctid = q.place AND x.tableoid = q.home AND x.partition = q.partition AND x.namespace = _namespace
+            AND x.id = q.id AND x.status = 'ready' AND x.lane = q.lane AND x.route = q.route
           FOR UPDATE SKIP LOCKED
         ) AS l LIMIT _most
       ) AS q;
@@ -206,20 +212,20 @@ BEGIN
   SELECT q.partition, _worker, v_now + _ttl_ms, v_now
   FROM (SELECT DISTINCT q.partition FROM unnest(t_partition) AS q(partition) ORDER BY 1) AS q
   ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
-  -- A row under its lock stays where it is: it is changed by its place, whatever the size of the table when this was
-  -- planned. In a partitioned table places repeat: hence the part as well.
-  WITH taken AS (
-    UPDATE outlast.execution AS t
-    SET status = 'active', reason = NULL, epoch = t.epoch + _leap, worker = _worker, claim_id = _claim, claimed_at = v_now,
-      attempt_deadline_at = CASE WHEN t.timeout_ms IS NULL THEN NULL ELSE v_now + greatest(0, t.timeout_ms - t.ran_ms) END,
-      ready_at = NULL, attempt_open = true, change_id = _claim
-    FROM unnest(t_place, t_home, t_open) AS q(place, home, open)
-    WHERE t.ctid = q.place AND t.tableoid = q.home
-    RETURNING t.partition, t.id, t.generation, t.attempt, t.epoch, q.open
-  )
-  INSERT INTO outlast.attempt (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
-  SELECT t.partition, _namespace, t.id, t.generation, t.attempt, t.epoch, _worker, v_now, _claim
-  FROM taken AS t WHERE NOT t.open;
+  IF t_place IS NOT NULL AND t_past IS NOT TRUE THEN
+    -- What nothing has happened to yet is written and told in one go, without what it does not have.
+    RETURN QUERY
+    WITH {taken}, made AS ({made})
+    SELECT v_now, false, v_seen > cardinality(t_id), p.value, NULL::bigint, NULL, NULL, {columns}
+    FROM taken AS x
+    CROSS JOIN LATERAL (
+      SELECT p.value FROM outlast.payload AS p
+      WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.execution = x.id
+        AND p.generation = x.journal_generation AND p.role = 'input' OFFSET 0) AS p
+    ORDER BY x.nth;
+  ELSIF t_place IS NOT NULL THEN
+    WITH {taken} {made};
+  END IF;
   IF true = ANY (t_open) THEN
     UPDATE outlast.attempt AS a SET epoch = o.epoch, worker = _worker, change_id = _claim
     FROM unnest(t_partition, t_id, t_open) AS q(partition, id, open)
@@ -233,20 +239,7 @@ BEGIN
     WHERE a.ctid = b.place AND a.tableoid = b.home;
   END IF;
 
-  IF t_past IS NOT TRUE THEN
-    -- The same without what nothing has yet: to begin the larger one takes longer than to do the smaller.
-    RETURN QUERY
-    SELECT v_now, false, coalesce(v_seen > cardinality(t_id), true), p.value, NULL::bigint,
-      NULL, NULL, {columns}
-    FROM unnest(t_partition, t_id) WITH ORDINALITY AS q(partition, id, n)
-    CROSS JOIN LATERAL (
-      SELECT * FROM outlast.execution AS x
-      WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id OFFSET 0) AS x
-    CROSS JOIN LATERAL (
-      SELECT p.value FROM outlast.payload AS p
-      WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.execution = x.id
-        AND p.generation = x.journal_generation AND p.role = 'input' OFFSET 0) AS p
-    ORDER BY q.n;
+  IF t_place IS NOT NULL AND t_past IS NOT TRUE THEN
     RETURN;
   END IF;
   RETURN QUERY
@@ -281,7 +274,25 @@ BEGIN
 END
 $function$
 
+-- part: taken
+-- A row under its lock stays where it is: it is changed by its place, whatever the size of the table when this was
+-- planned. In a partitioned table places repeat: hence the part as well.
+taken AS (
+    UPDATE outlast.execution AS t
+    SET status = 'active', reason = NULL, epoch = t.epoch + _leap, worker = _worker, claim_id = _claim, claimed_at = v_now,
+      attempt_deadline_at = CASE WHEN t.timeout_ms IS NULL THEN NULL ELSE v_now + greatest(0, t.timeout_ms - t.ran_ms) END,
+      ready_at = NULL, attempt_open = true, change_id = _claim
+    FROM unnest(t_place, t_home, t_open) WITH ORDINALITY AS q(place, home, was_open, nth)
+    WHERE t.ctid = q.place AND t.tableoid = q.home
+    RETURNING t.*, q.was_open, q.nth
+  )
+
+-- part: made
+INSERT INTO outlast.attempt (partition, namespace, execution, generation, number, epoch, worker, started_at, change_id)
+  SELECT t.partition, _namespace, t.id, t.generation, t.attempt, t.epoch, _worker, v_now, _claim
+  FROM taken AS t WHERE NOT t.was_open
+
 -- part: call
 SELECT * FROM outlast.{name}(
-  :namespace, :lanes, :serves, :offers, :worker, :claim, :leap, :most, :ttl_ms, :suspects, :partitions, :renew, :clock_ms, :floor_ms
+  :namespace, :lanes, :serves, :offers, :worker, :claim, :leap, :most, :ttl_ms, :suspects, :partitions, :renew, :first, :clock_ms, :floor_ms
 )
