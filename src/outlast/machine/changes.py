@@ -20,7 +20,7 @@ from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
 from outlast.model.payload import Payload
 from outlast.model.record import Key, Now, Plain, Record
-from outlast.model.status import TERMINAL
+from outlast.model.status import TERMINAL, Status
 
 _EXECUTION = Execution.KIND
 _VALUES = {
@@ -151,8 +151,14 @@ def started_by(changes: Changes) -> list[Execution]:
 
 
 def is_end(changes: Changes) -> bool:
-    """Whether an execution ends by it."""
-    return any(type(write) is Patch and write.fields.get("status") in TERMINAL for write in changes.writes)
+    """Whether an execution ends by it, and none begins in its place: an end of a member that hands on is none."""
+    ends = False
+    for write in changes.writes:
+        if type(write) is Patch and (status := write.fields.get("status")) is not None:
+            if status is Status.ACTIVE:
+                return False
+            ends = ends or status in TERMINAL
+    return ends
 
 
 def together(first: Changes, others: Sequence[Changes]) -> Changes:
