@@ -259,10 +259,8 @@ class Call:
             if owner not in expected:
                 self._execution(expected, number, partition, owner)
         elif type(record) is Execution:
-            anchor = expected.get(table.owner_of(record))
-            if anchor is None:
-                self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
-            elif "other" not in anchor:
+            # Also if it is not anchored at what it makes, as a flow at its members: whoever else touches that is seen.
+            if "other" not in self._execution(expected, number, partition, table.owner_of(record)):
                 self._made[number] = record.inbox
         else:
             self._touch(record.key, writes=True)
