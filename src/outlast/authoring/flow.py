@@ -84,6 +84,9 @@ def all_of() -> Join:
     return Join("all_of")
 
 
+_ALL = all_of()
+
+
 def any_of() -> Join:
     """One upstream must succeed."""
     return Join("any_of", 1)
@@ -183,7 +186,7 @@ class FlowMember(Generic[R]):
         self.given = workflow.arguments.bound(args, kwargs)
         self.gives = self.read_as = workflow.arguments.result
         self.upstreams: dict[str, None] = {}
-        self.join = all_of()
+        self.join = _ALL
         self.on_satisfied = OnSatisfied.LET_RUN
         self.on_failure = OnFailure.SKIP
         self.aside: tuple[str, ...] = ()
@@ -439,7 +442,9 @@ class Flow:
         check_name("member", name)
         if "/" in name:
             raise InvalidFlow(f"member {name!r}: must not contain '/': that names children under their parent")
-        check_name("id of a member", member_id(self.id, name), max_chars=limits.ID_MAX_CHARS)
+        execution_id = member_id(self.id, name)
+        if len(execution_id) > limits.ID_MAX_CHARS:  # else its start complains, if its flow's id is of no use
+            check_name("id of a member", execution_id, max_chars=limits.ID_MAX_CHARS)
         if name in self._members:
             raise InvalidFlow(f"flow {self.id!r} has two members {name!r}")
         if len(self._members) == limits.FLOW_MEMBERS_MAX:
@@ -461,7 +466,7 @@ class Flow:
         self._check_edges(edges)
         change_id = self._app.entropy.new_id()
         members = [
-            self.built_member(member, edges[name], position)
+            self.built_member(member, edges[name], position, change_id)
             for position, (name, member) in enumerate(self._members.items())
         ]
         digest = sha256(repr([_content(member) for member in members]).encode()).hexdigest()
@@ -504,12 +509,15 @@ class Flow:
 
     def _check_item(self, name: str) -> None:
         """The items of a map over an output are added when it runs, and must find their names free."""
-        item = _ITEM.fullmatch(name)
+        item = _ITEM.fullmatch(name) if name[-1] == "]" else None
         mapped = None if item is None else self._members.get(item[1])
         if mapped is not None and mapped.joins_all:
             raise InvalidFlow(f"member {name!r} has the name of an item that map {mapped.name!r} will add")
 
-    def built_member(self, member: FlowMember[Any], upstreams: tuple[str, ...], position: int = 0) -> NewMember:
+    def built_member(
+        self, member: FlowMember[Any], upstreams: tuple[str, ...], position: int = 0, change_id: str | None = None
+    ) -> NewMember:
+        """`change_id` is that of the flow, if it is accepted with it."""
         workflow, values = member.workflow, self._app.values
         what = f"input of {member.name}"
         template: bytes | None = None
@@ -527,12 +535,13 @@ class Flow:
             id=member_id(self.id, member.name),
             flow=self.id,
             after_dependencies=bool(upstreams),
+            change_id=change_id,
         )
         return NewMember(
             start=start,
             name=member.name,
             position=position,
-            upstreams=tuple(member_id(self.id, upstream) for upstream in upstreams),
+            upstreams=tuple([member_id(self.id, upstream) for upstream in upstreams]),
             needed=member.join.of(len(upstreams)),
             on_satisfied=member.on_satisfied,
             on_failure=member.on_failure,
