@@ -69,12 +69,15 @@ class Batch:
             if key.kind == _EXECUTION:
                 anchor = self._numbers.get(key) or self._name(key)
                 break
+        # Writes are named first: those of one owner stand together, and its records are read at once.
+        written: list[Any] = []
+        for write in changes.writes:
+            self._write(write, written)
         told: list[Any] = [0, changes.id, anchor, len(changes.guards)]
         for guard in changes.guards:
             self._guard(guard, told)
         told.append(len(changes.writes))
-        for write in changes.writes:
-            self._write(write, told)
+        told += written
         told.append(len(changes.rings))
         told += [partition_channel(self._partition) if ring == HOME else ring for ring in changes.rings]
         told[0] = len(told)
