@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from inspect import Parameter
 from itertools import islice
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 import msgspec
@@ -260,6 +261,8 @@ class FlowMember(Generic[R]):
                 raise InvalidFlow(
                     f"member {self.name!r}: {name}{where} takes {name_of(taken)}, but {giver} {name_of(given)}"
                 )
+        if isinstance(value, Placeholder):
+            return  # there is nothing beside it
         for path, plain, declared in plain_in(value, annotation, Placeholder, name):
             arguments.encode_part(self.workflow.app.values, path, plain, declared)
 
@@ -287,7 +290,10 @@ def _listed(items: Iterable[Any]) -> list[Any]:
 
 def _may_refer(value: Any) -> bool:
     """Most arguments are plain, and need no second look."""
-    return not isinstance(value, str | int | float | bool | bytes | None)
+    return not isinstance(value, _PLAIN)
+
+
+_PLAIN = (str, int, float, bool, bytes, NoneType)
 
 
 class Flow:

@@ -23,13 +23,14 @@ from outlast.model.record import Key, Now, Plain, Record
 from outlast.model.status import TERMINAL, Status
 
 _EXECUTION = Execution.KIND
-_VALUES = {
-    kind.KIND: field.name
+_VALUES: dict[type | str, str] = {
+    name: field.name
     for kind in KINDS.values()
     for field in msgspec.structs.fields(kind)
     if field.type in (bytes, bytes | None)
+    for name in (kind, kind.KIND)
 }
-"""The kinds whose records carry values of the user's, and in which field: each has at most one."""
+"""The kinds whose records carry values of the user's, by class and by name, and in which field: each has at most one."""
 
 
 class View(Struct, frozen=True, gc=False):
@@ -183,7 +184,7 @@ def size_of(changes: Changes) -> int:
             record = write.record
             if type(record) is Payload:  # almost every value is in one
                 size += len(record.value)
-            elif (name := _VALUES.get(record.KIND)) is not None:
+            elif (name := _VALUES.get(type(record))) is not None:
                 size += len(getattr(record, name) or b"")
         elif type(write) is Patch and (name := _VALUES.get(write.key.kind)) is not None:
             value = write.fields.get(name)
