@@ -30,7 +30,7 @@ _VALUES: dict[type | str, str] = {
     if field.type in (bytes, bytes | None)
     for name in (kind, kind.KIND)
 }
-"""The kinds whose records carry values of the user's, by class and by name, and in which field: each has at most one."""
+"""The kinds whose records carry values of the user's, by class and by name, and the field: each has at most one."""
 
 
 class View(Struct, frozen=True, gc=False):

@@ -9,11 +9,13 @@ import asyncpg
 import pytest_asyncio
 from msgspec import structs
 
-from outlast.machine.changes import Absent, Changes, started_by
+from outlast.machine.changes import Absent, Ahead, Changes, Delete, Matches, Patch, started_by
 from outlast.machine.decide_flow import NewFlow, NewMember, accepted
 from outlast.model.flow import flow_key
+from outlast.model.session import session_key
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.postgres import PostgresStore
+from outlast.store.postgres.commit import Call
 from outlast.store.postgres.doorbell import SELDOM_S
 from outlast.testing.conformance import actors
 from outlast.testing.conformance.doorbell import LANE_BELL, Ear, ear
@@ -87,6 +89,28 @@ async def test_flows_that_start_together_share_a_round_trip_and_one_that_is_twic
     assert first.applied
     assert apart.applied
     assert other.refused_by == Absent(flow_key(actors.NAMESPACE, "g"))
+
+
+async def test_a_change_does_not_meet_itself_and_is_seen_by_whoever_it_meets(store: PostgresStore):
+    def crossed(*batch: Changes) -> bool:
+        return Call(enumerate(batch)).crossed
+
+    gate, lives = flow_key(actors.NAMESPACE, "f"), Ahead(session_key(0, "w1"), "expires_at")
+    asks = Changes(id="asks", partition=0, anchors=(), guards=(Matches(gate, {"state": "open"}), lives))
+    stops = Changes(
+        id="stops", partition=0, anchors=(gate,), guards=asks.guards, writes=(Patch(gate, {"revision": 1}),)
+    )
+    leaves = Changes(id="leaves", partition=0, anchors=(), guards=(lives,), writes=(Delete(lives.key),))
+    assert not crossed(flow_of_two(store, "f"), flow_of_two(store, "g"))
+    assert crossed(flow_of_two(store, "f"), flow_of_two(store, "f"))
+    assert not crossed(stops)
+    assert not crossed(asks, asks, asks)
+    assert crossed(asks, stops)
+    assert crossed(stops, asks)
+    assert crossed(asks, asks, stops)
+    assert not crossed(leaves)
+    assert crossed(leaves, asks), "asked by both, and written by the first"
+    assert crossed(asks, leaves)
 
 
 async def test_who_touches_a_member_of_a_flow_in_the_commit_that_makes_it_comes_behind(store: PostgresStore):
