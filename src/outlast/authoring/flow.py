@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_PLAIN = (str, int, float, bool, bytes, NoneType)
 _ITEM = re.compile(r"(.+)\[\d+\]")
 WhenSatisfied = Literal["let_run", "cancel_remaining"]
 WhenFailed = Literal["skip", "run"]
@@ -291,9 +292,6 @@ def _listed(items: Iterable[Any]) -> list[Any]:
 def _may_refer(value: Any) -> bool:
     """Most arguments are plain, and need no second look."""
     return not isinstance(value, _PLAIN)
-
-
-_PLAIN = (str, int, float, bool, bytes, NoneType)
 
 
 class Flow:

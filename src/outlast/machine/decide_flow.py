@@ -166,7 +166,7 @@ def accepted(
         # What is one execution's stands together: its records, and its edges to others.
         writes += _alone(new.id, member, new.change_id, claim)
         writes += edges.get(member.start.id, ())
-    writes += [_listed(new.id, member, new.change_id) for member in members]
+    writes += [_edge(member, whole_of(new.id), new.change_id) for member in members]
     return Changes(
         id=new.change_id,
         partition=partition,
@@ -196,7 +196,7 @@ def staged_members(partition: int, new: NewFlow, stage: str, number: int, pieces
         partition=partition,
         anchors=(key,),
         guards=(Matches(key, {"state": FlowState.STAGING, "change_id": stage}),),
-        writes=tuple(write for piece in pieces for write in _piece(new, piece, f"{stage}/{number}")),
+        writes=tuple(write for piece in pieces for write in _piece(new.id, piece, f"{stage}/{number}")),
     )
 
 
@@ -299,21 +299,12 @@ def _heads(new: NewFlow, state: FlowState) -> list[Write]:
     return [Insert(flow), Insert(summary)]
 
 
-def _piece(new: NewFlow, piece: Piece, change_id: str) -> list[Write]:
-    edges = _edges(piece.member, piece.upstreams, change_id)
+def _piece(flow_id: str, piece: Piece, change_id: str) -> list[Write]:
+    member = piece.member
+    edges = [_edge(member, above, change_id) for above in piece.upstreams]
     if not piece.first:
         return edges
-    return [*_alone(new.id, piece.member, change_id), _listed(new.id, piece.member, change_id), *edges]
-
-
-def member_writes(flow_id: str, member: NewMember, change_id: str) -> list[Write]:
-    """All the records of a new member."""
-    listed, edges = _listed(flow_id, member, change_id), _edges(member, member.upstreams, change_id)
-    return [*_alone(flow_id, member, change_id), listed, *edges]
-
-
-def _edges(member: NewMember, upstreams: tuple[str, ...], change_id: str) -> list[Write]:
-    return [_edge(member, above, change_id) for above in upstreams]
+    return [*_alone(flow_id, member, change_id), _edge(member, whole_of(flow_id), change_id), *edges]
 
 
 def _edges_from(members: Sequence[NewMember], change_id: str) -> dict[str, list[Write]]:
@@ -325,12 +316,8 @@ def _edges_from(members: Sequence[NewMember], change_id: str) -> dict[str, list[
     return found
 
 
-def _listed(flow_id: str, member: NewMember, change_id: str) -> Write:
-    """Its entry in the flow's roster."""
-    return _edge(member, whole_of(flow_id), change_id)
-
-
 def _edge(member: NewMember, above: str, change_id: str) -> Write:
+    """From an upstream, or from the flow itself: its roster."""
     start = member.start
     return Insert(
         Dependency(
@@ -410,7 +397,7 @@ def grown(
     writes: list[Write] = [
         Patch(flow.key, {"revision": flow.revision + 1}),
         Add(summary.key, "members", len(members)),
-        *(write for member in numbered for write in member_writes(flow.id, member, change_id)),
+        *(write for member in numbered for write in _piece(flow.id, Piece(member, member.upstreams), change_id)),
     ]
     if joined_by is not None:
         writes += [
