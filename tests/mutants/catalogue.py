@@ -650,8 +650,8 @@ _STORE = (
         breaks="settlement 7",
         what="an end in a flow that was stopped meanwhile claims what follows",
         file="machine/decide_member.py",
-        old='    return Matches(gate.key, {"state": FlowState.OPEN, "revision": gate.revision})\n',
-        new='    return Matches(gate.key, {"id": gate.id})\n',
+        old='    return Matches(flow_key(namespace, flow_id), {"state": FlowState.OPEN, "revision": revision})\n',
+        new='    return Matches(flow_key(namespace, flow_id), {"id": flow_id})\n',
         noticed_by=("tests/acceptance/test_handing_on.py::test_a_stop_that_is_accepted_first_lets_nothing_follow",),
     ),
     Mutant(

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from hashlib import sha256
 from inspect import Parameter
 from itertools import islice
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 import msgspec
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_PLAIN = (str, int, float, bool, bytes, NoneType)
 _ITEM = re.compile(r"(.+)\[\d+\]")
 WhenSatisfied = Literal["let_run", "cancel_remaining"]
 WhenFailed = Literal["skip", "run"]
@@ -82,6 +84,9 @@ class Join(Struct, frozen=True):
 def all_of() -> Join:
     """All upstreams must succeed. So it is if nothing is said."""
     return Join("all_of")
+
+
+_ALL = all_of()
 
 
 def any_of() -> Join:
@@ -183,7 +188,7 @@ class FlowMember(Generic[R]):
         self.given = workflow.arguments.bound(args, kwargs)
         self.gives = self.read_as = workflow.arguments.result
         self.upstreams: dict[str, None] = {}
-        self.join = all_of()
+        self.join = _ALL
         self.on_satisfied = OnSatisfied.LET_RUN
         self.on_failure = OnFailure.SKIP
         self.aside: tuple[str, ...] = ()
@@ -257,6 +262,8 @@ class FlowMember(Generic[R]):
                 raise InvalidFlow(
                     f"member {self.name!r}: {name}{where} takes {name_of(taken)}, but {giver} {name_of(given)}"
                 )
+        if isinstance(value, Placeholder):
+            return  # there is nothing beside it
         for path, plain, declared in plain_in(value, annotation, Placeholder, name):
             arguments.encode_part(self.workflow.app.values, path, plain, declared)
 
@@ -284,7 +291,7 @@ def _listed(items: Iterable[Any]) -> list[Any]:
 
 def _may_refer(value: Any) -> bool:
     """Most arguments are plain, and need no second look."""
-    return not isinstance(value, str | int | float | bool | bytes | None)
+    return not isinstance(value, _PLAIN)
 
 
 class Flow:
@@ -439,7 +446,9 @@ class Flow:
         check_name("member", name)
         if "/" in name:
             raise InvalidFlow(f"member {name!r}: must not contain '/': that names children under their parent")
-        check_name("id of a member", member_id(self.id, name), max_chars=limits.ID_MAX_CHARS)
+        execution_id = member_id(self.id, name)
+        if len(execution_id) > limits.ID_MAX_CHARS:  # else its start complains, if its flow's id is of no use
+            check_name("id of a member", execution_id, max_chars=limits.ID_MAX_CHARS)
         if name in self._members:
             raise InvalidFlow(f"flow {self.id!r} has two members {name!r}")
         if len(self._members) == limits.FLOW_MEMBERS_MAX:
@@ -461,7 +470,7 @@ class Flow:
         self._check_edges(edges)
         change_id = self._app.entropy.new_id()
         members = [
-            self.built_member(member, edges[name], position)
+            self.built_member(member, edges[name], position, change_id)
             for position, (name, member) in enumerate(self._members.items())
         ]
         digest = sha256(repr([_content(member) for member in members]).encode()).hexdigest()
@@ -504,12 +513,15 @@ class Flow:
 
     def _check_item(self, name: str) -> None:
         """The items of a map over an output are added when it runs, and must find their names free."""
-        item = _ITEM.fullmatch(name)
+        item = _ITEM.fullmatch(name) if name[-1] == "]" else None
         mapped = None if item is None else self._members.get(item[1])
         if mapped is not None and mapped.joins_all:
             raise InvalidFlow(f"member {name!r} has the name of an item that map {mapped.name!r} will add")
 
-    def built_member(self, member: FlowMember[Any], upstreams: tuple[str, ...], position: int = 0) -> NewMember:
+    def built_member(
+        self, member: FlowMember[Any], upstreams: tuple[str, ...], position: int = 0, change_id: str | None = None
+    ) -> NewMember:
+        """`change_id` is that of the flow, if it is accepted with it."""
         workflow, values = member.workflow, self._app.values
         what = f"input of {member.name}"
         template: bytes | None = None
@@ -527,12 +539,13 @@ class Flow:
             id=member_id(self.id, member.name),
             flow=self.id,
             after_dependencies=bool(upstreams),
+            change_id=change_id,
         )
         return NewMember(
             start=start,
             name=member.name,
             position=position,
-            upstreams=tuple(member_id(self.id, upstream) for upstream in upstreams),
+            upstreams=tuple([member_id(self.id, upstream) for upstream in upstreams]),
             needed=member.join.of(len(upstreams)),
             on_satisfied=member.on_satisfied,
             on_failure=member.on_failure,

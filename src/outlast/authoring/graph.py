@@ -23,6 +23,8 @@ def in_order(upstreams: Mapping[str, Iterable[str]]) -> list[str]:
 
 def cycle_in(upstreams: Mapping[str, tuple[str, ...]]) -> list[str]:
     """A cycle, in the order in which its members would wait for each other, its first one again at the end; or []."""
+    if _behind_what_they_wait_for(upstreams):
+        return []
     left = {name: set(above) for name, above in upstreams.items()}
     downstreams: dict[str, list[str]] = {name: [] for name in upstreams}
     for name, above in upstreams.items():
@@ -46,3 +48,13 @@ def cycle_in(upstreams: Mapping[str, tuple[str, ...]]) -> list[str]:
         path.append(name)
         name = min(left[name])
     return [*reversed([*path[seen[name] :], name])]
+
+
+def _behind_what_they_wait_for(upstreams: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether they are given in such an order, as authors mostly write them down."""
+    before: set[str] = set()
+    for name, above in upstreams.items():
+        if not before.issuperset(above):
+            return False
+        before.add(name)
+    return True

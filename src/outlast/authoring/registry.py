@@ -18,9 +18,11 @@ class Registry:
         self._workflows: dict[tuple[str, str], Workflow[Any, Any]] = {}
         self._own: dict[tuple[str, str], Workflow[Any, Any]] = {}
         """The engine's own: served, and not shown."""
+        self._served: frozenset[tuple[str, str]] | None = None
 
     def add_own(self, workflow: Workflow[Any, Any]) -> None:
         self._own[workflow.name, workflow.version] = workflow
+        self._served = None
 
     def add(self, workflow: Workflow[Any, Any]) -> None:
         key = (workflow.name, workflow.version)
@@ -37,6 +39,7 @@ class Registry:
                 f"{place_of(before.fn)} and at {place_of(workflow.fn)}: {advice}"
             )
         self._workflows[key] = workflow
+        self._served = None
 
     def get(self, name: str, version: str) -> Workflow[Any, Any]:
         if (name, version) in self._own:
@@ -54,7 +57,10 @@ class Registry:
         return found[-1]
 
     def served(self) -> frozenset[tuple[str, str]]:
-        return frozenset((*self._workflows, *self._own))
+        """Remembered: each end of a member asks whether what follows is served here."""
+        if self._served is None:
+            self._served = frozenset((*self._workflows, *self._own))
+        return self._served
 
     def __iter__(self) -> Iterator[Workflow[Any, Any]]:
         return iter(self._workflows.values())

@@ -268,14 +268,24 @@ class Workflow(Generic[P, R]):
         return self._start(namespace, given.id, data, digest, worker=worker, retention_ms=retention_ms)
 
     def member_fact(
-        self, data: bytes, digest: str, *, namespace: str, id: str, flow: str, after_dependencies: bool
+        self,
+        data: bytes,
+        digest: str,
+        *,
+        namespace: str,
+        id: str,
+        flow: str,
+        after_dependencies: bool,
+        change_id: str | None = None,
     ) -> facts.Start:
-        """The start of a member of a flow, which is purged with it."""
+        """The start of a member of a flow, which is purged with it; and perhaps accepted with it, by that change."""
         given = self._start_options
         if given.id is not None or given.if_exists != "same" or given.retention_ms is not None:
             raise InvalidInput("a member of a flow is named by it and kept with it: no id, if_exists or retention")
         self.refuse_child_options()
-        return self._start(namespace, id, data, digest, flow=flow, after_dependencies=after_dependencies)
+        return self._start(
+            namespace, id, data, digest, flow=flow, after_dependencies=after_dependencies, change_id=change_id
+        )
 
     def _start(
         self,
@@ -288,12 +298,13 @@ class Workflow(Generic[P, R]):
         retention_ms: int | None = None,
         flow: str | None = None,
         after_dependencies: bool = False,
+        change_id: str | None = None,
     ) -> facts.Start:
         entropy, like = self.app.entropy, self._likes.get(namespace)
         if like is None:
             like = self._likes[namespace] = self._like(namespace)
         # What is given no id has that of its start, which is as new as any.
-        change_id = entropy.new_id()
+        change_id = change_id or entropy.new_id()
         return structs.replace(
             like,
             change_id=change_id,

@@ -34,7 +34,13 @@ class Template(Struct, frozen=True, gc=False, omit_defaults=True):
     marks: dict[str, str] = {}
 
 
-class Bound(Struct, frozen=True):
+class Whole(Struct, frozen=True, gc=False, forbid_unknown_fields=True, rename={"reference": MARK}):
+    """An argument that is a reference and nothing else, as most are."""
+
+    reference: Reference
+
+
+class Bound(Struct, frozen=True, gc=False):
     """An argument with placeholders in it, as JSON; `ordered` is the same for equal values in every process."""
 
     data: bytes
@@ -89,11 +95,15 @@ def encode_bound(values: Values, value: object, what: str, name: str) -> Bound |
 
 def _whole(value: Placeholder) -> Bound | None:
     """An argument that is a placeholder and nothing else, as most are; None if its author has written the mark."""
-    data = msgspec.json.encode({MARK: reference_of(value)})
+    data = _encode(Whole(reference_of(value)))
     return Bound(data, data, [value], MARK) if data.count(_QUOTED) == 1 else None
 
 
 _QUOTED = f'"{MARK}"'.encode()
+_WHOLE = b"{" + _QUOTED + b":"
+_encode = msgspec.json.Encoder().encode
+_decode_whole = msgspec.json.Decoder(Whole).decode
+_decode_template = msgspec.json.Decoder(Template).decode
 
 
 def _hook(mark: str, otherwise: Callable[[Any], Any], found: list[Placeholder]) -> Callable[[Any], Any]:
@@ -112,7 +122,7 @@ def encode_template(values: Values, template: Template, what: str) -> bytes:
 
 def decode_template(values: Values, data: bytes, what: str) -> Template:
     try:
-        return msgspec.json.decode(values.unseal(data, what), type=Template)
+        return _decode_template(values.unseal(data, what))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CodecHookFailed(f"{what} was sealed by another codec than this app's: {error}") from error
 
@@ -179,8 +189,19 @@ def _filled(values: Values, data: msgspec.Raw, mark: str, given: Mapping[str, Gi
 
 def _replaced(data: bytes | msgspec.Raw, mark: str, put: Callable[[Reference], Any]) -> msgspec.Raw:
     """The same JSON with every reference replaced."""
-    filled = _put_into(msgspec.json.decode(data), mark, put)
-    return filled if isinstance(filled, msgspec.Raw) else msgspec.Raw(msgspec.json.encode(filled))
+    if mark == MARK and bytes(memoryview(data)[: len(_WHOLE)]) == _WHOLE and (whole := _only_reference_in(data)):
+        filled = put(whole)
+    else:
+        filled = _put_into(msgspec.json.decode(data), mark, put)
+    return filled if isinstance(filled, msgspec.Raw) else msgspec.Raw(_encode(filled))
+
+
+def _only_reference_in(data: bytes | msgspec.Raw) -> Reference | None:
+    """What `_put_into` would find, without a look at every part."""
+    try:
+        return _decode_whole(data).reference
+    except msgspec.ValidationError:
+        return None
 
 
 def _put_into(value: Any, mark: str, put: Callable[[Reference], Any]) -> Any:

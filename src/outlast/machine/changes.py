@@ -20,16 +20,17 @@ from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
 from outlast.model.payload import Payload
 from outlast.model.record import Key, Now, Plain, Record
-from outlast.model.status import TERMINAL
+from outlast.model.status import TERMINAL, Status
 
 _EXECUTION = Execution.KIND
-_VALUES = {
-    kind.KIND: field.name
+_VALUES: dict[type | str, str] = {
+    name: field.name
     for kind in KINDS.values()
     for field in msgspec.structs.fields(kind)
     if field.type in (bytes, bytes | None)
+    for name in (kind, kind.KIND)
 }
-"""The kinds whose records carry values of the user's, and in which field: each has at most one."""
+"""The kinds whose records carry values of the user's, by class and by name, and the field: each has at most one."""
 
 
 class View(Struct, frozen=True, gc=False):
@@ -151,8 +152,14 @@ def started_by(changes: Changes) -> list[Execution]:
 
 
 def is_end(changes: Changes) -> bool:
-    """Whether an execution ends by it."""
-    return any(type(write) is Patch and write.fields.get("status") in TERMINAL for write in changes.writes)
+    """Whether an execution ends by it, and none begins in its place: an end of a member that hands on is none."""
+    ends = False
+    for write in changes.writes:
+        if type(write) is Patch and (status := write.fields.get("status")) is not None:
+            if status is Status.ACTIVE:
+                return False
+            ends = ends or status in TERMINAL
+    return ends
 
 
 def together(first: Changes, others: Sequence[Changes]) -> Changes:
@@ -177,7 +184,7 @@ def size_of(changes: Changes) -> int:
             record = write.record
             if type(record) is Payload:  # almost every value is in one
                 size += len(record.value)
-            elif (name := _VALUES.get(record.KIND)) is not None:
+            elif (name := _VALUES.get(type(record))) is not None:
                 size += len(getattr(record, name) or b"")
         elif type(write) is Patch and (name := _VALUES.get(write.key.kind)) is not None:
             value = write.fields.get(name)

@@ -65,7 +65,7 @@ DEPEND_MS = 15_000
 """How long a flow is left alone before a reconciler counts anew, or looks for edges that nobody answered."""
 
 
-class NewMember(Struct, frozen=True, kw_only=True):
+class NewMember(Struct, frozen=True, kw_only=True, gc=False):
     """A member as it is accepted. `upstreams` are ids; `template` is its input if that waits for theirs."""
 
     start: facts.Start
@@ -154,6 +154,7 @@ def accepted(
     worker that has room for them, with what a claim would ask as guards."""
     guards: list[Guard] = [_not_an_execution(new)]
     writes, left = _heads(new, FlowState.OPEN), list[NewMember]()
+    edges = _edges_from(members, new.change_id)
     for member in members:
         claim = None
         if worker is not None and member.start.id in begins:
@@ -162,7 +163,10 @@ def accepted(
             guards += [gate for gate in gates if gate not in guards]
         else:
             left.append(member)
-        writes += member_writes(new.id, member, new.change_id, claim)
+        # What is one execution's stands together: its records, and its edges to others.
+        writes += _alone(new.id, member, new.change_id, claim)
+        writes += edges.get(member.start.id, ())
+    writes += [_edge(member, whole_of(new.id), new.change_id) for member in members]
     return Changes(
         id=new.change_id,
         partition=partition,
@@ -192,7 +196,7 @@ def staged_members(partition: int, new: NewFlow, stage: str, number: int, pieces
         partition=partition,
         anchors=(key,),
         guards=(Matches(key, {"state": FlowState.STAGING, "change_id": stage}),),
-        writes=tuple(write for piece in pieces for write in _piece(new, piece, f"{stage}/{number}")),
+        writes=tuple(write for piece in pieces for write in _piece(new.id, piece, f"{stage}/{number}")),
     )
 
 
@@ -295,31 +299,39 @@ def _heads(new: NewFlow, state: FlowState) -> list[Write]:
     return [Insert(flow), Insert(summary)]
 
 
-def _piece(new: NewFlow, piece: Piece, change_id: str) -> list[Write]:
-    edges = _edges(piece.member, piece.upstreams, change_id)
+def _piece(flow_id: str, piece: Piece, change_id: str) -> list[Write]:
+    member = piece.member
+    edges = [_edge(member, above, change_id) for above in piece.upstreams]
     if not piece.first:
         return edges
-    return [*_alone(new.id, piece.member, change_id), *edges]
+    return [*_alone(flow_id, member, change_id), _edge(member, whole_of(flow_id), change_id), *edges]
 
 
-def member_writes(flow_id: str, member: NewMember, change_id: str, claim: facts.Claim | None = None) -> list[Write]:
-    """All the records of a new member, and of the attempt that begins by the `claim`."""
-    return [*_alone(flow_id, member, change_id, claim), *_edges(member, member.upstreams, change_id)]
+def _edges_from(members: Sequence[NewMember], change_id: str) -> dict[str, list[Write]]:
+    """Those of all members, by the upstreams that they come from."""
+    found: dict[str, list[Write]] = {}
+    for member in members:
+        for above in member.upstreams:
+            found.setdefault(above, []).append(_edge(member, above, change_id))
+    return found
 
 
-def _edges(member: NewMember, upstreams: tuple[str, ...], change_id: str) -> list[Write]:
-    start, alone = member.start, len(member.upstreams) == 1
-    return [
-        Insert(
-            Dependency(
-                namespace=start.namespace, execution=above, downstream=start.id, alone=alone, change_id=change_id
-            )
+def _edge(member: NewMember, above: str, change_id: str) -> Write:
+    """From an upstream, or from the flow itself: its roster."""
+    start = member.start
+    return Insert(
+        Dependency(
+            namespace=start.namespace,
+            execution=above,
+            downstream=start.id,
+            alone=len(member.upstreams) == 1,
+            change_id=change_id,
         )
-        for above in upstreams
-    ]
+    )
 
 
 def _alone(flow_id: str, member: NewMember, change_id: str, claim: facts.Claim | None = None) -> list[Write]:
+    """The records of a new member but for its edges, and of the attempt that begins by the `claim`."""
     start = member.start
     namespace, execution_id = start.namespace, start.id
     record = Member(
@@ -345,24 +357,23 @@ def _alone(flow_id: str, member: NewMember, change_id: str, claim: facts.Claim |
     return [
         Insert(new),
         *held,
-        Insert(_named(_input(member), change_id)),
-        *tags_of(start),
-        *events_of(start),
+        Insert(_input(member, change_id)),
+        *(tags_of(start) if start.tags else ()),
+        *(events_of(start) if start.sends else ()),
         Insert(record),
-        *_edges(member, (whole_of(flow_id),), change_id),
     ]
 
 
-def _input(member: NewMember) -> Payload:
+def _input(member: NewMember, change_id: str) -> Payload:
     given = input_of(member.start, generation=1)
     if member.template is None:
-        return given
-    return structs.replace(given, role=Role.TEMPLATE, value=member.template)
+        return _named(given, change_id)
+    return structs.replace(given, role=Role.TEMPLATE, value=member.template, change_id=change_id)
 
 
 def _named(record: R, change_id: str) -> R:
     """The record as one of this change: repeated, it meets itself."""
-    return structs.replace(record, change_id=change_id)
+    return record if record.change_id == change_id else structs.replace(record, change_id=change_id)
 
 
 # ---- growth -------------------------------------------------------------------------------------------------------
@@ -386,7 +397,7 @@ def grown(
     writes: list[Write] = [
         Patch(flow.key, {"revision": flow.revision + 1}),
         Add(summary.key, "members", len(members)),
-        *(write for member in numbered for write in member_writes(flow.id, member, change_id)),
+        *(write for member in numbered for write in _piece(flow.id, Piece(member, member.upstreams), change_id)),
     ]
     if joined_by is not None:
         writes += [

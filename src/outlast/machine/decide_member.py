@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from msgspec import Struct, structs
 
@@ -48,6 +49,7 @@ from outlast.model.flow import (
     dependency_key,
     edge_key,
     encode_ids,
+    flow_key,
     whole_of,
 )
 from outlast.model.outbox import Delivery
@@ -274,7 +276,9 @@ def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Change
     """What `advance` lets run, claimed in the same commit by a worker that has room for it: the records of both, and
     what a claim would ask, as guards. None if it is not ready, or asks for more than guards can say."""
     key = key_of(view.execution)
-    [wakes] = [write for write in woken.writes if type(write) is Patch and write.key == key]
+    wakes, *others = woken.writes
+    assert type(wakes) is Patch, "what is said of the execution comes first"
+    assert wakes.key == key, "what is said of the execution comes first"
     ready = structs.replace(view.execution, **wakes.fields)
     if ready.status is not Status.READY or ready.quota is not None:
         return None
@@ -283,7 +287,7 @@ def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Change
     return structs.replace(
         woken,
         guards=(*woken.guards, *claim_gates(View(view.partition, ready), ready, worker), _is_open(gate)),
-        writes=(both, *[write for write in woken.writes if write is not wakes], attempt_begun(ready, claim)),
+        writes=(both, *others, attempt_begun(ready, claim)),
         rings=(),
     )
 
@@ -324,7 +328,13 @@ def _owes(write: Write, debt: str) -> bool:
 
 def _is_open(gate: Flow) -> Guard:
     """As it was seen: not stopped, and not grown."""
-    return Matches(gate.key, {"state": FlowState.OPEN, "revision": gate.revision})
+    return _open(gate.namespace, gate.id, gate.revision)
+
+
+@lru_cache(maxsize=1_000)
+def _open(namespace: str, flow_id: str, revision: int) -> Guard:
+    """Remembered: each end in a flow asks for it, and each member that begins by it."""
+    return Matches(flow_key(namespace, flow_id), {"state": FlowState.OPEN, "revision": revision})
 
 
 def siblings_settled(partition: int, member: Member, change_id: str) -> Changes:

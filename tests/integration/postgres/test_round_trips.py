@@ -7,9 +7,15 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest_asyncio
+from msgspec import structs
 
+from outlast.machine.changes import Absent, Ahead, Changes, Delete, Matches, Patch, started_by
+from outlast.machine.decide_flow import NewFlow, NewMember, accepted
+from outlast.model.flow import flow_key
+from outlast.model.session import session_key
 from outlast.runtime.group_commit import GroupCommit
 from outlast.store.postgres import PostgresStore
+from outlast.store.postgres.commit import Call
 from outlast.store.postgres.doorbell import SELDOM_S
 from outlast.testing.conformance import actors
 from outlast.testing.conformance.doorbell import LANE_BELL, Ear, ear
@@ -57,6 +63,62 @@ async def test_a_batch_of_hundreds_is_one_round_trip(proxy: Proxy, store: Postgr
     verdicts = await actors.commit(store, *batch)
     assert all(verdict.applied for verdict in verdicts)
     assert proxy.round_trips - before == 1
+
+
+def flow_of_two(store: PostgresStore, flow_id: str) -> Changes:
+    fields = {"flow": flow_id, "change_id": actors.new_id("flow")}
+    first = NewMember(start=actors.start_fact(f"{flow_id}/a", **fields), name="a")
+    behind = actors.start_fact(f"{flow_id}/b", after_dependencies=True, **fields)
+    second = NewMember(start=behind, name="b", position=1, upstreams=(first.start.id,), needed=1)
+    new = NewFlow(
+        namespace=actors.NAMESPACE, id=flow_id, name="n", digest="d", members=2, change_id=fields["change_id"]
+    )
+    return accepted(actors.partition(store, flow_id), new, [first, second])
+
+
+async def test_flows_that_start_together_share_a_round_trip_and_one_that_is_twice_there_starts_once(
+    proxy: Proxy, store: PostgresStore
+):
+    before = proxy.round_trips
+    verdicts = await actors.commit(store, *(flow_of_two(store, f"f{n}") for n in range(50)))
+    assert all(verdict.applied for verdict in verdicts)
+    assert proxy.round_trips - before == 1
+    first, other, apart = await actors.commit(
+        store, flow_of_two(store, "g"), flow_of_two(store, "g"), flow_of_two(store, "h")
+    )
+    assert first.applied
+    assert apart.applied
+    assert other.refused_by == Absent(flow_key(actors.NAMESPACE, "g"))
+
+
+async def test_a_change_does_not_meet_itself_and_is_seen_by_whoever_it_meets(store: PostgresStore):
+    def crossed(*batch: Changes) -> bool:
+        return Call(enumerate(batch)).crossed
+
+    gate, lives = flow_key(actors.NAMESPACE, "f"), Ahead(session_key(0, "w1"), "expires_at")
+    asks = Changes(id="asks", partition=0, anchors=(), guards=(Matches(gate, {"state": "open"}), lives))
+    stops = Changes(
+        id="stops", partition=0, anchors=(gate,), guards=asks.guards, writes=(Patch(gate, {"revision": 1}),)
+    )
+    leaves = Changes(id="leaves", partition=0, anchors=(), guards=(lives,), writes=(Delete(lives.key),))
+    assert not crossed(flow_of_two(store, "f"), flow_of_two(store, "g"))
+    assert crossed(flow_of_two(store, "f"), flow_of_two(store, "f"))
+    assert not crossed(stops)
+    assert not crossed(asks, asks, asks)
+    assert crossed(asks, stops)
+    assert crossed(stops, asks)
+    assert crossed(asks, asks, stops)
+    assert not crossed(leaves)
+    assert crossed(leaves, asks), "asked by both, and written by the first"
+    assert crossed(asks, leaves)
+
+
+async def test_who_touches_a_member_of_a_flow_in_the_commit_that_makes_it_comes_behind(store: PostgresStore):
+    whole = flow_of_two(store, "f")
+    [member, _] = started_by(whole)
+    sent = actors.decided(store, structs.replace(member, created_at=1, ready_at=1), actors.sends())
+    assert [verdict.applied for verdict in await actors.commit(store, whole, sent)] == [True, True]
+    assert (await actors.look(store, "f/a")).inbox == 1
 
 
 async def test_parallel_steps_of_one_execution_share_a_round_trip(proxy: Proxy, store: PostgresStore):

@@ -12,10 +12,15 @@ from msgspec import structs
 from outlast.errors import InvalidInput
 from outlast.machine import View, decide
 from outlast.machine.changes import Changes, Insert, Patch, inserted, patched
-from outlast.model.record import Key, Record
+from outlast.machine.decide_flow import NewFlow, NewMember, accepted
+from outlast.machine.decide_member import Ended, answered_edge
+from outlast.model.flow import OnFailure, member_key
+from outlast.model.record import Key, Now, Record
 from outlast.model.retry import RetryPolicy
+from outlast.model.status import Status
 from outlast.store.postgres import PostgresStore
 from outlast.testing.conformance import actors
+from outlast.testing.conformance.actors import NAMESPACE
 from tests import postgres
 
 ALL_BYTES = bytes(range(256))
@@ -84,6 +89,32 @@ async def test_records_that_share_much_or_little_are_written_as_they_are(store: 
     )
     ends = [actors.decided(store, one, fact) for one, fact in zip(running, facts, strict=True)]
     await written(store, ends, records)
+
+
+def member(flow_id: str, number: int, upstreams: tuple[str, ...], **fields: Any) -> NewMember:
+    fact = actors.start_fact(f"{flow_id}/{number}", flow=flow_id, after_dependencies=bool(upstreams))
+    return NewMember(
+        start=fact, name=str(number), position=number, upstreams=upstreams, needed=len(upstreams), **fields
+    )
+
+
+async def test_members_their_edges_and_answers_are_written_as_they_are(store: PostgresStore):
+    batch: list[Changes] = []
+    for flow_id in ("f", "g", "é"):
+        first, second = member(flow_id, 0, ()), member(flow_id, 1, (f"{flow_id}/0",), template=ALL_BYTES)
+        third = member(flow_id, 2, (f"{flow_id}/0", f"{flow_id}/1"), on_failure=OnFailure.RUN)
+        change_id = actors.new_id("flow")
+        new = NewFlow(namespace=NAMESPACE, id=flow_id, name="n", digest="d", members=3, change_id=change_id)
+        batch.append(accepted(actors.partition(store, flow_id), new, [first, second, third]))
+    records = await written(store, batch, {})
+    answers: list[Changes] = []
+    for flow_id in ("f", "g", "é"):
+        ended, downstream = Ended(NAMESPACE, f"{flow_id}/0", Status.READY, 1), f"{flow_id}/1"
+        answer = answered_edge(actors.partition(store, flow_id), ended, downstream)
+        counted: dict[str, Any] = {"answered": 1, "drained": ended.id, "siblings_at": Now(5), "change_id": answer.id}
+        both = (*answer.writes, Patch(member_key(NAMESPACE, downstream), counted))
+        answers.append(structs.replace(answer, writes=both))
+    await written(store, answers, records)
 
 
 async def test_patches_that_name_the_same_fields_in_another_order_keep_their_values(store: PostgresStore):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -132,12 +133,20 @@ def test_a_small_flow_is_one_change():
     assert (a.settled, b.settled, b.upstreams, b.needed, b.binds) == (Settled.SATISFIED, Settled.OPEN, 1, 1, True)
     assert decode_ids(b.after) == ("f/a",)
     assert [(d.execution, d.downstream) for d in inserted(changes, Dependency)] == [
+        ("f/a", "f/b"),
         ("f/", "f/a"),
         ("f/", "f/b"),
-        ("f/a", "f/b"),
     ]
     assert changes.rings == ("lane:shop:default",)
     assert any(isinstance(guard, Absent) for guard in changes.guards), "no execution has its id"
+
+
+def test_what_is_one_executions_stands_together_so_that_stores_find_it_at_once():
+    members = [member("a"), member("b", "a", template=b"t"), member("c", "a", "b"), member("d", "c")]
+    changes = accepted(PARTITION, new(), members, worker="w", begins={"f/a"})
+    owners = [write.record.key.values[1] for write in changes.writes if isinstance(write, Insert)]
+    runs = [owner for owner, _ in groupby(owners)]
+    assert runs == ["f", "f/a", "f/b", "f/c", "f/d", "f/"]
 
 
 def test_what_begins_at_once_is_accepted_as_a_claim_would_have_it():

@@ -21,6 +21,7 @@ from outlast.machine.changes import (
     Refusal,
     View,
     execution_after,
+    is_end,
 )
 from outlast.machine.decide import decide
 from outlast.machine.decide_member import (
@@ -198,6 +199,17 @@ def test_an_end_that_hands_on_owes_nothing_and_answers_all_edges():
     assert {guard.key for one in (end, woken(view)) for guard in one.guards} <= {guard.key for guard in both.guards}
     assert Matches(GATE.key, {"state": FlowState.OPEN, "revision": 3}) in both.guards
     assert set(both.rings) == {HOME, *woken(view).rings}
+
+
+def test_on_an_end_that_hands_on_something_follows_if_that_begins_with_it():
+    upstream = active(flow="f", id="f/a")
+    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
+    assert isinstance(end, Changes)
+    view, ended = waiting(), Ended("shop", "f/a", S.SUCCEEDED, 1)
+    held = claimed(view, woken(view), "w", GATE)
+    assert held is not None
+    assert not is_end(handed_on(end, ended, GATE, [("f/m", held)]))
+    assert is_end(handed_on(end, ended, GATE, [("f/m", woken(view))])), "somebody else may claim it"
 
 
 def test_the_last_end_ends_its_flow_as_a_count_of_all_would():

@@ -507,11 +507,12 @@ class Lease:
         if isinstance(answer, Refusal):
             return None
         answer = amended(answer)
-        verdict, committed_at = await engine.commit_timed(answer)
-        if verdict.inbox is not None:
+        verdict, committed_at = await engine.group.commit_timed(answer)
+        if verdict.inbox is not None and verdict.inbox > self.claimed_inbox:
             self._listener.hear(verdict.inbox)
         if not verdict.applied:
             return None
+        engine.post(answer)
         self._parts.committed(view, answer)
         return verdict, committed_at
 

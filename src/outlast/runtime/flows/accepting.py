@@ -47,7 +47,7 @@ async def accept(engine: Engine, partition: int, new: NewFlow, members: list[New
         if found is not None and not _is_gate(found.verdict):
             return found
     whole = accepted(partition, new, members)
-    verdict, committed_at = await engine.commit_timed(whole)
+    verdict, committed_at = await engine.group.commit_timed(whole)  # it owes nobody anything: there is nothing to post
     if verdict.applied and not verdict.again:
         engine.flows.ahead.remember(whole, committed_at)
     return Acceptance(verdict)
@@ -103,7 +103,7 @@ async def _begin_anyway(engine: Engine, rooms: Rooms, whole: Changes, firsts: di
 
 async def _committed(engine: Engine, whole: Changes, firsts: dict[str, NewMember]) -> tuple[Verdict, list[Execution]]:
     """The verdict, and what is held here by it."""
-    verdict, committed_at = await engine.commit_timed(whole)
+    verdict, committed_at = await engine.group.commit_timed(whole)
     held: list[Execution] = []
     if verdict.again:
         held = await _still_held(engine, whole, firsts)

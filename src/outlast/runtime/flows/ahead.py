@@ -9,7 +9,7 @@ never relied upon. It is bounded: what nobody asks for is forgotten, the oldest 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -68,7 +68,7 @@ def are_simple(views: list[MemberView], page: list[Dependency]) -> bool:
     return len(views) == len(page) and all(view.member.upstreams == 1 and waits(view) for view in views)
 
 
-def are_few(page: list[Dependency]) -> bool:
+def are_few(page: Sequence[Dependency]) -> bool:
     """Few enough for one commit, and each waits for nothing else. Of one that waits for thousands, nothing is read with
     each of their ends."""
     return len(page) <= TOGETHER_MAX and all(one.alone for one in page)
@@ -84,13 +84,16 @@ class Course:
         self._given: dict[str, Payload] = {}
         self._large: set[str] = set()
         """Those whose inputs are not kept: a flow that never ends here would hold on to them."""
-        self._behind: dict[str, list[Dependency]] = {}
+        self._behind: dict[str, tuple[Dependency, ...]] = {}
+        """Who waits for each, as far as they may be few."""
         self._ended: dict[str, tuple[Ended, bytes | None]] = {}
         self._bytes = 0
         for write in started.writes:
             record = write.record if type(write) is Insert else None
             if type(record) is Dependency:
-                self._behind.setdefault(record.execution, []).append(record)
+                before = self._behind.get(record.execution, ())
+                if len(before) <= TOGETHER_MAX:
+                    self._behind[record.execution] = (*before, record)
             elif type(record) is Execution:
                 self._executions[record.id] = record
             elif type(record) is Member:

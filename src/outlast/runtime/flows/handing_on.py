@@ -9,6 +9,7 @@ anew, and after that the end goes its ordinary way.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -76,15 +77,7 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
         for one in nexts:
             if one.input is not None:
                 flows.ahead.look(one.view.execution)
-        advanced = [(one.view.execution.id, one.changes) for one in nexts]
-
-        def amended(answer: Changes) -> Changes:
-            last, closing = behind.last, None
-            if last is not None:
-                closing = closed(answer.partition, gate, last.summary, [*last.others, end], answer.id)
-            return handed_on(answer, end, gate, advanced, closing)
-
-        told = await lease.tell_once(fact, amended)
+        told = await lease.tell_once(fact, partial(_amended, behind, end, nexts))
         if told is not None:
             begun = await _begun(parts, nexts, *told)
     finally:
@@ -93,6 +86,13 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
     if told is not None:
         _went_on(flows, e, end, fact.output, ends=behind.last is not None)
     return told is not None
+
+
+def _amended(behind: Behind, end: Ended, nexts: list[Next], answer: Changes) -> Changes:
+    last, closing = behind.last, None
+    if last is not None:
+        closing = closed(answer.partition, behind.flow, last.summary, [*last.others, end], answer.id)
+    return handed_on(answer, end, behind.flow, [(one.view.execution.id, one.changes) for one in nexts], closing)
 
 
 def _went_on(flows: Flows, execution: Execution, end: Ended, output: bytes, *, ends: bool) -> None:

@@ -56,6 +56,8 @@ _NUMBERS = {name: frozenset(numbers_of(table)) for name, table in TABLES.items()
 _TESTS: dict[type, str] = {
     Matches: "matches", Absent: "absent", Reached: "reached", Ahead: "ahead", Lapsed: "lapsed",
 }  # fmt: skip
+_SEVERAL = -1
+"""No number of a change."""
 _CAREFUL_MAX = 20
 _ASKING_MAX = 4_096
 _USUAL: set[tuple[Any, ...]] = set()
@@ -165,8 +167,8 @@ class Call:
         self._locks: dict[tuple[str, str], dict[tuple[str | int, ...], int]] = {}
         """Loose records by operation and kind, each with its partition."""
         self._executions: set[tuple[str | int, ...]] = set()
-        self._records: dict[Key, bool] = {}
-        """Records that belong to no execution, and whether they are written."""
+        self._records: dict[Key, tuple[int, bool]] = {}
+        """Records that belong to no execution: which change touches each, if it is one, and whether it is written."""
         for number, changes in some:
             self._add(number, changes)
 
@@ -180,7 +182,7 @@ class Call:
             if kind == _EXECUTION:
                 self._execution(expected, number, partition, values, other=bool(expected))
             else:
-                self._loose("lock", anchor, partition)
+                self._loose("lock", number, anchor, partition)
         for guard in changes.guards:
             self._guard(expected, number, partition, guard)
         for write in changes.writes:
@@ -213,16 +215,17 @@ class Call:
             expected[values] = row
         return row
 
-    def _loose(self, operation: str, key: Key, partition: int) -> None:
-        writes = operation == "lock"
-        self._touch(key, writes=writes)
+    def _loose(self, operation: str, number: int, key: Key, partition: int) -> None:
+        self._touch(number, key, writes=operation == "lock")
         self._locks.setdefault((operation, key.kind), {})[key.values] = partition
 
-    def _touch(self, key: Key, *, writes: bool) -> None:
-        before = self._records.get(key)
-        if before or (before is not None and writes):
-            self.crossed = True
-        self._records[key] = writes or bool(before)
+    def _touch(self, number: int, key: Key, *, writes: bool) -> None:
+        """A change that touches a record more than once, as a flow that it locks, asks and writes, meets nobody."""
+        by, written = self._records.get(key, (number, False))
+        if by != number:
+            self.crossed = self.crossed or written or writes
+            by = _SEVERAL
+        self._records[key] = (by, written or writes)
 
     def _guard(self, expected: dict[Any, Row], number: int, partition: int, guard: Guard) -> None:
         key = guard.key
@@ -238,12 +241,13 @@ class Call:
         if shareable:
             askers = self._asked.get(guard)
             if askers is not None:
-                askers.append(number)  # the record was touched when it was asked first
+                askers.append(number)
+                self._touch(number, key, writes=False)
                 return
         row = _asking(guard, partition).copy() if shareable else _guard_row(guard, partition)
         if shareable and type(guard) is Absent:
             # What is not there can't be locked; and if it is there, the change is refused, locked or not.
-            self._touch(key, writes=False)
+            self._touch(number, key, writes=False)
         else:
             self._cover(expected, number, partition, key, "share")
         row["askers"] = askers = [number]
@@ -259,13 +263,11 @@ class Call:
             if owner not in expected:
                 self._execution(expected, number, partition, owner)
         elif type(record) is Execution:
-            anchor = expected.get(table.owner_of(record))
-            if anchor is None:
-                self.crossed = True  # not anchored at what it makes: whoever else touches that is not seen here
-            elif "other" not in anchor:
+            # Also if it is not anchored at what it makes, as a flow at its members: whoever else touches that is seen.
+            if "other" not in self._execution(expected, number, partition, table.owner_of(record)):
                 self._made[number] = record.inbox
         else:
-            self._touch(record.key, writes=True)
+            self._touch(number, record.key, writes=True)
         if not table.shared:
             self._row("insert", kind, table.row(record, number, partition))
             return
@@ -331,7 +333,7 @@ class Call:
         elif kind in _BELONGS:
             self._execution(expected, number, partition, values[:2])
         else:
-            self._loose(operation, key, partition)
+            self._loose(operation, number, key, partition)
 
     def _row(self, operation: str, kind: str, row: Row) -> None:
         self._rows.setdefault(SLOTS[operation, kind], []).append(row)

@@ -32,6 +32,9 @@ _VARIED = {
     "attempt": {"partition", "execution", "epoch", "failure", "change_id"},
     "journal": {"partition", "execution", "occurrence", "value", "epoch", "position", "change_id"},
     "completion": {"partition", "execution", "tags", "change_id"},
+    "member": {"partition", "execution", "flow", "name", "position", "after", "drained", "change_id"},
+    "dependency": {"partition", "execution", "downstream", "change_id"},
+    "edge": {"partition", "execution", "upstream", "change_id"},
 }
 """Of the kinds that are written in hundreds: the fields that differ from row to row. The rest is mostly shared."""
 

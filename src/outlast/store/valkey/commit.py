@@ -74,20 +74,23 @@ class Batch:
                 anchor = self._by_key.get(key) or self._number(key)
                 break
         told, guards, writes, rings = self._changes, changes.guards, changes.writes, changes.rings
+        # Writes are named first: those of one owner stand together, and its records are read at once.
+        written: list[Any] = []
+        for write in writes:
+            if isinstance(write, _WHOLE):
+                self._whole(write, written)
+            elif isinstance(write, Patch):
+                self._patch(write, written)
+            elif isinstance(write, Add):
+                self._add(write, written)
+            else:
+                self._delete(write, written)
         begins = len(told)
         told += (0, changes.id, anchor, len(guards))
         for guard in guards:
             self._guard(guard, told)
         told.append(len(writes))
-        for write in writes:
-            if isinstance(write, _WHOLE):
-                self._whole(write, told)
-            elif isinstance(write, Patch):
-                self._patch(write, told)
-            elif isinstance(write, Add):
-                self._add(write, told)
-            else:
-                self._delete(write, told)
+        told += written
         told.append(len(rings))
         for ring in rings:
             told.append(self._home if ring == HOME else ring)
