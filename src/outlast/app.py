@@ -10,7 +10,6 @@ app.run_worker()                 # a worker process; also `outlast worker module
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -55,6 +54,7 @@ from outlast.model.status import Status
 from outlast.opened import Opened
 from outlast.runtime.attempts.current import connection_var, inside
 from outlast.runtime.attempts.workflow_loop import WorkflowLoop
+from outlast.runtime.collecting import seldom_collecting
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fastest_loop import fastest_loop
 from outlast.runtime.parts import WorkflowDefinition
@@ -368,8 +368,8 @@ class App:
             loop.add_signal_handler(number, on_signal)
         try:
             await self._open(WorkerSettings(**settings))
-            gc.freeze()  # what is there by now stays: collections need not look at it again
-            await stop.wait()
+            with seldom_collecting():
+                await stop.wait()
             closing = asyncio.create_task(self._close())
             hurry = asyncio.create_task(hard.wait())
             done, _ = await asyncio.wait((closing, hurry), timeout=0.5, return_when=asyncio.FIRST_COMPLETED)

@@ -71,6 +71,10 @@ class Step(Generic[P, R]):
         functools.update_wrapper(cast("Any", self), fn, updated=())
 
     @functools.cached_property
+    def _shown(self) -> str:
+        return f"{self.OPERATION} {self.name}"
+
+    @functools.cached_property
     def _definition(self) -> StepDefinition:
         """Made at the first call: by then all that the annotations name is defined."""
         retry, timeout = check_retry(self._options.get("retry")), self._options.get("timeout")
@@ -96,7 +100,8 @@ class Step(Generic[P, R]):
 
     def _changed(self, **fields: Any) -> Self:
         changed = copy.copy(self)
-        vars(changed).pop("_definition", None)
+        for made in ("_definition", "_shown"):
+            vars(changed).pop(made, None)
         vars(changed).update(fields)
         return changed
 
@@ -114,7 +119,7 @@ class Step(Generic[P, R]):
             call = _plain_call(self.fn, args, kwargs)
         else:
             call = _outcome(attempt, attempt.prepare(self.kind(args, kwargs)))
-        call.__qualname__ = f"{self.OPERATION} {self.name}"  # by which Python warns if nobody awaits it
+        call.__qualname__ = self._shown  # by which Python warns if nobody awaits it
         return call
 
     def _blocking(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -105,7 +105,7 @@ class Values:
         """The value as a replay would see it; `CodecError` if that is not equal. `path` is what to call the value."""
         if is_simple(value, annotation):
             return value
-        settled = self.read(data, annotation, what, path)
+        settled = self.read_json(data, annotation, what, path)  # `plain` has refused what looks like a pickle
         if not equal(value, settled) and (change := change_in(value, settled, path)) is not None:
             raise CodecError(f"{what}: {_explained(change, annotation)}")
         return settled
