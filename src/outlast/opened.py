@@ -15,7 +15,7 @@ from outlast.client.client import Client
 from outlast.client.flows import FlowClient
 from outlast.client.waiters import Waiters
 from outlast.errors import StoreClosed
-from outlast.machine.changes import lane_channel, partition_channel
+from outlast.machine.changes import ends_channel, lane_channel, partition_channel
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.attempts.inquiry import Inquiries
@@ -57,7 +57,8 @@ class Opened:
         self.for_portal = for_portal
         fast_path: FastPath | None = None
         if settings is not None:
-            self.worker = self._new_worker(settings)
+            self.worker = worker = self._new_worker(settings)
+            self.waiters.runs_here = lambda namespace, name: worker.resident(namespace, name) is not None
             fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
         self._inquiries = Inquiries(
             self._new_parts(for_replay(app.config.token_keys), threads=1),
@@ -163,17 +164,19 @@ class Opened:
                 _log.warning("the doorbell could not be hung: %s", error)
 
     async def _hear_all(self, subscription: Subscription) -> None:
-        homes = {partition_channel(n): n for n in range(self._store.partitions)}
+        numbers = range(self._store.partitions)
+        homes, ends = {partition_channel(n): n for n in numbers}, {ends_channel(n): n for n in numbers}
         async for heard in subscription:
             try:
-                await self._heard(heard, homes)
+                await self._heard(heard, homes, ends)
             except StoreClosed:
                 raise
             except Exception as error:
                 _log.warning("what rang could not be looked at; polling looks again: %s", error)
 
-    async def _heard(self, heard: frozenset[str], homes: dict[str, int]) -> None:
-        partitions = [number for channel, number in homes.items() if channel in heard]
+    async def _heard(self, heard: frozenset[str], homes: dict[str, int], ends: dict[str, int]) -> None:
+        partitions = [homes[channel] for channel in heard if channel in homes]
+        with_ends = [ends[channel] for channel in heard if channel in ends]
         if self.worker is not None:
             if RESCAN in heard or self._lanes & heard:
                 self.worker.kick()
@@ -181,8 +184,8 @@ class Opened:
                 self.worker.heard(homes.values() if RESCAN in heard else partitions)
         if RESCAN in heard:
             await self.waiters.rescan()
-        elif partitions:
-            await self.waiters.rescan(partitions)
+        elif partitions or with_ends:
+            await self.waiters.rescan(partitions, with_ends)
 
     async def abandon(self) -> None:
         """Leave everything as a killed process would: nothing is finished, handed back or told."""

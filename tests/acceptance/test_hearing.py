@@ -14,11 +14,12 @@ from outlast.errors import StoreUnavailable
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.journal import JournalEntry
+from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
 from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.attempts.mail import Mail
 from outlast.runtime.attempts.waits import Waits
-from outlast.runtime.worker import Worker
+from outlast.runtime.worker import ANSWER_DISTANCE_S, Worker
 from outlast.store.port import ClaimedExecution, Leases
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
@@ -278,6 +279,49 @@ async def test_a_ring_is_answered_by_a_look_that_writes_nothing(
         with pytest.raises(ExecutionCancelled):
             await handle.result(timeout=20)
     assert renewed == []
+
+
+async def test_what_others_end_is_no_reason_to_look_at_what_runs_here(
+    place: Place, gate: Gate, monkeypatch: pytest.MonkeyPatch
+):
+    """A busy fleet ends something all the time: who waits for an end is told, and nobody else looks."""
+    app, other = place.app(lease_ttl="10m"), place.app(lease_ttl="10m")
+    looks = list[frozenset[int]]()
+    runs = running_until_it_hears(app, gate)
+
+    @other.workflow
+    async def ends() -> str:
+        return "done"
+
+    async with app, other:
+        handle = await runs.options(id="it").start()
+        await gate.reached()
+        assert app._opened is not None
+        worker, store = app._opened.worker, app._opened._engine.store
+        assert worker is not None
+        really = type(store).held
+
+        async def held(self: Any, name: str, partitions: frozenset[int]) -> Leases:
+            if name == worker.name:
+                looks.append(partitions)
+            return await really(self, name, partitions)
+
+        monkeypatch.setattr(type(store), "held", held)
+        await handle.send("word", "a word")
+        await until(lambda: bool(looks), "what comes from outside is looked for")
+        await asyncio.sleep(2 * ANSWER_DISTANCE_S)
+        looks.clear()
+        namespace = app.config.namespace
+        home = partition_of(namespace, "it", store.partitions)
+        neighbour = next(n for n in range(10_000) if partition_of(namespace, f"n{n}", store.partitions) == home)
+        await ends.options(id=f"n{neighbour}").start()
+        assert await app.execution(f"n{neighbour}").result(timeout=20) == "done"
+        await asyncio.sleep(2 * ANSWER_DISTANCE_S)
+        assert looks == []
+        await handle.cancel()
+        with pytest.raises(ExecutionCancelled):
+            await handle.result(timeout=20)
+    assert looks
 
 
 async def test_a_look_that_fails_is_looked_at_again(place: Place, gate: Gate, monkeypatch: pytest.MonkeyPatch):

@@ -81,6 +81,8 @@ class Waiters:
         """Rung at the next ring; made by who waits for that."""
         self.on_wait: Callable[[], None] | None = None
         """Called when somebody begins to wait."""
+        self.runs_here: Callable[[str, str], bool] = lambda namespace, execution_id: False
+        """Whether this process holds it."""
 
     def started(self, namespace: str, *execution_ids: str) -> None:
         """Started by this process, just now."""
@@ -254,26 +256,34 @@ class Waiters:
             self._ring()
             self._wake(name, End(completion.status, completion.cause, completion.workflow, value))
 
-    async def rescan(self, partitions: Iterable[int] | None = None) -> None:
-        """Look at all that is waited for, or at that of some partitions: now, or when it is time again."""
+    async def rescan(self, partitions: Iterable[int] | None = None, ended_in: Iterable[int] = ()) -> None:
+        """Look at all that is waited for, or at that of some partitions: now, or when it is time again. In those where
+        only holders `ended` what they held, not at what this process holds: that has not ended."""
         self._looked += 1
         self._ring()
         for _ in range(4):  # an end of this process rings before it is heard here: it need not be looked up
             if not self._waiting:
                 return
             await asyncio.sleep(0)
-        wanted = None if partitions is None else set(partitions)
-        names = [
-            name for name in self._waiting if wanted is None or partition_of(*name, self._store.partitions) in wanted
-        ]
+        names = [*self._waiting] if partitions is None else self._concerned(frozenset(partitions), frozenset(ended_in))
+        if not names:
+            return
         began_s = self._timing.time_s()
         if began_s < self._look_at_s:
             self._owed.set()
             return
         found_any = await (self._look(names) if self._sharded is None else self._look_apart(self._sharded, names))
-        if names and not found_any:
+        if not found_any:
             now_s = self._timing.time_s()
             self._look_at_s = now_s + min((now_s - began_s) * DISTANCE, POLL_S)
+
+    def _concerned(self, partitions: frozenset[int], ended_in: frozenset[int]) -> list[Name]:
+        either, concerned = partitions | ended_in, list[Name]()
+        for name in self._waiting:
+            rung = partitions if self.runs_here(*name) else either
+            if rung and partition_of(*name, self._store.partitions) in rung:
+                concerned.append(name)
+        return concerned
 
     async def _look(self, names: list[Name]) -> bool:
         """Whether somebody was woken."""

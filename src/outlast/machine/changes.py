@@ -121,6 +121,9 @@ Write: TypeAlias = Insert | Patch | Put | Delete | Add
 _LANE = "lane:"
 HOME = "home"
 """The ring of the partition itself; the store knows its number."""
+ENDS = "ends"
+"""The same for those who wait for ends there, and nobody else: what its own holder ends leaves nothing to be heard by
+those who hold others."""
 
 
 def lane_channel(namespace: str, lane: str) -> str:
@@ -133,6 +136,17 @@ def is_lane_channel(channel: str) -> bool:
 
 def partition_channel(partition: int) -> str:
     return f"partition:{partition}"
+
+
+def ends_channel(partition: int) -> str:
+    return f"ends:{partition}"
+
+
+def channel_of(ring: str, partition: int) -> str:
+    """What is rung for a ring of a change of this partition."""
+    if ring == HOME:
+        return partition_channel(partition)
+    return ends_channel(partition) if ring == ENDS else ring
 
 
 class Changes(Struct, frozen=True, kw_only=True, gc=False):

@@ -9,6 +9,7 @@ from outlast.machine import facts
 from outlast.machine.backoff import delay_ms
 from outlast.machine.beginnings import REOPENED, new_execution
 from outlast.machine.changes import (
+    ENDS,
     HOME,
     Add,
     Changes,
@@ -57,7 +58,7 @@ from outlast.model.status import Reason, Status
 
 _ACTIVE, _SUCCEEDED = Status.ACTIVE, Status.SUCCEEDED
 _ENDED_WELL = Outcome.SUCCEEDED
-_AT_HOME = (HOME,)
+_ENDED = (ENDS,)
 
 
 def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
@@ -271,7 +272,7 @@ def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
         anchors=(fence.key,),
         guards=(fence,),
         writes=tuple(writes),
-        rings=_AT_HOME,
+        rings=_ENDED,
     )
 
 
@@ -312,7 +313,7 @@ def fail(view: View, execution: Execution, fact: facts.Fail) -> Changes:
         counted={"failures": failures},
         value=fact.failure,
     )
-    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, ENDS)
 
 
 def try_again(
@@ -395,7 +396,7 @@ def cancelled(view: View, execution: Execution, fact: facts.Cancelled) -> Change
     expires_for = execution.expires_for
     status, cause = (Status.CANCELLED, "cancelled") if expires_for is None else (Status.EXPIRED, expires_for)
     writes = ended(view, execution, fact, status, cause=cause, outcome=Outcome.CANCELLED)
-    return changes(view, execution, fact, [held_to_the_end(execution)], writes, HOME)
+    return changes(view, execution, fact, [held_to_the_end(execution)], writes, ENDS)
 
 
 def hand_back(view: View, execution: Execution, fact: facts.HandBack, now: int) -> Changes:

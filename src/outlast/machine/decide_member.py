@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from outlast.machine import facts
 from outlast.machine.changes import (
-    HOME,
+    ENDS,
     Changes,
     Code,
     Delete,
@@ -437,7 +437,7 @@ def _ended(partition: int, flow: Flow, summary: Summary, outcome: Status, change
         anchors=(summary.key, flow.key),
         guards=(_as_tallied(summary), Matches(flow.key, {"state": flow.state, "revision": flow.revision})),
         writes=tuple(writes),
-        rings=(HOME,),
+        rings=(ENDS,),
     )
 
 

@@ -23,7 +23,7 @@ from outlast.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from outlast.machine.changes import Add, Insert, Patch, partition_channel
+from outlast.machine.changes import Add, Insert, Patch, ends_channel
 from outlast.model.execution import execution_key
 from outlast.model.journal import JournalEntry
 from outlast.runtime.group_commit import GroupCommit
@@ -133,7 +133,7 @@ async def test_ends_in_several_partitions_ring_one_bell_and_leave_a_claim_behind
     await store.commit([decided(store, held, completes(held)) for held in some])
     assert info(server, "spublish") == before + 1
     heard: set[str] = set()
-    while not heard >= set(map(partition_channel, places)):
+    while not heard >= set(map(ends_channel, places)):
         heard |= await listener.next()
     await start(store, "rings")
     await listener.hears(LANE_BELL)
@@ -171,7 +171,7 @@ async def test_a_claim_behind_one_ring_is_one_call_also_if_something_ended_meanw
         held = await running(store, f"ends{number}")
         assert await claimed_ids(store) == []  # a look at everything: nothing is left anywhere
         assert (await commit_one(store, decided(store, held, completes(held)))).applied
-        await listener.hears(partition_channel(partition(store, held.id)))
+        await listener.hears(ends_channel(partition(store, held.id)))
         await start(store, f"next{number}")
         await listener.hears(LANE_BELL)
         before = info(server, "fcall"), info(server, "fcall_ro")

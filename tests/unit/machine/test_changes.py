@@ -10,6 +10,8 @@ from msgspec import structs
 from outlast.errors import CorruptState
 from outlast.machine import facts
 from outlast.machine.changes import (
+    ENDS,
+    HOME,
     Add,
     Changes,
     Code,
@@ -18,6 +20,8 @@ from outlast.machine.changes import (
     Patch,
     Put,
     View,
+    channel_of,
+    ends_channel,
     execution_after,
     inserted,
     is_end,
@@ -110,8 +114,11 @@ def test_nothing_comes_of_patching_nothing():
 def test_channels_are_named_by_what_they_announce():
     assert lane_channel("shop", "gpu") == "lane:shop:gpu"
     assert partition_channel(3) == "partition:3"
+    assert ends_channel(3) == "ends:3"
+    assert [channel_of(ring, 3) for ring in (HOME, ENDS, "lane:shop:gpu")] == ["partition:3", "ends:3", "lane:shop:gpu"]
     assert is_lane_channel(lane_channel("shop", "gpu"))
     assert not is_lane_channel(partition_channel(3))
+    assert not is_lane_channel(ends_channel(3))
 
 
 # ---- the door -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from outlast.machine import facts
 from outlast.machine.changes import (
-    HOME,
+    ENDS,
     Absent,
     Ahead,
     Changes,
@@ -198,7 +198,7 @@ def test_an_end_that_hands_on_owes_nothing_and_answers_all_edges():
     assert both.id == "c", "repeated it is found"
     assert {guard.key for one in (end, woken(view)) for guard in one.guards} <= {guard.key for guard in both.guards}
     assert Matches(GATE.key, {"state": FlowState.OPEN, "revision": 3}) in both.guards
-    assert set(both.rings) == {HOME, *woken(view).rings}
+    assert set(both.rings) == {ENDS, *woken(view).rings}
 
 
 def test_on_an_end_that_hands_on_something_follows_if_that_begins_with_it():
@@ -389,7 +389,7 @@ def test_a_flow_ends_with_the_last_success_in_one_change():
     assert patch_of(found, "summary")["outcome"] is S.SUCCEEDED
     assert patch_of(found, "flow") == {"cancel_at": None, "purge_at": Now(5)}
     assert found is not None
-    assert found.rings == (HOME,)
+    assert found.rings == (ENDS,)
 
 
 def test_a_flow_that_was_stopped_does_not_end_by_counting():

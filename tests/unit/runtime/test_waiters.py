@@ -91,3 +91,22 @@ async def test_of_many_that_were_started_just_now_the_last_are_not_looked_at():
     waiters.leave(("shop", "new"), new)
     assert waiters.awaited == []
     await waiters.close()
+
+
+async def test_an_end_by_a_holder_is_no_reason_to_look_at_what_this_process_holds():
+    store = SlowStore(RETRIED)
+    waiters = Waiters(store)  # type: ignore[arg-type]
+    waiters.runs_here = lambda namespace, execution_id: execution_id == "here"
+    here = waiters.wait(("shop", "here"))
+    await waiters.rescan([], [0])
+    assert not store.asked.is_set()
+    await waiters.rescan([0])
+    assert store.asked.is_set(), "somebody else may have ended it"
+    store.asked.clear()
+    elsewhere = waiters.wait(("shop", "elsewhere"))
+    await asyncio.sleep(0.05)  # looks that find nothing keep a distance
+    await waiters.rescan([], [0])
+    assert store.asked.is_set()
+    waiters.leave(("shop", "here"), here)
+    waiters.leave(("shop", "elsewhere"), elsewhere)
+    await waiters.close()

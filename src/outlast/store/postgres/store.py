@@ -12,7 +12,7 @@ from typing import Any
 
 from outlast import limits
 from outlast.errors import IdHeld, StoreClosed
-from outlast.machine.changes import HOME, Changes, partition_channel, started_by
+from outlast.machine.changes import Changes, channel_of, started_by
 from outlast.model.frame import Frame
 from outlast.model.record import Key, Record
 from outlast.store.checks import check_batch, check_claim, check_frames, check_lease, check_limit
@@ -276,4 +276,4 @@ def _rings(batch: Sequence[Changes], verdicts: Sequence[Verdict]) -> set[str]:
 
 
 def _channels(changes: Changes) -> list[str]:
-    return [partition_channel(changes.partition) if ring == HOME else ring for ring in changes.rings]
+    return [channel_of(ring, changes.partition) for ring in changes.rings]

@@ -17,7 +17,6 @@ from typing import Any, assert_never, cast
 import apsw
 
 from outlast.machine.changes import (
-    HOME,
     Absent,
     Add,
     Ahead,
@@ -31,7 +30,7 @@ from outlast.machine.changes import (
     Put,
     Reached,
     Write,
-    partition_channel,
+    channel_of,
 )
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Record
@@ -41,7 +40,6 @@ from outlast.store.sqlite.gathering import Execute, Gathering, impossible, patch
 from outlast.store.sqlite.statements import TABLES, row_of
 
 _EXECUTION = Execution.KIND
-_HOME = partition_channel(0)
 
 
 class Commit:
@@ -74,9 +72,8 @@ class Commit:
             gathering.write()
             verdicts.append(self._apply(changes))
         gathering.write()
-        if HOME in rings:
-            rings.remove(HOME)
-            rings.add(_HOME)
+        if rings:
+            self.rings = {channel_of(ring, 0) for ring in rings}
         return verdicts
 
     def rehearse(self, changes: Changes) -> Verdict | None:

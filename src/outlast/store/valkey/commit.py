@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from outlast.errors import InvalidInput
 from outlast.machine.changes import (
-    HOME,
     Absent,
     Add,
     Ahead,
@@ -24,7 +23,7 @@ from outlast.machine.changes import (
     Patch,
     Put,
     Reached,
-    partition_channel,
+    channel_of,
 )
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Now
@@ -55,7 +54,7 @@ class Batch:
 
     def __init__(self, partition: int, arguments: list[bytes]) -> None:
         """What it has beside its values goes to the end of `arguments`, and is named by its place there."""
-        self._home = partition_channel(partition)
+        self._partition = partition
         self._numbers: dict[tuple[str, str], int] = {}
         """Of records, by owner and field; …"""
         self._by_key: dict[Key, int] = {}
@@ -93,7 +92,7 @@ class Batch:
         told += written
         told.append(len(rings))
         for ring in rings:
-            told.append(self._home if ring == HOME else ring)
+            told.append(channel_of(ring, self._partition))
         told[begins] = len(told) - begins
         self._count += 1
 

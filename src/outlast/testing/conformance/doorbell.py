@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import Matches, lane_channel, partition_channel
+from outlast.machine.changes import Matches, ends_channel, lane_channel, partition_channel
 from outlast.model.execution import execution_key
 from outlast.store.port import RESCAN, Store
 from outlast.testing.conformance.actors import (
@@ -117,10 +117,19 @@ class DoorbellConformance(Conformance):
         await listener.hears(LANE_BELL)
         await listener.subscription.close()
 
-    async def test_an_end_rings_home(self, world: World, store: Store) -> None:
+    async def test_what_its_holder_ends_rings_for_those_who_wait_for_ends_there(
+        self, world: World, store: Store
+    ) -> None:
         held = await running(store)
         listener = await ear(await world.store())
         await commit_one(store, decided(store, held, completes(held)))
+        await listener.hears(ends_channel(partition(store, "a")))
+        await listener.subscription.close()
+
+    async def test_what_somebody_else_ends_rings_home(self, world: World, store: Store) -> None:
+        await suspended(store, "a")
+        listener = await ear(await world.store())
+        await tell(store, "a", cancels())
         await listener.hears(partition_channel(partition(store, "a")))
         await listener.subscription.close()
 
