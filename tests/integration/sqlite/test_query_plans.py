@@ -194,14 +194,29 @@ CALLS: dict[str, tuple[Call, set[str], str]] = {
         {"outlast_tag_value", "outlast_execution_created"},
         NO_SORT,
     ),
+    "find those that are held": (
+        lambda s: s.find(Query(namespace=NS, status=frozenset({Status.ACTIVE}))),
+        {LEASE},
+        "ORDER BY",  # of what workers hold now
+    ),
+    "count those that are held": (
+        lambda s: s.count(Query(namespace=NS, status=frozenset({Status.ACTIVE}))),
+        {LEASE},
+        NO_SORT,
+    ),
     "find by several statuses": (
-        lambda s: s.find(Query(namespace=NS, status=frozenset({Status.READY, Status.ACTIVE}))),
+        lambda s: s.find(Query(namespace=NS, status=frozenset({Status.READY, Status.FAILED}))),
         {"outlast_execution_status"},
         NO_SORT,
     ),
+    "find by several statuses, some held": (
+        lambda s: s.find(Query(namespace=NS, status=frozenset({Status.READY, Status.ACTIVE}))),
+        {"outlast_execution_status", LEASE},
+        "ORDER BY",
+    ),
     "count by several statuses": (
         lambda s: s.count(Query(namespace=NS, status=frozenset({Status.READY, Status.ACTIVE}))),
-        {"outlast_execution_status"},
+        {"outlast_execution_status", LEASE},
         NO_SORT,
     ),
     "find by tag and status": (
@@ -216,7 +231,7 @@ CALLS: dict[str, tuple[Call, set[str], str]] = {
     ),
     "count by status": (
         lambda s: s.count(Query(namespace=NS, status=frozenset({Status.READY}))),
-        {"outlast_execution_status"},
+        {"COVERING INDEX outlast_execution_status"},
         NO_SORT,
     ),
 }
@@ -248,12 +263,21 @@ async def test_pages_are_the_same_whatever_the_plan(small_file: Path, monkeypatc
         {"tags": {"kind": "order", "customer": "ada7"}},
         {"tags": {"kind": "order"}, "status": frozenset({Status.SUCCEEDED, Status.READY})},
         {"status": frozenset({Status.SUCCEEDED, Status.READY, Status.CANCELLED})},
+        {"status": frozenset({Status.ACTIVE})},
+        {"status": frozenset({Status.ACTIVE}), "workflow": "checkout"},
+        {"status": frozenset({Status.SUCCEEDED, Status.ACTIVE})},
+        {"status": frozenset(Status)},
     ]
     async with opened(small_file, clock=clock(), migrated=False) as store:
         everything = (await store.find(Query(namespace=NS, limit=1_000))).executions
         for conditions in asked:
             wanted, status = conditions.get("tags", {}), conditions.get("status", frozenset(Status))
-            expected = [e.id for e in everything if e.status in status and wanted.items() <= tags.get(e.id, set())]
+            workflow = conditions.get("workflow")
+            expected = [
+                e.id
+                for e in everything
+                if e.status in status and wanted.items() <= tags.get(e.id, set()) and workflow in (None, e.workflow)
+            ]
             assert expected
             for few in (1, 5_000):
                 monkeypatch.setattr("outlast.store.sqlite.reading.FEW", few)
@@ -277,6 +301,8 @@ COSTS: dict[str, Call] = {
     **{f"due {kind}, a whole page": (lambda s, kind=kind: s.due(kind, limit=1_000)) for kind in DueKind},
     "renew": lambda s: s.renew("dead-1", lease_ttl_ms=1_000),
     "held": lambda s: s.held("dead-1", frozenset({0})),
+    "find those that are held": lambda s: s.find(Query(namespace=NS, status=frozenset({Status.ACTIVE}))),
+    "count those that are held": lambda s: s.count(Query(namespace=NS, status=frozenset({Status.ACTIVE}))),
 }
 
 

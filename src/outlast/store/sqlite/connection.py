@@ -25,7 +25,7 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from outlast.errors import ReplyLost, StoreClosed, StoreError
-from outlast.model.record import Now
+from outlast.model.record import NOW, Now
 from outlast.store.port import Clock, Points
 from outlast.store.sqlite.errors import Translated
 from outlast.store.sqlite.fences import Fences
@@ -243,6 +243,8 @@ class Connection:
         is: few values of a record are one, and none of the others is looked at for it."""
 
         def bound(cursor: apsw.Cursor, number: int, value: object) -> int:
+            if value is NOW:  # nearly all of them
+                return self._now
             if type(value) is not Now:
                 raise TypeError(f"value {number} is of type {type(value).__name__}")
             return self._now + value.plus_ms

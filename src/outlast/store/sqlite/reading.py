@@ -16,6 +16,7 @@ from outlast.model.frame import Frame
 from outlast.model.outbox import Delivery
 from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session
+from outlast.model.status import Status
 from outlast.store.conditions import conditions_of
 from outlast.store.port import (
     OWED,
@@ -35,6 +36,7 @@ from outlast.store.sqlite.fences import FOREVER_MS
 from outlast.store.sqlite.statements import TABLES, Table, statement
 
 _EXECUTION = TABLES[Execution.KIND]
+_HELD = frozenset({Status.ACTIVE})
 DEPTH_MAX = 100_000
 FEW = 5_000
 """So many executions with a tag are read and sorted in a few milliseconds; of more, the newest are near at hand."""
@@ -98,11 +100,10 @@ def find(tx: Transaction, query: Query) -> Page:
 def _found(tx: Transaction, query: Query) -> list[Execution]:
     if len(query.status) > 1:
         # Each status in its own order, then the newest of all: one index can't give several in order.
-        each = [msgspec.structs.replace(query, status=frozenset({status})) for status in query.status]
-        merged = [execution for one in each for execution in _found(tx, one)]
+        merged = [execution for one in _by_status(query) for execution in _found(tx, one)]
         merged.sort(key=lambda execution: (execution.created_at, execution.id), reverse=True)
         return merged[: query.limit]
-    conditions, values = conditions_of(query, statement, _listed)
+    conditions, values = _conditions(query)
     source = _source(tx, query, few=FEW)
     sql = statement("find:select").format(
         columns=_EXECUTION.columns_of_x, source=source, conditions=conditions, listed=_only_listed(tx, query)
@@ -112,10 +113,24 @@ def _found(tx: Transaction, query: Query) -> list[Execution]:
 
 
 def count(tx: Transaction, query: Query) -> int:
-    conditions, values = conditions_of(query, statement, _listed)
+    if len(query.status) > 1:
+        return sum(count(tx, one) for one in _by_status(query))
+    conditions, values = _conditions(query)
     source = _source(tx, query, few=None)
     sql = statement("find:count").format(source=source, conditions=conditions, listed=_only_listed(tx, query))
     return tx.rows(sql, values)[0][0]
+
+
+def _by_status(query: Query) -> list[Query]:
+    return [msgspec.structs.replace(query, status=frozenset({status})) for status in query.status]
+
+
+def _conditions(query: Query) -> tuple[str, dict[str, Any]]:
+    """Of at most one status. It says which index knows those that have it: exactly the active are held by somebody."""
+    conditions, values = conditions_of(query, statement, list)
+    if query.status:
+        conditions += " " + statement("find:held" if query.status == _HELD else "find:not_held")
+    return conditions, values
 
 
 def _only_listed(tx: Transaction, query: Query) -> str:
@@ -130,11 +145,7 @@ def _source(tx: Transaction, query: Query, *, few: int | None) -> str:
         asked = {"namespace": query.namespace, "tag": tag, "value": value, "limit": few}
         if few is None or tx.rows(statement("find:tagged"), asked)[0][0] < few:
             return statement("find:by_tag").format(n=number)
-    return statement("find:in_order")
-
-
-def _listed(values: list[str]) -> str:
-    return msgspec.json.encode(values).decode()
+    return statement("find:by_lease" if query.status == _HELD else "find:in_order")
 
 
 # ---- due ----------------------------------------------------------------------------------------------------------

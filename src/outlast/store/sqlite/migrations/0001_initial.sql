@@ -48,10 +48,13 @@ CREATE INDEX outlast_execution_timeout ON outlast_execution (attempt_deadline_at
 CREATE INDEX outlast_execution_retention ON outlast_execution (purge_at) WHERE purge_at IS NOT NULL;
 CREATE INDEX outlast_execution_finished ON outlast_execution (finished_at)
 WHERE finished_at IS NOT NULL AND flow IS NULL;
--- Find, newest first.
-CREATE INDEX outlast_execution_created ON outlast_execution (namespace, created_at DESC, id DESC);
-CREATE INDEX outlast_execution_status ON outlast_execution (namespace, status, created_at DESC, id DESC);
-CREATE INDEX outlast_execution_workflow ON outlast_execution (namespace, workflow, created_at DESC, id DESC);
+-- Find, newest first: read backwards, because what is new is then added at an index's end, where SQLite fills its pages.
+CREATE INDEX outlast_execution_created ON outlast_execution (namespace, created_at, id);
+CREATE INDEX outlast_execution_workflow ON outlast_execution (namespace, workflow, created_at, id);
+-- By status: all but those that somebody holds. They are few, come and go, and are found by their leases. The worker
+-- that none of them has is in it, so that counting them reads nothing but the index.
+CREATE INDEX outlast_execution_status ON outlast_execution (namespace, status, created_at, id, worker)
+WHERE worker IS NULL;
 
 CREATE TABLE outlast_payload (
   namespace TEXT NOT NULL, execution TEXT NOT NULL, generation INTEGER NOT NULL, role TEXT NOT NULL,

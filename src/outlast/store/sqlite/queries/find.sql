@@ -1,6 +1,7 @@
 -- find: executions of a namespace, newest first, by the conditions asked for. One index does the order: by status if
--- one is asked for, else by workflow, else by time. A tag that few have comes first instead: then only those few are
--- read, and sorted. {source} is one of the two.
+-- one is asked for, else by workflow, else by time. Those that somebody holds are in no index of their status: they are
+-- read by their leases, and sorted. A tag that few have comes first instead: then only those few are read, and sorted.
+-- {source} is one of the three.
 
 -- part: select
 SELECT {columns} FROM {source} WHERE x.namespace = :namespace {conditions} {listed}
@@ -23,6 +24,9 @@ AND (x.flow IS NULL OR NOT EXISTS (
 -- part: in_order
 outlast_execution AS x
 
+-- part: by_lease
+outlast_execution AS x INDEXED BY outlast_execution_lease
+
 -- part: by_tag
 outlast_tag AS few CROSS JOIN outlast_execution AS x
   ON few.namespace = :namespace AND few.tag = :tag_{n} AND few.value = :value_{n}
@@ -36,8 +40,11 @@ SELECT count(*) FROM (
 -- part: status_one
 AND x.status = :status
 
--- part: status_any
-AND x.status IN (SELECT value FROM json_each(:status))
+-- part: held
+AND x.worker IS NOT NULL
+
+-- part: not_held
+AND x.worker IS NULL
 
 -- part: reason
 AND x.reason = :reason
