@@ -57,8 +57,8 @@ class _Line:
     def __init__(self) -> None:
         self.waiting: list[Waiting] = []
         self.pumps: set[asyncio.Task[None]] = set()
-        self.in_flight: set[Key] = set()
-        """What is about these stays behind: they are named by a batch that is not answered."""
+        self.in_flight: list[list[Waiting]] = []
+        """Batches that are not answered: what is about the same as they are stays behind."""
         self.kept_back = False
         """The first that waits does so for what is in flight."""
 
@@ -77,7 +77,7 @@ class GroupCommit:
     ) -> None:
         assert 1 <= batch_max <= limits.BATCH_MAX_CHANGES
         self._store = store
-        self._sharded = store if isinstance(store, Sharded) else None
+        self._sharded = store if isinstance(store, Sharded) and not store.capabilities.one_server else None
         self._halves = store.capabilities.apart
         self._follows = store.capabilities.in_line
         self.batch_max = batch_max
@@ -180,17 +180,18 @@ class GroupCommit:
         batch, line.waiting = line.waiting[:most], line.waiting[most:]
         if len(batch) > SURELY_SMALL and (fitting := _fitting(batch)) < len(batch):
             batch, line.waiting = batch[:fitting], [*batch[fitting:], *line.waiting]
-        if self._follows:
-            for changes, _, _ in batch:
-                line.in_flight.update(changes.anchors)
+        if batch and self._follows:
+            line.in_flight.append(batch)
         return batch
 
     def _following(self, line: _Line) -> int:
         """How many from the first on may follow what is in flight."""
         if len(line.waiting) < FOLLOWS_MIN:
             return 0
+        named: set[Key] = set()
+        named.update(*[changes.anchors for batch in line.in_flight for changes, _, _ in batch])
         for number, (changes, _, _) in enumerate(line.waiting):
-            if not changes.anchors or not line.in_flight.isdisjoint(changes.anchors):
+            if not changes.anchors or not named.isdisjoint(changes.anchors):
                 line.kept_back = number == 0
                 return number
         return len(line.waiting)
@@ -198,8 +199,7 @@ class GroupCommit:
     def _landed(self, line: _Line, batch: list[Waiting]) -> None:
         if self._follows:
             line.kept_back = False
-            for changes, _, _ in batch:
-                line.in_flight.difference_update(changes.anchors)
+            line.in_flight = [other for other in line.in_flight if other is not batch]
 
     def _most(self, waiting: list[Waiting]) -> int:
         """How many of them are committed next. On an end nothing follows: it leaves nobody behind who could go on. But
@@ -296,6 +296,8 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
 
 def _fitting(batch: list[Waiting]) -> int:
     """How many from the first on are committed together: at least one, and no more bytes than a batch may have."""
+    if sum([size_of(changes) for changes, _, _ in batch]) <= limits.BATCH_MAX_BYTES:
+        return len(batch)
     size = 0
     for number, (changes, _, _) in enumerate(batch):
         size += size_of(changes)

@@ -35,13 +35,13 @@ Name = tuple[str, str]
 
 ANSWER_DISTANCE_S = 0.05
 """Between two looks for what came from outside, when somebody rings all the time."""
-
-
 PASSED_OVER_S = 0.005
 """Half of the first pause before a worker looks again at what it was not given; each one is twice as long."""
 UNKNOWN_FOR = 0.25
 """For such a part of its lease a claim may be known to the store and not yet to its worker, whose loop may be busy.
 It is less than the distance of two renewals that nobody rang for."""
+HALVED_MIN = 32
+"""Room for fewer is filled by one claim."""
 CUT_SHORT_S = 0.5
 """So long a drain that was cut short takes for handing back."""
 
@@ -82,6 +82,10 @@ class Worker:
         """The partitions in which something may have come from outside."""
         self._offered: tuple[tuple[str, str], ...] | None = None
         self._draining = False
+        # Where calls may follow one another, a claim asks for half of the room, and the next one is sent when it is
+        # answered: so the server is at that, and at the last ends, while the code of this one runs.
+        self._halves = parts.engine.store.capabilities.in_line and options.concurrency >= HALVED_MIN
+        self._most = min(options.concurrency // (2 if self._halves else 1), limits.CLAIM_MAX)
         self._claiming = False
         self._promised = 0
         """Room that is kept for what is being started here."""
@@ -224,7 +228,6 @@ class Worker:
             await asyncio.gather(looking, return_exceptions=True)
 
     async def _claim_until_drained(self) -> None:
-        timing = self._parts.engine.timing
         while not self._draining:
             # One look for all that rings or ends together, such as a batch of ends, or a start here and its doorbell.
             await asyncio.sleep(0)
@@ -235,13 +238,16 @@ class Worker:
             free = self._free()
             if free > 0:
                 self._kick.clear()
-                if await self._claim(min(free, limits.CLAIM_MAX)):
+                while (more := await self._claim(min(free, self._most))) and self._halves and not self._draining:
+                    if (free := self._free()) <= 0:
+                        break
+                if more:
                     self._kick.set()  # there may be more: look again as soon as capacity frees
                     await asyncio.sleep(0)
                     if self._free() > 0:
                         continue
             # Until somebody kicks; without room, until an attempt ends. The net: look anyway.
-            await timing.beat(self._pause_s(), unless=self._kick if free > 0 else self._freed)
+            await self._parts.engine.timing.beat(self._pause_s(), unless=self._kick if free > 0 else self._freed)
 
     def _pause_s(self) -> float:
         """Nobody rings for what the last looks passed over, such as a row that a commit had locked: look again soon."""
@@ -295,9 +301,8 @@ class Worker:
         finally:
             self._claiming = False
         self._passed_over = self._passed_over + 1 if claimed.more and not claimed.executions else 0
-        more = claimed.more and len(claimed.executions) == limit
-        self._lanes_empty = not more
-        return more
+        self._lanes_empty = not claimed.more or len(claimed.executions) < limit
+        return not self._lanes_empty
 
     async def _claim_until_answered(self, request: ClaimRequest) -> Claimed:
         """A claim whose reply was lost is asked again under the same id, and finds what it took."""

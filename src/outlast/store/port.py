@@ -59,6 +59,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     in_line: bool = False
     """Whether commits are decided in the order in which they were sent, so that one may follow before the last is
     answered."""
+    one_server: bool = False
+    """Whether a store that can be on several servers (`Sharded`) is on one: nothing goes on while that is away."""
 
 
 # ---- commit -------------------------------------------------------------------------------------------------------

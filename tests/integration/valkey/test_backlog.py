@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from msgspec import structs
 
+from outlast import App
 from outlast.model.execution import Execution
 from outlast.model.status import OPEN, Status
-from outlast.store.port import RESCAN, Query
+from outlast.store.port import RESCAN, Claimed, ClaimRequest, Query
 from outlast.store.valkey import ValkeyStore, near
 from outlast.testing.conformance.actors import NAMESPACE, WORKFLOW, claim, partition, start, start_fact, start_many
 from outlast.testing.valkey_server import ValkeyServer
@@ -119,3 +121,39 @@ async def test_find_and_scan_give_what_is_first_of_all_partitions(store: ValkeyS
         scanned += [str(one.key.values[1]) for one in page]
         last = page[-1].key
     assert scanned == sorted(names)
+
+
+async def test_a_worker_claims_by_halves_and_asks_for_the_next_before_the_code_of_the_last_has_run(
+    server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+):
+    room = 40
+    app = App(server.url)
+    running, most = 0, 0
+    seen: list[int] = []
+    line: list[str] = []
+
+    @app.workflow
+    async def drained(number: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        line.append("code")
+        await asyncio.sleep(0)
+        seen.append(number)
+        running -= 1
+
+    claims = ValkeyStore.claim
+
+    async def told(self: ValkeyStore, request: ClaimRequest) -> Claimed:
+        line.append("claim")
+        assert request.limit <= room // 2
+        return await claims(self, request)
+
+    monkeypatch.setattr(ValkeyStore, "claim", told)
+    async with app.client():
+        handles = await app.start_many(drained.bind(number) for number in range(COUNT))
+    async with app.worker(concurrency=room):
+        await asyncio.gather(*(handle.result(timeout=30) for handle in handles))
+    assert sorted(seen) == list(range(COUNT))
+    assert most <= room
+    assert line[:3] == ["claim", "claim", "code"]

@@ -59,35 +59,53 @@ class Batch:
         """Of records, by owner and field; …"""
         self._by_key: dict[Key, int] = {}
         """… and, of those that were named by their keys, by these: it is seldom needed to make names of them."""
-        self._owners: list[list[str]] = [[""]]
-        """Those that were named, one after the other, each with the fields of its records; the partition first."""
+        self._own: list[str] = []
+        """The fields of the partition's own records; …"""
+        self._owners: list[Any] = []
+        """… and the other owners as they were named, one after the other: each, how many records of it, and these."""
+        self._turns = 1
+        """So many owners are told, the partition first; one that is named again in between is told again."""
+        self._owner, self._its = "", 0
+        """The last of them, and where it is told how many records it has."""
         self._named = 0
         self._count = 0
         self._changes: list[Any] = []
         self._blobs = arguments
 
     def add(self, changes: Changes) -> None:
+        known, told, blobs = self._by_key, self._changes, self._blobs
+        guards, writes, rings = changes.guards, changes.writes, changes.rings
         anchor = 0
         for key in changes.anchors:
             if key.kind == _EXECUTION:
-                anchor = self._by_key.get(key) or self._number(key)
+                anchor = known.get(key) or self._number(key)
                 break
-        told, guards, writes, rings = self._changes, changes.guards, changes.writes, changes.rings
         # Writes are named first: those of one owner stand together, and its records are read at once.
         written: list[Any] = []
         for write in writes:
+            what = _WRITES[type(write)]
             if isinstance(write, _WHOLE):
-                self._whole(write, written)
-            elif isinstance(write, Patch):
-                self._patch(write, written)
+                of, name, body, times = LAYOUTS[write.record.KIND].packed(write.record)
+                blobs.append(body)
+                written += (what, self._numbers.get((of, name)) or self._name(of, name), len(blobs), times)
+                continue
+            key = write.key
+            written += (what, known.get(key) or self._number(key))
+            if isinstance(write, Patch):
+                written.append(len(write.fields))
+                written += layout_of(key.kind).some(write.fields, blobs)
             elif isinstance(write, Add):
-                self._add(write, written)
-            else:
-                self._delete(write, written)
+                written += (layout_of(key.kind).position(write.field), _exact(write.amount))
         begins = len(told)
         told += (0, changes.id, anchor, len(guards))
         for guard in guards:
-            self._guard(guard, told)
+            key = guard.key
+            told += (_GUARDS[type(guard)], known.get(key) or self._number(key))
+            if isinstance(guard, Matches):
+                told.append(len(guard.fields))
+                told += LAYOUTS[key.kind].compared(guard.fields, blobs)
+            elif not isinstance(guard, Absent):
+                told.append(LAYOUTS[key.kind].position(guard.field))
         told.append(len(writes))
         told += written
         told.append(len(rings))
@@ -97,11 +115,8 @@ class Batch:
         self._count += 1
 
     def packed(self, now: int | None) -> bytes:
-        told: list[Any] = [now or False, len(self._owners)]
-        for of, *fields in self._owners:
-            told += (of, len(fields), *fields)
-        told.append(self._count)
-        told += self._changes
+        own = self._own
+        told = [now or False, self._turns, "", len(own), *own, *self._owners, self._count, *self._changes]
         batch = pack(told)
         return batch if len(told) > VALUES_MAX else batch[len(head_of(len(told))) :]
 
@@ -114,46 +129,25 @@ class Batch:
     def _name(self, of: str, name: str) -> int:
         """The number of a record that was not named before; none is 0."""
         if of:
-            if self._owners[-1][0] != of:
-                self._owners.append([of])
-            self._owners[-1].append(name)
-            self._named += 1
-            number = self._named
+            owners = self._owners
+            if of != self._owner:
+                owners += (of, 0)
+                self._owner, self._its = of, len(owners) - 1
+                self._turns += 1
+            owners[self._its] += 1
+            owners.append(name)
+            number = self._named = self._named + 1
         else:
-            self._owners[0].append(name)
-            number = 1 - len(self._owners[0])
+            self._own.append(name)
+            number = -len(self._own)
         self._numbers[of, name] = number
         return number
 
-    def _guard(self, guard: Guard, told: list[Any]) -> None:
-        key = guard.key
-        told += (_GUARDS[type(guard)], self._by_key.get(key) or self._number(key))
-        if isinstance(guard, Matches):
-            told.append(len(guard.fields))
-            told += LAYOUTS[key.kind].compared(guard.fields, self._blobs)
-        elif not isinstance(guard, Absent):
-            told.append(LAYOUTS[key.kind].position(guard.field))
 
-    def _whole(self, write: Insert | Put, told: list[Any]) -> None:
-        of, name, body, times = LAYOUTS[write.record.KIND].packed(write.record)
-        blobs = self._blobs
-        blobs.append(body)
-        told += (_WRITES[type(write)], self._numbers.get((of, name)) or self._name(of, name), len(blobs), times)
-
-    def _patch(self, write: Patch, told: list[Any]) -> None:
-        key, fields = write.key, write.fields
-        told += (_WRITES[Patch], self._by_key.get(key) or self._number(key), len(fields))
-        told += layout_of(key.kind).some(fields, self._blobs)
-
-    def _delete(self, write: Delete, told: list[Any]) -> None:
-        told += (_WRITES[Delete], self._by_key.get(write.key) or self._number(write.key))
-
-    def _add(self, write: Add, told: list[Any]) -> None:
-        if not -EXACT < write.amount < EXACT:
-            raise InvalidInput(f"{write.amount} is too large to be added")
-        key = write.key
-        number = self._by_key.get(key) or self._number(key)
-        told += (_WRITES[Add], number, layout_of(key.kind).position(write.field), write.amount)
+def _exact(amount: int) -> int:
+    if not -EXACT < amount < EXACT:
+        raise InvalidInput(f"{amount} is too large to be added")
+    return amount
 
 
 def batched(batch: Sequence[Changes], places: Mapping[int, Sequence[int]], now: int | None) -> Arguments:

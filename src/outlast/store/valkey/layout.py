@@ -44,6 +44,8 @@ DIFFERENT: Any = True
 
 TAILS_MAX = 1_000
 _NULL = b"\xc2"
+_SHORT = [bytes([0xA0 | size]) if size < 32 else bytes([0xD9, size]) for size in range(1 << 8)]
+"""What short texts begin with."""
 _OTHERWISE = (NoneType, bool, int, Now, bytes)
 """The types of values that are sent otherwise than they are, in the order of `Some`."""
 _pack = msgspec.msgpack.Encoder().encode
@@ -55,9 +57,10 @@ Where: TypeAlias = list[int]
 
 class Some(NamedTuple):
     """Some values of a kind, as they are sent: where each stands, with room for it behind; and which of them are sent
-    otherwise than they are."""
+    otherwise than they are. Numbers seldom are, and often there is nothing else."""
 
     stand: list[Any]
+    plain: bool
     nulls: Where
     flags: Where
     numbers: Where
@@ -162,16 +165,18 @@ class Layout:
         known = self._some.get(shape)
         if known is None:
             known = self._some[shape] = self._shaped(fields)
-        stand, nulls, flags, numbers, relative, beside = known
+        stand, plain, nulls, flags, numbers, relative, beside = known
         flat = stand.copy()
         flat[1::2] = fields.values()
+        for number in numbers:
+            if not -EXACT < flat[number] < EXACT:
+                flat[number] = _digits(flat[number], f"{self.kind.KIND}.{self.fields[flat[number - 1] - 1]}")
+        if plain:
+            return flat
         for number in nulls:
             flat[number] = False
         for number in flags:
             flat[number] = 1 if flat[number] else 0
-        for number in numbers:
-            if not -EXACT < flat[number] < EXACT:
-                flat[number] = _digits(flat[number], f"{self.kind.KIND}.{self.fields[flat[number - 1] - 1]}")
         for number in relative:
             flat[number] = flat[number].plus_ms
         for number in beside:
@@ -185,7 +190,8 @@ class Layout:
             stand += (_stands(self.position(field), type(value)), None)
             self._check(field, value)
         shape = tuple(map(type, fields.values()))
-        return Some(stand, *([2 * number + 1 for number in _are(shape, one)] for one in _OTHERWISE))
+        plain = not any(one is not int and one in shape for one in _OTHERWISE)
+        return Some(stand, plain, *([2 * number + 1 for number in _are(shape, one)] for one in _OTHERWISE))
 
     def compared(self, fields: Mapping[str, Plain], blobs: list[bytes]) -> list[Any]:
         """As `some`, to be compared: a value of another type than the field is equal to nothing."""
@@ -258,10 +264,8 @@ def head_of(size: int) -> bytes:
 def _raw(value: bytes) -> bytes:
     """Bytes as scripts pack a text: they know no other."""
     size = len(value)
-    if size < 32:
-        return bytes([0xA0 | size]) + value
     if size < 1 << 8:
-        return bytes([0xD9, size]) + value
+        return _SHORT[size] + value
     return (b"\xda" + size.to_bytes(2) if size < 1 << 16 else b"\xdb" + size.to_bytes(4)) + value
 
 

@@ -108,7 +108,9 @@ class ValkeyStore:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(native_doorbell=True, exact_order=False, apart=True, in_line=True)
+        return Capabilities(
+            native_doorbell=True, exact_order=False, apart=True, in_line=True, one_server=not self._place.cluster
+        )
 
     # ---- life -----------------------------------------------------------------------------------------------------
 

@@ -355,9 +355,10 @@ local function claim(keys, args)
   if not again then
     found = routes(call, asked)
     taken = choose(call, asked, found)
-    write_taken(call, taken)
   end
-  flush(call)
+  prepare(call)
+  if not again then write_taken(call, taken) end
+  write_all({ call })
   local rows = {}
   for i, one in ipairs(taken) do
     rows[i] = { one.packed, input_of(call, one), past(call, one, #taken <= FEW) }

@@ -351,6 +351,15 @@ local function all_at_once(what, name, list)
   end
 end
 
+-- What is to be written, as it is written, and where indexes name it. Whatever could fail fails here: a script that fails
+-- keeps what it has written, so all of a call is prepared before any of it is written.
+local function prepare(call)
+  for _, found in ipairs(call.dirty) do
+    if INDEXES[found.kind] then reindex(call, found, found.before, values_of(found)) end
+    if found.packed == nil then found.packed = sub(pack(found.values), KINDS[found.kind].head + 1) end
+  end
+end
+
 local function write_records(call)
   local sets, gone = {}, {}
   for _, found in ipairs(call.dirty) do
@@ -361,7 +370,6 @@ local function write_records(call)
         known.removed = known.removed + 1
       end
     else
-      found.packed = found.packed or sub(pack(found.values), KINDS[found.kind].head + 1)
       gather(sets, known, found.field, found.packed)
       if not found.before then
         known.added = known.added + 1
@@ -388,9 +396,6 @@ local function write_indexes(call)
 end
 
 local function write(call)
-  for _, found in ipairs(call.dirty) do
-    if INDEXES[found.kind] then reindex(call, found, found.before, values_of(found)) end
-  end
   write_records(call)
   for _, known in pairs(call.owners) do
     if known.added > 0 or known.removed > 0 or known.renumbered then settle(call, known) end
@@ -398,8 +403,8 @@ local function write(call)
   write_indexes(call)
 end
 
--- All that several partitions are to have, when everything is decided in each of them.
-local function flush_all(calls)
+-- All that several partitions are to have, when everything is decided and prepared in each of them.
+local function write_all(calls)
   local clocks = {}
   for place = 1, #calls do
     local call, size = calls[place], #clocks
@@ -409,6 +414,11 @@ local function flush_all(calls)
     if call.numbered then clocks[size + 3], clocks[size + 4] = call.tag .. 'seq', format('%.0f', call.seq) end
   end
   command('MSET', unpack(clocks))
+end
+
+local function flush_all(calls)
+  for place = 1, #calls do prepare(calls[place]) end
+  write_all(calls)
 end
 
 local function flush(call) flush_all({ call }) end
