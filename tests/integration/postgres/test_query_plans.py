@@ -19,6 +19,7 @@ import pytest_asyncio
 from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
+from outlast.model.status import OPEN
 from outlast.store.port import DueKind, Filter, Query
 from outlast.store.postgres import PostgresStore
 from outlast.testing.conformance import actors
@@ -165,6 +166,8 @@ async def everything(store: PostgresStore, name: str) -> None:
     await store.find(page)
     await store.find(Query(namespace=actors.NAMESPACE, limit=50, status=frozenset({held.status})))
     await store.find(Query(namespace=actors.NAMESPACE, limit=50, workflow=actors.WORKFLOW))
+    await store.find(Query(namespace=actors.NAMESPACE, limit=50, status=OPEN))
+    await store.find(Query(namespace=actors.NAMESPACE, limit=50, status=OPEN, workflow=actors.WORKFLOW))
     await store.find(Query(namespace=actors.NAMESPACE, limit=50, tags={"site": name}))
     await store.completions(limit=50)
     assert await store.purge(limit=10) == 0

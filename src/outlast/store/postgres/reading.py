@@ -153,22 +153,27 @@ async def find(session: Session, query: Query) -> Page:
 
 
 async def _found(session: Session, query: Query) -> list[Execution]:
-    if len(query.status) > 1:
-        # Each status in its own order, then the newest of all: one index can't give several in order.
-        each = [msgspec.structs.replace(query, status=frozenset({status})) for status in query.status]
-        merged = [execution for one in each for execution in await _found(session, one)]
-        merged.sort(key=lambda execution: (execution.created_at, execution.id), reverse=True)
-        return merged[: query.limit]
-    conditions, values = conditions_of(query, statement, list)
+    several = sorted(query.status) if len(query.status) > 1 else []
+    asked = msgspec.structs.replace(query, status=frozenset()) if several else query
+    conditions, values = conditions_of(asked, _by_status if query.status else statement, list)
     source, more = await _source(session, query, few=FEW)
+    if several:
+        more, values["status"] = f"{more} {statement('find:status_each')}", several
     sql = statement("find:select").format(
         columns=_EXECUTION.select,
         source=source,
         conditions=f"{more} {conditions}",
         listed=await _only_listed(session, query),
     )
+    if several:
+        sql = statement("find:each").format(columns=_EXECUTION.select, one=sql)
     rows = await session.rows(sql, {**values, "limit": query.limit})
     return [check(record) for row in rows if isinstance(record := _EXECUTION.record(row), Execution)]
+
+
+def _by_status(part: str) -> str:
+    """With a status the workflow is only compared: by its index all that ever ended of it would be looked at."""
+    return statement("find:workflow_too" if part == "find:workflow" else part)
 
 
 async def count(session: Session, query: Query) -> int:

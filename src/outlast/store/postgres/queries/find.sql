@@ -6,6 +6,11 @@
 SELECT {columns} FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions} {listed}
 ORDER BY x.created_at DESC, x.id COLLATE "POSIX" DESC LIMIT :limit
 
+-- part: each
+-- Of several statuses: each in its own order, then the newest of all. One index can't give several in order.
+SELECT {columns} FROM unnest(:status::text[]) AS s(status) CROSS JOIN LATERAL ({one}) AS x
+ORDER BY x.created_at DESC, x.id COLLATE "POSIX" DESC LIMIT :limit
+
 -- part: count
 SELECT count(*) AS n FROM {source} WHERE x.namespace COLLATE "POSIX" = :namespace {conditions} {listed}
 
@@ -40,11 +45,17 @@ SELECT count(*) AS n FROM (
 -- part: status_one
 AND x.status COLLATE "POSIX" = :status
 
+-- part: status_each
+AND x.status COLLATE "POSIX" = s.status
+
 -- part: status_any
 AND x.status = ANY (:status)
 
 -- part: workflow
 AND x.workflow COLLATE "POSIX" = :workflow
+
+-- part: workflow_too
+AND x.workflow = :workflow
 
 -- part: lane
 AND x.lane = :lane
