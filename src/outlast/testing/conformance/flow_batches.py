@@ -8,12 +8,12 @@ from random import Random
 import pytest
 
 from outlast.machine import Changes, View, decide
-from outlast.machine.changes import Patch
+from outlast.machine.changes import Matches, Patch
 from outlast.machine.decide_flow import NewFlow, NewMember, accepted
 from outlast.machine.decide_member import Ended, MemberView, advance, claimed, closed, edge_of, handed_on
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import Flow, Member, Summary, flow_key, member_key, summary_key
-from outlast.model.record import Key, Record
+from outlast.model.record import Key, Plain, Record
 from outlast.model.status import Status
 from outlast.store.port import Store, Verdict
 from outlast.testing.conformance.actors import (
@@ -61,6 +61,40 @@ class FlowBatchConformance(Conformance):
         for number, ((change, one), among) in enumerate(zip(singly, together, strict=True)):
             assert plain(one) == plain(among), (number, change)
         assert await _state(store) == expected
+
+    async def test_a_guard_on_a_record_of_a_flow_holds_only_if_every_field_is_so(self, world: World) -> None:
+        store = await world.store()
+        await store.renew(WORKER, lease_ttl_ms=TTL_MS)
+        home, second = partition(store, "a"), f"a/{MEMBERS[1]}"
+        start = flow_start(home, "a", WORKER)
+        assert (await commit_one(store, start)).applied
+        gate, member = flow_key(NAMESPACE, "a"), member_key(NAMESPACE, second)
+        asked: list[tuple[Key, dict[str, Plain], bool]] = [
+            (gate, {}, True),
+            (gate, {"state": "open", "revision": 0}, True),
+            (gate, {"state": "open", "revision": 0, "cancel_at": None, "name": "line"}, True),
+            (gate, {"state": "open", "revision": 1}, False),
+            (gate, {"state": "stopped", "revision": 0}, False),
+            (gate, {"state": "open", "revision": 0, "name": "other"}, False),
+            (gate, {"revision": None}, False),
+            (gate, {"revision": "0"}, False),
+            (flow_key(NAMESPACE, "none"), {"revision": 0}, False),
+            (member, {"answered": 0, "drained": "", "settled": "open", "change_id": start.id}, True),
+            (member, {"answered": 0, "drained": "", "settled": "open", "change_id": start.id, "needed": 1}, True),
+            (member, {"answered": 0, "drained": "", "settled": "open", "change_id": start.id, "needed": 2}, False),
+            (member, {"answered": 1, "drained": ""}, False),
+            (member, {"answered": 0, "drained": "a/one"}, False),
+            (member, {"settled": None}, False),
+        ]
+        for number, (key, fields, holds) in enumerate(asked):
+            guarded = Changes(
+                id=new_id(),
+                partition=home,
+                anchors=(execution_key(NAMESPACE, second),),
+                guards=(Matches(key, fields),),
+                writes=(Patch(summary_key(NAMESPACE, "a"), {"checks": number}),),
+            )
+            assert (await commit_one(store, guarded)).applied is holds, fields
 
 
 async def _state(store: Store) -> tuple[dict[str, list[object]], list[Record | None]]:
