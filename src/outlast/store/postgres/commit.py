@@ -41,7 +41,7 @@ from outlast.store.port import Committed, Verdict
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.doorbell import Ring
 from outlast.store.postgres.errors import KeyTaken
-from outlast.store.postgres.functions import CALLS, EXPECTED, LOOSE, SLOTS, TAKEN_BY, numbers_of
+from outlast.store.postgres.functions import CALLS, COMPARED, EXPECTED, LOOSE, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
 from outlast.store.postgres.rounds import Numbered, key_of, next_round
 from outlast.store.postgres.rows import Groups
@@ -404,7 +404,14 @@ def _guard_row(guard: Guard, partition: int) -> Row:
     row["test"] = _TESTS[type(guard)]
     match guard:
         case Matches(_, fields):
-            row["fields"] = {name: table.plain_guard(name, value) for name, value in fields.items()}
+            compared, rest = COMPARED.get(table.name, ()), dict[str, Any]()
+            for name, value in fields.items():
+                if name in compared and value is not None and table.columns[name].takes(value):
+                    row[name] = value
+                else:
+                    rest[name] = table.plain_guard(name, value)
+            if rest:
+                row["fields"] = rest
         case Absent():
             pass
         case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):

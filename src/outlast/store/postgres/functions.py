@@ -44,6 +44,11 @@ EXPECTED = (
     "epoch", "status", "inbox", "generation", "waits", "held", "unwinds", "has_children", "cancel_requested",
 )  # fmt: skip
 """The fields of an execution that guards are about, none of them ever null; of any other, a guard is slower."""
+COMPARED: dict[str, tuple[str, ...]] = {
+    "flow": ("state", "revision"),
+    "member": ("answered", "drained", "settled", "change_id"),
+}
+"""The same of kinds that every end in a flow asks for: compared as columns, without a document of the row."""
 TAKEN_BY = {slot: SLOTS["taken", kind] for (operation, kind), slot in SLOTS.items() if operation == "insert"}
 """For each insert, the look at its keys that comes before it when one was found to be taken."""
 
@@ -52,11 +57,14 @@ def _names(table: Table) -> dict[str, str]:
     numbers = numbers_of(table) or ["ix"]
     rest = [name for name in table.written if name not in table.key]
     marks = "g.fields" if table.shared else "q.fields"
+    compared = COMPARED.get(table.name, ())
     return {
         "kind": table.name,
         "key": ", ".join(table.key),
         "key_of_q": ", ".join(f"q.{name}" for name in table.key),
         "key_types": table.typed(table.key),
+        "asked_types": table.typed((*table.key, *compared)),
+        "compared": "".join(f" AND t.{name} = coalesce(q.{name}, t.{name})" for name in compared),
         "same_key": _same_key("t", table, flat=True),
         "same_key_of_x": _same_key("x", table, flat=True),
         "rows": _rows(table, table.written),

@@ -11,7 +11,6 @@ so a refusal needs no rollback.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, assert_never, cast
 
 import apsw
@@ -35,8 +34,8 @@ from outlast.machine.changes import (
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Record
 from outlast.store.port import Points, Verdict
-from outlast.store.sqlite.fences import FENCES, FIELDS, FOREVER_MS, GATES, Fences, known
-from outlast.store.sqlite.gathering import Execute, Gathering, impossible, patch_row
+from outlast.store.sqlite.fences import FENCES, FIELDS, FOREVER_MS, GATES, OF_FLOWS, Fences, known
+from outlast.store.sqlite.gathering import Execute, Gathering, applied, impossible, patch_row
 from outlast.store.sqlite.statements import TABLES, row_of
 
 _EXECUTION = Execution.KIND
@@ -63,11 +62,11 @@ class Commit:
         rings = self.rings
         gathering = Gathering(self._connection, self._execute, self._execute_many, self._now, self._fences)
         for changes in batch:
-            inbox = None if self._singly else gathering.take(changes)
-            if inbox is not None:
+            taken = None if self._singly else gathering.take(changes)
+            if taken is not None:
                 if changes.rings:
                     rings.update(changes.rings)
-                verdicts.append(_applied(inbox))
+                verdicts.append(taken)
                 continue
             gathering.write()
             verdicts.append(self._apply(changes))
@@ -103,7 +102,7 @@ class Commit:
         self.rings.update(changes.rings)
         if inbox is None:
             inbox = self._inbox(changes)
-        return _applied(inbox)
+        return applied(inbox)
 
     def _write_all(self, writes: tuple[Write, ...]) -> Key | None:
         """Every write, or none: the key that an insert found taken.
@@ -237,6 +236,8 @@ class Commit:
             self._fences.written(record.key)
         if record.KIND == _EXECUTION:
             self._fences.keep_new(cast("Execution", record))
+        elif type(record) in OF_FLOWS:
+            self._fences.keep_row(record)
         return True
 
     def _write(self, write: Patch | Put | Delete | Add) -> None:
@@ -259,12 +260,6 @@ class Commit:
             self._execute(sql, values)
         except (TypeError, OverflowError) as error:
             raise impossible(error) from error
-
-
-@lru_cache(maxsize=1_000)
-def _applied(inbox: int | None) -> Verdict:
-    """Most inboxes are empty, and verdicts do not change."""
-    return Verdict(True, inbox)
 
 
 def _inbox_after(writes: tuple[Write, ...], anchor: Key | None, inbox: int | None) -> int | None:

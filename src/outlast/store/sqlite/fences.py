@@ -16,20 +16,25 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
-from outlast.machine.changes import Guard
+from outlast.machine.changes import Guard, Matches
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, Member, Summary
 from outlast.model.lane import Lane
-from outlast.model.record import Key
+from outlast.model.record import Key, Record
 from outlast.model.session import Session
 
 KNOWN_MAX = 20_000
 FOREVER_MS = 2**62
 """Later than every time, and more than any number of rows."""
+_NO_VALUE = object()
 FIELDS = ("status", "epoch", "has_children")
 """What the fences of a holder ask for: the first two with every write, all of them at the end."""
 FENCES = frozenset({FIELDS[:2], FIELDS})
 GATES = frozenset({Lane.KIND, Session.KIND})
 """Gates that starts ask: looked at once, and again when one of them is written."""
+OF_FLOWS = frozenset({Flow, Summary, Member})
+"""What an end in a flow asks for beside executions: remembered as it was inserted, until it is written again."""
+ROWS_MAX = 10_000
 
 
 class Known(Struct, frozen=True, gc=False):
@@ -44,6 +49,15 @@ class Known(Struct, frozen=True, gc=False):
         """Whether the fence of an end lets it pass."""
         return fields == {**self.held, "has_children": self.has_children}
 
+    def patched(self, fields: dict[str, Any]) -> Known:
+        """Of the same execution, when these are its new values."""
+        return known(
+            fields.get("status", self.held["status"]),
+            fields.get("epoch", self.held["epoch"]),
+            fields.get("has_children", self.has_children),
+            fields.get("inbox", self.inbox),
+        )
+
 
 def known(status: str, epoch: int, has_children: bool | int, inbox: int) -> Known:
     return Known({"status": status, "epoch": epoch}, has_children, inbox)
@@ -56,6 +70,8 @@ class Fences:
         self.known: dict[tuple[str | int, ...], Known] = {}
         self.gates: dict[Guard, int] = {}
         """Until when each is open, as far as that is known: 0 if it is shut."""
+        self.rows: dict[Key, Record] = {}
+        """Of flows: whole records, as they were inserted."""
         self._version: int | None = None
 
     def begin(self, connection: apsw.Connection) -> bool:
@@ -77,6 +93,7 @@ class Fences:
     def clear(self) -> None:
         self.known.clear()
         self.gates.clear()
+        self.rows.clear()
 
     def get(self, key: tuple[str | int, ...]) -> Known | None:
         return self.known.get(key)
@@ -88,9 +105,23 @@ class Fences:
     def keep_new(self, execution: Execution) -> None:
         e = execution
         self.known[e.namespace, e.id] = Known({"status": e.status, "epoch": e.epoch}, e.has_children, e.inbox)
+        if e.flow is not None and e.waits:
+            self.keep_row(e)
+
+    def keep_row(self, record: Record) -> None:
+        """In place of the oldest, if there are many: nothing says when a flow asks for it no more."""
+        if len(self.rows) >= ROWS_MAX:
+            del self.rows[next(iter(self.rows))]
+        self.rows[record.key] = record
+
+    def matches(self, guard: Matches) -> bool:
+        """Whether it is known to hold by a whole record. A time that was relative to the commit equals none."""
+        row = self.rows.get(guard.key)
+        return row is not None and all(getattr(row, name, _NO_VALUE) == value for name, value in guard.fields.items())
 
     def written(self, key: Key) -> None:
         """Its row is another now."""
+        self.rows.pop(key, None)
         if key.kind == Execution.KIND:
             self.known.pop(key.values, None)
         elif key.kind in GATES:

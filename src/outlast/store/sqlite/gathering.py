@@ -5,8 +5,9 @@ answered from memory, and what they insert meets nothing. They are gathered here
 read. If a record is met after all, which a repeated step does, nothing tells whose it is: the transaction is undone,
 and everything in it is done one after the other.
 
-Inserts are written before patches. That is as good as the order given: a change is gathered only if its execution is
-known or new, it patches nothing but that execution and its attempts, and an execution that is patched is known no more.
+Inserts are written before patches. That is as good as the order given: a change patches only what belongs to executions
+that it asked for or makes, and records of its flow that it asked for, and what is patched is known no more until it is
+written. So nobody else who is gathered asks for it.
 """
 
 # apsw's stubs name a type that Python 3.11 does not have yet.
@@ -16,28 +17,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import apsw
 
 from outlast.errors import InvalidInput
-from outlast.machine.changes import Changes, Insert, Matches, Patch, Write
+from outlast.machine.changes import Absent, Changes, Guard, Insert, Matches, Patch, Write
 from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, Member, Summary
 from outlast.model.journal import JournalEntry
 from outlast.model.kinds import KINDS
 from outlast.model.record import Key, Now, Plain, Record
+from outlast.store.port import Verdict
 from outlast.store.sqlite.connection import Met
-from outlast.store.sqlite.fences import GATES, Fences
+from outlast.store.sqlite.fences import GATES, OF_FLOWS, Fences, Known
 from outlast.store.sqlite.statements import TABLES, row_of
 
 Execute: TypeAlias = Callable[[str, Iterable[Any]], apsw.Cursor]
 
+Values: TypeAlias = tuple[str | int, ...]
+Mine: TypeAlias = "dict[Values, Known | None]"
+"""Executions that a change asked for, as they are known, or that it makes."""
+
 _EXECUTION = Execution.KIND
-_PATCHED = frozenset({_EXECUTION, Attempt.KIND})
-"""What is patched with others."""
+_PATCHED = frozenset({_EXECUTION, Attempt.KIND, Member.KIND})
+"""What is patched with others, and belongs to an execution."""
 _GATES = frozenset(KINDS[kind] for kind in GATES)
-_begin = TABLES[_EXECUTION].insert
+_exists = TABLES[_EXECUTION].exists
 
 
 class Gathering:
@@ -57,81 +65,134 @@ class Gathering:
         self._steps = self._inserts[JournalEntry]
         self._patches: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         """By statement."""
+        self._begun: dict[Values, Known] = {}
+        """Executions that somebody holds by what was gathered: known again when it is written."""
+        self._members: set[Values] = set()
+        """New executions that are gathered, because their flow is new."""
 
-    def take(self, changes: Changes) -> int | None:
-        """Gather it, and tell the inbox of its execution. None if it is not like the others, or if a guard of it is not
-        known to hold: then it goes the long way, behind those that were taken."""
-        anchors, writes, inbox = changes.anchors, changes.writes, None
-        if len(anchors) != 1 or anchors[0].kind != _EXECUTION:
-            return None
-        anchor = anchors[0]
+    def take(self, changes: Changes) -> Verdict | None:
+        """Gather it. None if it is not like the others, or if a guard of it is not known to hold: then it goes the long
+        way, behind those that were taken."""
+        anchors, writes = changes.anchors, changes.writes
+        its: Mine = {}
+        asked: list[Key] = []
         for guard in changes.guards:
             if type(guard) is Matches:
-                key, fields = guard.key, guard.fields
-                known = self._known.get(key.values) if key.kind == _EXECUTION else None
-                if known is None or (fields != known.held and not known.ends(fields)):
+                key = guard.key
+                if key.kind != _EXECUTION:
+                    if not self._fences.matches(guard):
+                        return None
+                    asked.append(key)
+                    continue
+                known, fields = self._known.get(key.values), guard.fields
+                if known is None:
                     return None
-                if key is anchor or key == anchor:
-                    inbox = known.inbox
-            elif self._gates.get(guard, 0) <= self._now:
+                if fields != known.held and not known.ends(fields) and not self._fences.matches(guard):
+                    return None
+                its[key.values] = known
+            elif self._gates.get(guard, 0) <= self._now and not self._is_free(guard):
                 return None
-        if inbox is not None and len(writes) == 1 and type(first := writes[0]) is Insert:
+        if len(writes) == 1 and type(first := writes[0]) is Insert:
             record = first.record
             if type(record) is JournalEntry:  # the commonest change of all: a step
-                self._steps.append(record)
-                return inbox
-        return self._take_all(anchor, writes, inbox)
+                return self._take_step(anchors, record, its)
+        return self._take_all(anchors, writes, its, asked)
 
-    def _take_all(self, anchor: Key, writes: tuple[Write, ...], inbox: int | None) -> int | None:
+    def _is_free(self, guard: Guard) -> bool:
+        """Whether it asks for an id that no execution has. Those that are gathered are not there to be read."""
+        if type(guard) is not Absent or guard.key.kind != _EXECUTION or guard.key.values in self._members:
+            return False
+        return self._execute(_exists, guard.key.values).fetchone() is None
+
+    def _take_step(self, anchors: tuple[Key, ...], step: JournalEntry, its: Mine) -> Verdict | None:
+        holder = its.get(anchors[0].values) if len(anchors) == 1 and anchors[0].kind == _EXECUTION else None
+        if holder is None:
+            return None
+        self._steps.append(step)
+        return applied(holder.inbox)
+
+    def _take_all(
+        self, anchors: tuple[Key, ...], writes: tuple[Write, ...], its: Mine, asked: list[Key]
+    ) -> Verdict | None:
         """All of them, or none: then what was gathered of it is let go again."""
-        its = anchor.values
-        new: Execution | None = None
+        new: list[Execution] = []
+        flow: Flow | None = None
         gathered: list[list[Any]] = []
-        patched: list[Key] = []
+        kept: list[Record] = []
+        patched: dict[Key, Patch] = {}
         for write in writes:
             if type(write) is Insert:
                 record = write.record
                 if type(record) is Execution:
-                    if new is not None or (record.namespace, record.id) != its:
-                        return _let_go(gathered)
-                    new = record
+                    new.append(record)
+                    its[record.namespace, record.id] = None
                     continue
-                if type(record) is Attempt and (record.namespace, record.execution) != its:
+                if type(record) is Flow:
+                    if flow is not None:
+                        return _let_go(gathered)
+                    flow = record
+                    continue
+                if type(record) is Attempt or type(record) is Member:
+                    if (record.namespace, record.execution) not in its:
+                        return _let_go(gathered)
+                elif type(record) in _GATES or (type(record) is Summary and flow is None):
                     return _let_go(gathered)
-                if type(record) in _GATES:
-                    return _let_go(gathered)
+                if type(record) in OF_FLOWS:
+                    kept.append(record)
                 rows = self._inserts[type(record)]
                 rows.append(record)
             elif type(write) is Patch:
                 key, fields = write.key, write.fields
-                if key is not anchor and (key.values[:2] != its or key.kind not in _PATCHED):
+                if key in patched or (key.values[:2] not in its if key.kind in _PATCHED else key not in asked):
                     return _let_go(gathered)
-                if key in patched:
-                    return _let_go(gathered)
-                patched.append(key)
+                patched[key] = write
                 rows = self._patches[TABLES[key.kind].patch((*fields,))]
                 rows.append(patch_row(key, fields))
             else:
                 return _let_go(gathered)
             gathered.append(rows)
-        if new is not None:
-            inbox = new.inbox if self._begin(new) else None
-        if inbox is None:
+        anchor = next((anchor.values for anchor in anchors if anchor.kind == _EXECUTION), None)
+        if (anchor is None and flow is None and not asked) or (anchor is not None and anchor not in its):
             return _let_go(gathered)
+        if (new or flow is not None) and not self._begin(anchor, new, flow):
+            return _let_go(gathered)
+        for record in kept:
+            self._fences.keep_row(record)
+        known = None if anchor is None else its[anchor] or self._known[anchor]
         if patched:
-            self._known.pop(its, None)
-        return inbox
+            self._patch(patched, its)
+        return applied(None if known is None else known.inbox)
 
-    def _begin(self, new: Execution) -> bool:
-        """A new execution is not gathered, because others may well have started it before: that must not undo all."""
+    def _begin(self, anchor: Values | None, new: list[Execution], flow: Flow | None) -> bool:
+        """What a change makes is not gathered, because others may well have started it before: that must not undo all.
+        That is an execution, or a flow: if there was no such flow, hardly ever are there members of it."""
+        if flow is None and (len(new) > 1 or (new[0].namespace, new[0].id) != anchor):
+            return False
+        first = new[0] if flow is None else flow
         try:
-            self._execute(_begin, row_of(new))
+            self._execute(TABLES[first.KIND].insert, row_of(first))
         except (TypeError, OverflowError) as error:
             raise impossible(error) from error
         if self._connection.changes() != 1:
             return False
-        self._fences.keep_new(new)
+        for execution in new:
+            self._fences.keep_new(execution)
+        if flow is not None:
+            self._fences.keep_row(flow)
+            self._inserts[Execution] += new
+            self._members.update((member.namespace, member.id) for member in new)
         return True
+
+    def _patch(self, patched: dict[Key, Patch], its: Mine) -> None:
+        """What is patched, or has something that is, is known no more until that is written."""
+        for key, patch in patched.items():
+            self._fences.rows.pop(key, None)
+            if key.kind in _PATCHED:
+                owner = key.values[:2]
+                self._known.pop(owner, None)
+                known = its[owner]
+                if key.kind == _EXECUTION and "epoch" in patch.fields and known is not None:
+                    self._begun[owner] = known.patched(patch.fields)
 
     def write(self) -> None:
         """Write what was gathered."""
@@ -144,6 +205,9 @@ class Gathering:
             raise impossible(error) from error
         if self._patches:
             self._patches.clear()
+            self._known.update(self._begun)
+            self._begun.clear()
+        self._members.clear()
 
     def _insert_all(self) -> None:
         before, rows_in_all = self._connection.total_changes(), 0
@@ -154,6 +218,12 @@ class Gathering:
                 records.clear()
         if self._connection.total_changes() - before != rows_in_all:
             raise Met
+
+
+@lru_cache(maxsize=1_000)
+def applied(inbox: int | None) -> Verdict:
+    """Most inboxes are empty, and verdicts do not change."""
+    return Verdict(True, inbox)
 
 
 def _let_go(gathered: list[list[Any]]) -> None:

@@ -60,7 +60,7 @@ class BatchConformance(Conformance):
         while len(together) < ACTIONS:
             together += await commit(store, *changes[len(together) : len(together) + chance.choice((1, 3, 10, 40))])
         for number, ((change, one), among) in enumerate(zip(singly, together, strict=True)):
-            assert _plain(one) == _plain(among), (number, change)
+            assert plain(one) == plain(among), (number, change)
         assert unnumbered(await state(store, *IDS)) == expected
 
 
@@ -126,7 +126,7 @@ class _Told:
                 return facts.Retry(change_id=new_id("retry"))
 
 
-def _plain(verdict: Verdict) -> tuple[object, ...]:
+def plain(verdict: Verdict) -> tuple[object, ...]:
     """What is refused or said again may be answered with what is true once the batch is committed."""
     if verdict.applied and not verdict.again:
         return (verdict.inbox,)

@@ -68,14 +68,15 @@ PERFORM 1 FROM json_to_recordset(doc) AS q({key_types})
 CROSS JOIN LATERAL (SELECT 1 FROM outlast.{kind} AS t WHERE {same_key} FOR {strength}) AS l;
 
 -- part: guard
--- Most are about a time, or that there is nothing: only to compare fields the row is made a document. One is asked for
--- all changes that have it.
+-- Most are about a time, or that there is nothing: only to compare fields that few ask for the row is made a document.
+-- One is asked for all changes that have it.
 SELECT array_agg(f.ix) INTO more FROM (
   SELECT unnest(q.askers) AS ix
-  FROM json_to_recordset(doc) AS q(askers int[], test text, field text, fields jsonb, {key_types})
+  FROM json_to_recordset(doc) AS q(askers int[], test text, field text, fields jsonb, {asked_types})
   LEFT JOIN LATERAL (
     SELECT true AS here, CASE q.field{numbers} END AS at,
-      CASE WHEN q.test = 'matches' THEN to_jsonb(t) @> q.fields END AS same
+      CASE WHEN q.test = 'matches'
+        THEN CASE WHEN q.fields IS NULL THEN true ELSE to_jsonb(t) @> q.fields END{compared} END AS same
     FROM outlast.{kind} AS t WHERE {same_key} OFFSET 0
   ) AS o ON true
   WHERE NOT CASE q.test
