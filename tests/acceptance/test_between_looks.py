@@ -430,7 +430,7 @@ async def test_a_flow_in_the_way_that_is_purged_meanwhile_is_not_in_the_way(
     made = flows_that_take(app, kit)
     async with app:
         await (await a_flow(app, kit).start()).result(timeout=20)
-        commit, gone = engine_of(app).commit_timed, list[Changes]()
+        commit, gone = engine_of(app).group.commit_timed, list[Changes]()
 
         async def then_gone(changes: Changes) -> Any:
             committed = await commit(changes)
@@ -439,7 +439,7 @@ async def test_a_flow_in_the_way_that_is_purged_meanwhile_is_not_in_the_way(
                 await purged(app, clocked)
             return committed
 
-        monkeypatch.setattr(engine_of(app), "commit_timed", then_gone)
+        monkeypatch.setattr(engine_of(app).group, "commit_timed", then_gone)
         if inside:
             assert await made.takes() == "{'other': 1}"
         else:
