@@ -232,7 +232,7 @@ class World:
                 waiters.give_up(error)
             raise
 
-    async def _until_something_happens(self, running: list[asyncio.Task[Any]]) -> None:
+    async def _until_something_happens(self, running: list[asyncio.Future[Any]]) -> None:
         heard = asyncio.ensure_future(self.activity.wait())
         await asyncio.wait((heard, *running), return_when=asyncio.FIRST_COMPLETED)
         heard.cancel()
@@ -379,7 +379,7 @@ class World:
     def _progress(self) -> int:
         return self.traffic.progress + self.crashes
 
-    def _running(self) -> list[asyncio.Task[Any]]:
+    def _running(self) -> list[asyncio.Future[Any]]:
         """Steps that run, and do not only wait for virtual time."""
         workers = [p.opened.worker for p in self.workers if p.opened is not None and not p.is_crashed]
         attempts = [attempt for worker in workers if worker is not None for attempt in worker.attempts]

@@ -26,7 +26,7 @@ from typing import Any
 from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LeaseLost, NonDeterminism, WrongPlace
 from outlast.machine import facts
 from outlast.machine.replay import UNBIDDEN, key_of
-from outlast.model.journal import CANCEL, JournalEntry, OperationKey
+from outlast.model.journal import CANCEL, STEP, JournalEntry, OperationKey
 from outlast.runtime.attempts import faces, lost_children
 from outlast.runtime.attempts.attempt_state import AttemptState
 from outlast.runtime.attempts.attempt_timeout import set_alarm
@@ -57,6 +57,7 @@ from outlast.runtime.attempts.operation import (
     failed_with,
     recorded_outcome,
 )
+from outlast.runtime.attempts.recording import Recording
 from outlast.runtime.attempts.signals import Signal, Stopped, Suspended
 from outlast.runtime.attempts.workflow_loop import Scope, next_key, scope_var
 from outlast.runtime.family import suspended_for_children
@@ -64,6 +65,8 @@ from outlast.runtime.operations.timer import Timer, fires
 from outlast.runtime.operations.wait import Wait
 
 _log = logging.getLogger(__name__)
+
+_STOPPED = object()
 
 
 class LiveAttempt(AttemptState):
@@ -274,7 +277,8 @@ class LiveAttempt(AttemptState):
                 return False
             if waits is not None and waits.receives():
                 return False
-        if not (self._performing is not None and self._performing.live) and not self._code.can_move:
+        runs = self._settling or (self._performing is not None and self._performing.live)
+        if not runs and not self._code.can_move:
             self.nothing_runs()
         return False
 
@@ -386,6 +390,21 @@ class LiveAttempt(AttemptState):
             placed = self.lease.placed(operation, outcome)
         self.errand(self.settle(operation, outcome, placed))
 
+    def settling(self, operation: Operation, outcome: Outcome) -> Coroutine[Any, Any, None] | None:
+        """As `settle`; None if there is nothing to wait for: the answer to a step's commit calls back (`Recording`)."""
+        if operation.kind.OP != STEP or outcome.entry is not None:
+            return self.settle(operation, outcome)  # of others it is asked whether they are under way
+        try:
+            placed = self.lease.placed(operation, outcome)
+        except InvalidInput:
+            return self.settle(operation, outcome)  # where that is its failure
+        asked = self.lease.submit(placed)
+        if asked is None:
+            return self.settle(operation, outcome, placed)
+        self._settling[operation] = asked
+        asked.add_done_callback(Recording(self, operation, outcome, placed), context=self.parts.context)
+        return None
+
     async def settle(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None = None) -> None:
         """Record the outcome, then let the code have it. A result that is too large is a failure of the operation, as
         is a child whose id another one has by now."""
@@ -400,13 +419,33 @@ class LiveAttempt(AttemptState):
                 entry = await lease.record_placed(lease.placed(operation, outcome))
         finally:
             self._settling.pop(operation, None)
+        self.settled(operation, outcome, entry)
+        self.nudge()
+
+    def answered(self, operation: Operation) -> bool:
+        """The answer to its commit is there. False if the attempt does not wait for it any more (`_stop`)."""
+        return self._settling.pop(operation, _STOPPED) is not _STOPPED
+
+    def settles_again(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded) -> None:
+        """It was not answered as it mostly is: the same is told once more, by an errand that sees to everything."""
+        self._settling[operation] = None
+        self.errand(self.settle(operation, outcome, placed))
+
+    def settled(self, operation: Operation, outcome: Outcome, entry: JournalEntry | None) -> None:
+        """It is recorded: the code has it when it is idle."""
         if entry is not None:
             self.replay.recorded[operation.key] = entry
         if outcome.error is not None:
             marked(outcome.error, operation.key)
         self._arrivals.append((operation, outcome, entry))
-        if self._ending is None:
-            self._code.nudge()
+
+    def go_on(self) -> None:
+        """In a callback of the real loop, in the context in which code is looked after: the code may go on at once,
+        unless more is on its way to it, which it has in the same turn."""
+        if self._settling:
+            self.nudge()
+        elif self._ending is None:
+            self._code.look()
 
     def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""
@@ -445,6 +484,9 @@ class LiveAttempt(AttemptState):
         for operation in list(self._outstanding.values()):
             self.give_up(operation)
         await self.performing.quiet()
+        on_their_way = [asked for asked in self._settling.values() if asked is not None]
+        if on_their_way:
+            await asyncio.wait(on_their_way)
         await self._settle_errands()
 
     def finish(self, ending: Ending) -> None:
@@ -475,6 +517,12 @@ class LiveAttempt(AttemptState):
         for part in (self._performing, self._waits, self._unwinding):
             if part is not None:
                 part.close()
+        # As what is performed: nobody waits for the answer any more. What is on its way to the journal arrives there.
+        for operation, asked in list(self._settling.items()):
+            if asked is not None and not operation.dropped:
+                operation.dropped = True
+                del self._settling[operation]
+                asked.cancel()
 
     def _commit(self, ending: Ending) -> Awaitable[None]:
         return commit_ending(self, ending)

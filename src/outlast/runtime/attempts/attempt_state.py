@@ -108,8 +108,8 @@ class AttemptState:
         self._outstanding: dict[OperationKey, Operation] = {}
         self._held: dict[Operation, None] = {}
         self._arrivals: list[tuple[Operation, Outcome, JournalEntry | None] | JournalEntry] = []
-        self._settling: dict[Operation, None] = {}
-        """What has its outcome, which is on its way to the journal."""
+        self._settling: dict[Operation, asyncio.Future[Any] | None] = {}
+        """What has its outcome, which is on its way to the journal; and its commit, if no task waits for that."""
         self._errands: dict[asyncio.Task[Any], None] = {}
         self._fired: OperationKey | None = None
         """What the code has seen last, if that was a timer."""
@@ -198,11 +198,12 @@ class AttemptState:
     # ---- for tests ------------------------------------------------------------------------------------------------
 
     @property
-    def under_way(self) -> list[asyncio.Task[Any]]:
+    def under_way(self) -> list[asyncio.Future[Any]]:
         """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
         performed = () if self._performing is None else self._performing.live.values()
         undone = () if self._unwinding is None else self._unwinding.under_way
-        return [task for task in (*performed, *self._errands, *undone) if not task.done()]
+        awaited = [*performed, *self._errands, *undone, *self._settling.values()]
+        return [one for one in awaited if one is not None and not one.done()]
 
     @property
     def thinks(self) -> bool:

@@ -27,6 +27,10 @@ class Code(Protocol):
         """Something may be deliverable: look when the code is idle."""
         ...
 
+    def look(self) -> None:
+        """Look now: asked in a callback of the real loop."""
+        ...
+
     @property
     def can_move(self) -> bool:
         """Whether the code may go on by itself, without an outcome being delivered."""
@@ -155,6 +159,9 @@ class AsyncCode:
     def nudge(self) -> None:
         self.loop.wake()
 
+    def look(self) -> None:
+        self.loop.pump()
+
     @property
     def can_move(self) -> bool:
         return self.loop.spins
@@ -252,9 +259,9 @@ class ThreadCode:
     def nudge(self) -> None:
         if not self._nudged:
             self._nudged = True
-            self._real.call_soon(self._look)
+            self._real.call_soon(self.look)
 
-    def _look(self) -> None:
+    def look(self) -> None:
         self._nudged = False
         if self._waiting is not None:
             self._owner.idle()

@@ -211,6 +211,32 @@ class Lease:
             self.execution = structs.replace(self.execution, unwinds=True)
         return self._recorded(fact, committed_at)
 
+    def submit(self, fact: facts.StepRecorded) -> asyncio.Future[tuple[Verdict, int]] | None:
+        """As `record_placed`, for an entry that is nothing else: on its way to the store. Its place is held until the
+        answer is told, by `entered` or `leave`. None if there is more to it, or no room: nothing is on its way."""
+        group = self._parts.engine.group
+        try:
+            answer = decide(View(self._partition, self.execution), fact, group.now) if fact.plain else None
+            return group.commit_timed(answer) if type(answer) is Changes else None
+        except BaseException:
+            self.leave(fact)
+            raise
+
+    def entered(self, fact: facts.StepRecorded, verdict: Verdict, committed_at: int) -> JournalEntry | None:
+        """What was submitted, as it stands in the journal. None if that is not known, or others come before it: its
+        place stays, for `record_placed`."""
+        if verdict.inbox is not None and verdict.inbox > self.claimed_inbox:
+            self._listener.hear(verdict.inbox)
+        first = len(self._open) == 1 or self._first() == fact.entries
+        if not (verdict.applied and first) or verdict.again:
+            return None
+        self.leave(fact)
+        return self._recorded(fact, committed_at)
+
+    def leave(self, fact: facts.StepRecorded) -> None:
+        """Nobody waits for what was submitted: what stands behind it has its turn."""
+        self._leave(fact.entries)
+
     def placed(self, operation: Operation, outcome: Outcome) -> facts.StepRecorded:
         """An outcome with its place: `record_placed` is to follow."""
         with _places:

@@ -21,6 +21,7 @@ from outlast.runtime.attempts.signals import Stopped
 
 if TYPE_CHECKING:
     from outlast.runtime.attempts.attempt import LiveAttempt
+    from outlast.runtime.attempts.operation import Operation
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,13 @@ def leave(attempt: LiveAttempt, error: CodecHookFailed) -> None:
     if not attempt.over:
         attempt.errand(put_off(attempt, error))
         attempt.lose(str(error))
+
+
+def unrecorded(attempt: LiveAttempt, operation: Operation, error: BaseException) -> None:
+    """The store refuses an outcome for good: nothing of this attempt can be written."""
+    if not attempt.parts.engine.group.refusals.explain(error):
+        _log.error("execution %s: %s could not be recorded", attempt.execution.id, operation, exc_info=error)
+    attempt.lose(f"{operation} could not be recorded: {error}")
 
 
 def errand_failed(attempt: LiveAttempt, error: BaseException, gravity: int) -> None:

@@ -16,7 +16,7 @@ from outlast.errors import CodecHookFailed, InvalidInput, LeaseLost
 from outlast.machine.replay import beside
 from outlast.model.journal import FAILED, RETRY
 from outlast.runtime.attempts.current import operation_var
-from outlast.runtime.attempts.mishaps import put_off
+from outlast.runtime.attempts.mishaps import put_off, unrecorded
 from outlast.runtime.attempts.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.step import exited
@@ -78,7 +78,9 @@ class Performing:
                 outcome = full
             if attempt.owes_frames:
                 await attempt.stream.flushed()  # what it emitted comes before its outcome
-            await attempt.settle(operation, outcome)
+            settling = attempt.settling(operation, outcome)
+            if settling is not None:
+                await settling
             settled = True
         except LeaseLost as lost:
             attempt.lose(str(lost))
@@ -89,10 +91,7 @@ class Performing:
                 attempt.lose(f"{operation} was cancelled from outside")
             raise
         except Exception as error:
-            # The store refuses for good: nothing of this attempt can be written.
-            if not attempt.parts.engine.group.refusals.explain(error):
-                _log.exception("execution %s: %s could not be recorded", attempt.execution.id, operation)
-            attempt.lose(f"{operation} could not be recorded: {error}")
+            unrecorded(attempt, operation, error)
         finally:
             self.live.pop(operation, None)
             operation.doing = None  # no circle: its context knows the operation

@@ -248,6 +248,9 @@ class _NothingWritten(Lease):
         """What the code gives up is noted by an attempt; here it is only said to be."""
         return _entry(self.execution, key, op, outcome, value, position=self._entries, recorded_at=0)
 
+    def submit(self, fact: facts.StepRecorded) -> None:
+        raise AssertionError(f"a replay would record {fact}")
+
     async def record_placed(self, fact: facts.StepRecorded) -> JournalEntry:
         raise AssertionError(f"a replay would record {fact}")
 
