@@ -766,8 +766,8 @@ _RUNTIME = (
         breaks="settlement 1",
         what="what was submitted last is committed first",
         file="runtime/group_commit.py",
-        old="batch, line.waiting = line.waiting[:most], line.waiting[most:]",
-        new="batch, line.waiting = line.waiting[-most:], line.waiting[:-most]",
+        old="batch = line.waiting[:most]",
+        new="line.waiting = line.waiting[::-1]; batch = line.waiting[:most]",
         noticed_by=(f"{GROUP_COMMIT}batch_has_a_bound_and_order_is_kept_across_batches",),
     ),
     Mutant(

@@ -21,8 +21,12 @@ def seldom_collecting() -> Generator[None]:
     before = young, *older = gc.get_threshold()
     if 0 < young < YOUNG:
         gc.set_threshold(YOUNG, *older)
+    has_frozen = gc.get_freeze_count() > 0
+    gc.collect()
     gc.freeze()  # what is there by now stays: collections need not look at it again
     try:
         yield
     finally:
+        if not has_frozen:
+            gc.unfreeze()
         gc.set_threshold(*before)

@@ -160,6 +160,7 @@ class GroupCommit:
                 await self._commit(self._not_aside(batch) if self._aside else batch)
                 self._answered(batch)
                 self._landed(line, batch)
+                batch = []  # answered: whatever happens now is not about them
         except BaseException as died:
             # Whoever waits must not wait for ever for a pump that is gone.
             unanswered, line.waiting = [*batch, *line.waiting], []
@@ -177,9 +178,10 @@ class GroupCommit:
         most = self._most(line.waiting)
         if line.in_flight:
             most = min(most, self._following(line))
-        batch, line.waiting = line.waiting[:most], line.waiting[most:]
-        if len(batch) > SURELY_SMALL and (fitting := _fitting(batch)) < len(batch):
-            batch, line.waiting = batch[:fitting], [*batch[fitting:], *line.waiting]
+        batch = line.waiting[:most]
+        if len(batch) > SURELY_SMALL:
+            batch = batch[: _fitting(batch)]
+        line.waiting = line.waiting[len(batch) :]
         if batch and self._follows:
             line.in_flight.append(batch)
         return batch

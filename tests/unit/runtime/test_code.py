@@ -57,6 +57,37 @@ async def test_code_that_leaves_nothing_has_ended_when_it_has_begun():
     code.close()
 
 
+async def test_looks_at_code_that_goes_round_in_circles_leave_one_pump_behind_and_not_one_each():
+    pumps = 0
+    done = False
+
+    async def spins() -> None:
+        while not done:  # noqa: ASYNC110 (that is what it is about)
+            await asyncio.sleep(0)
+
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    code = AsyncCode(spins, (), {}, contextvars.copy_context(), _Noting([], ended), ended.get_loop())
+    really = code.loop._run
+
+    def run(most: int) -> int:
+        nonlocal pumps
+        pumps += 1
+        return really(min(most, 10))
+
+    code.loop._run = run
+    code.begin()
+    for _ in range(20):
+        code.look()
+    await asyncio.sleep(0)
+    pumps = 0
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert pumps <= 10, "one in each turn of the real loop"
+    done = True
+    await asyncio.wait_for(ended, 10)
+    code.close()
+
+
 async def _leaving_a_branch(seen: list[str], waits: bool) -> None:
     async def branch() -> None:
         seen.append("branch begins")

@@ -24,6 +24,14 @@ def test_young_objects_are_looked_at_seldom_until_it_ends():
         assert gc.get_threshold() == (YOUNG, 10, 10)
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == (700, 10, 10)
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_was_frozen_before_stays_so():
+    gc.freeze()
+    with seldom_collecting():
+        pass
+    assert gc.get_freeze_count() > 0
 
 
 @pytest.mark.parametrize("own", [(0, 10, 10), (50_000, 20, 5)])

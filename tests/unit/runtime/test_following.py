@@ -200,3 +200,30 @@ async def test_a_store_that_stops_reaches_everybody_who_waits_and_both_batches(s
     server.answer(2)
     assert (await again).applied
     await group.close()
+
+
+@pytest.mark.parametrize("in_line", [True, False])
+async def test_a_pump_that_breaks_between_two_batches_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, in_line: bool
+):
+    server = Server(in_line=in_line)
+    group = grouped(server)
+    first = submitted(group, many(0, 1))
+    await turn()
+    second = submitted(group, many(1, FOLLOWS_MIN))
+
+    def breaks(batch: object) -> int:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("outlast.runtime.group_commit._fitting", breaks)
+    server.answer(0)
+    assert (await asyncio.gather(*first))[0].applied
+    for future in second:
+        with pytest.raises(StoreClosed, match="a fault of ours"):
+            await asyncio.wait_for(future, 5)
+    monkeypatch.undo()
+    [again] = submitted(group, [about("x0")])
+    await turn()
+    server.answer(1)
+    assert (await again).applied
+    await group.close()

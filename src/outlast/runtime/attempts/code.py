@@ -160,7 +160,7 @@ class AsyncCode:
         self.loop.wake()
 
     def look(self) -> None:
-        self.loop.pump()
+        self.loop.look()
 
     @property
     def can_move(self) -> bool:

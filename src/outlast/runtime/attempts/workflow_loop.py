@@ -159,6 +159,12 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         make()
         self.pump(began)
 
+    def look(self) -> None:
+        """Run at once, unless that is due anyway: of code that goes round in circles, every look would else leave one
+        pump more behind."""
+        if not self._pump_due:
+            self.pump()
+
     def pump(self, began: Callable[[], None] | None = None) -> None:
         """Run until idle, or for a slice."""
         self._pump_due = False
