@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from outlast.store.port import DueKind
 from outlast.store.postgres import connection as module
 from outlast.store.postgres.connection import Pool, Session
-from outlast.store.postgres.store import PostgresStore
 from outlast.store.postgres.url import parse_url
 from tests import postgres
 
@@ -65,14 +63,3 @@ async def test_when_little_is_asked_one_connection_does_it_all(pool: Pool, monke
     await side_by_side(pool, "claim", "commit", "due")
     last = await served_by(pool, "renew")
     assert {await served_by(pool, name) for name in ("claim", "commit", "due", "renew")} == {last}
-
-
-async def test_looks_at_what_is_due_leave_the_connections_to_others():
-    """A worker that starts looks at everything at once, and is about to claim."""
-    store = PostgresStore(await postgres.empty())
-    await store.migrate()
-    await store.open()
-    await asyncio.gather(*(store.due(kind, limit=50) for kind in DueKind))
-    pool, _ = store._opened()
-    assert len(pool._free) == 1
-    await store.close()

@@ -7,7 +7,6 @@ step of a lone execution is one round trip. Durable as the server is: with its d
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,9 +62,6 @@ class PostgresStore:
         self._identity = ""
         self._parts: tuple[Pool, Doorbell] | None = None
         self._transactions: Pool | None = None
-        self._looking = asyncio.Lock()
-        """Looks at what is due go one after another: a process that starts has one of each kind, and they would have
-        every connection made, and be planned on each, before the first claim has its turn."""
 
     @property
     def url(self) -> str:
@@ -98,7 +94,7 @@ class PostgresStore:
             raise
         self._partitions, self._identity = meta.partitions, meta.identity
         if self._parts is None:
-            self._parts, self._looking = (pool, Doorbell(self._address, pool)), asyncio.Lock()
+            self._parts = pool, Doorbell(self._address, pool)
         else:
             await pool.close()  # somebody else opened it meanwhile
 
@@ -233,8 +229,7 @@ class PostgresStore:
     async def due(self, kind: DueKind, *, limit: int, filter: Filter = EVERYTHING) -> Due:
         check_limit("due", limit, limits.DUE_MAX)
         pool = self._opened()[0]
-        async with self._looking:
-            return await pool.call("due", lambda s: reading.due(s, self._time, kind, limit, filter), writes=False)
+        return await pool.call("due", lambda s: reading.due(s, self._time, kind, limit, filter), writes=False)
 
     async def held(self, worker: str, partitions: frozenset[int]) -> Leases:
         pool = self._opened()[0]

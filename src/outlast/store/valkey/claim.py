@@ -68,15 +68,20 @@ async def _take_in_order(asked: _Asked, lines: list[Line]) -> list[ClaimedExecut
         chosen = _shared(lines, limit - len(found), suspects)
         taken = await asked.take(chosen)
         for line in chosen:
-            got, left, line.order = taken[line.partition]
+            got, left, first = taken[line.partition]
             found += got
+            line.order = first or line.order
             line.count = left
             line.asked_before = True
             more = len(got) == line.share and line.count > 0
-            suspects_left = len(got) < line.share and line.suspects == 0 and suspects
+            if len(got) < line.share and line.suspects == 0 and suspects:
+                # It had as many, and was to give no suspects: those it has not counted. The first line is asked for
+                # them, so this comes to an end.
+                line.count = max(left, line.share - len(got))
+                more = True
             if suspects is not None:
                 suspects -= sum(parse_route(item.execution.route).suspect for item in got)
-            if not more and not (suspects_left and left):
+            if not more:
                 lines.remove(line)
     return found
 

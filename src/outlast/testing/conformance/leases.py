@@ -21,6 +21,7 @@ from outlast.testing.conformance.actors import (
     TTL_MS,
     cancels,
     claim_one,
+    claimed_ids,
     commit,
     commit_one,
     completes,
@@ -35,6 +36,7 @@ from outlast.testing.conformance.actors import (
     running,
     sends,
     session,
+    start,
     state,
     steps,
     suspended,
@@ -188,6 +190,29 @@ class TakeoverConformance(Conformance):
         assert (first.outcome, first.ended_at) == (Outcome.INTERRUPTED, world.clock.now_ms())
         assert (second.outcome, second.worker) == (None, "w2")
         assert [e.name for e in await records(store, JournalEntry)] == ["charge"]
+
+
+class SuspectConformance(Conformance):
+    @pytest.mark.parametrize("together", [1, 2])
+    async def test_a_claim_takes_suspects_from_wherever_they_are_but_no_more_than_it_may(
+        self, world: World, store: Store, together: int
+    ) -> None:
+        suspects = [f"suspect{number}" for number in range(4)]
+        for name in suspects:
+            await start(store, name, crash_cap=3)
+            for _ in range(2):  # past half of the cap
+                held = await claim_one(store)
+                world.clock.advance("11s")
+                await tell(store, name, loses_lease(held))
+            await tell(store, name, facts.Hold(change_id=new_id("hold")))
+        for name in suspects:
+            await tell(store, name, facts.Release(change_id=new_id("release")))
+        others = [f"other{number}" for number in range(5)]
+        for name in others:
+            await start(store, name)
+        taken = [set(await claimed_ids(store, f"w{n}", limit=20, suspects=together)) for n in range(4 // together + 1)]
+        assert taken[0] >= set(others)
+        assert [len(some & set(suspects)) for some in taken] == [together] * (4 // together) + [0]
 
 
 class ZombieConformance(Conformance):

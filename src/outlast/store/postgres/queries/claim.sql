@@ -160,10 +160,11 @@ BEGIN
           bool_or(q.quota IS NOT NULL), bool_or(q.past)
         INTO t_partition, t_id, t_place, t_home, t_open, t_quotas, t_past
       FROM (
-        SELECT q.partition, q.id, q.place, q.home, l.*
+        -- Of a row that moved meanwhile, older servers lock what it has become: so the place is that of the locked row.
+        SELECT q.partition, q.id, l.*
         FROM unnest(k_partition, k_id, k_place, k_home, k_lane, k_route) AS q(partition, id, place, home, lane, route)
         CROSS JOIN LATERAL (
-          SELECT x.attempt_open, x.quota, x.resumed OR x.generation > 1 AS past
+          SELECT x.ctid AS place, x.tableoid AS home, x.attempt_open, x.quota, x.resumed OR x.generation > 1 AS past
           FROM outlast.execution AS x
           WHERE x.ctid = q.place AND x.tableoid = q.home AND x.partition = q.partition AND x.namespace = _namespace
             AND x.id = q.id AND x.status = 'ready' AND x.lane = q.lane AND x.route = q.route

@@ -335,7 +335,7 @@ local function counted(found)
   local count = 0
   for _, route in ipairs(found) do
     local size = command('ZCARD', route.set)
-    route.page, route.size = size == 0 and {} or nil, 1
+    route.page, route.at, route.size = size == 0 and {} or nil, 1, 1
     count = count + size
   end
   local _, first = best(found)
