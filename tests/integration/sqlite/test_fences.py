@@ -60,15 +60,6 @@ async def store(new_store: Callable[[], SqliteStore]) -> AsyncIterator[SqliteSto
     await store.close()
 
 
-@pytest.fixture
-async def other(store: SqliteStore, new_store: Callable[[], SqliteStore]) -> AsyncIterator[SqliteStore]:
-    """Another process, as far as a store may tell."""
-    other = new_store()
-    await other.open()
-    yield other
-    await other.close()
-
-
 async def test_a_zombie_whose_fence_the_writer_knew_is_refused_when_another_process_took_over(
     store: SqliteStore, other: SqliteStore, clock: ManualClock
 ):

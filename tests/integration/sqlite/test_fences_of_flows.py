@@ -38,15 +38,6 @@ async def store(new_store: Callable[[], SqliteStore]) -> AsyncIterator[SqliteSto
     await store.close()
 
 
-@pytest.fixture
-async def other(store: SqliteStore, new_store: Callable[[], SqliteStore]) -> AsyncIterator[SqliteStore]:
-    """Another process, as far as a store may tell."""
-    other = new_store()
-    await other.open()
-    yield other
-    await other.close()
-
-
 def counting(number: int, *guards: Matches | Absent) -> Changes:
     """The flow's ends are counted, once."""
     count = Patch(SUMMARY, {"succeeded": number, "change_id": new_id()})

@@ -11,6 +11,7 @@ import pytest
 
 import outlast
 from outlast import App
+from outlast.authoring.workflow import AsyncWorkflow
 from outlast.errors import CorruptState, StoreUnavailable
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Insert
@@ -46,6 +47,18 @@ def app(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Moody, "way", None)
     store = lambda: Moody(str(tmp_path / "o.db"), clock=clock)  # noqa: E731
     return App(store=store, reconcile_shared=False, doorbell=False)
+
+
+def one_step(app: App) -> AsyncWorkflow[[], int]:
+    @app.step
+    async def once() -> int:
+        return 7
+
+    @app.workflow(version="1")
+    async def one() -> int:
+        return await once()
+
+    return one
 
 
 async def test_a_step_whose_reply_was_lost_has_the_time_of_its_first_commit(app: App, clock: ManualClock):
@@ -98,14 +111,7 @@ async def test_steps_that_are_answered_together_come_in_their_order(app: App):
 
 async def test_no_task_waits_while_an_outcome_is_on_its_way(app: App):
     arrived, go = asyncio.Event(), asyncio.Event()
-
-    @app.step
-    async def once() -> int:
-        return 7
-
-    @app.workflow(version="1")
-    async def one() -> int:
-        return await once()
+    one = one_step(app)
 
     async def held(commit: Commit, batch: Sequence[Changes]) -> Committed:
         arrived.set()
@@ -157,14 +163,7 @@ async def test_an_outcome_that_the_store_refuses_for_good_stops_the_code(app: Ap
 
 async def test_what_is_answered_behind_the_end_of_the_attempt_is_nobodys(app: App, caplog: pytest.LogCaptureFixture):
     arrived, go = asyncio.Event(), asyncio.Event()
-
-    @app.step
-    async def once() -> int:
-        return 7
-
-    @app.workflow(version="1")
-    async def one() -> int:
-        return await once()
+    one = one_step(app)
 
     async def cut_off(commit: Commit, batch: Sequence[Changes]) -> Committed:
         arrived.set()
@@ -432,13 +431,7 @@ async def test_nothing_is_suspended_while_an_outcome_is_on_its_way(app: App):
 async def test_a_process_that_is_left_while_an_outcome_is_on_its_way_says_nothing(
     answered: bool, app: App, caplog: pytest.LogCaptureFixture
 ):
-    @app.step
-    async def once() -> int:
-        return 7
-
-    @app.workflow(version="1")
-    async def one() -> int:
-        return await once()
+    one = one_step(app)
 
     async def cut_off(commit: Commit, batch: Sequence[Changes]) -> Committed:
         raise CorruptState("not this one")
@@ -466,13 +459,7 @@ async def test_a_process_that_is_left_while_an_outcome_is_on_its_way_says_nothin
 async def test_what_goes_wrong_in_the_callback_is_told_to_the_attempt(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    @app.step
-    async def once() -> int:
-        return 7
-
-    @app.workflow(version="1")
-    async def one() -> int:
-        return await once()
+    one = one_step(app)
 
     def entered(self: Lease, fact: facts.StepRecorded, verdict: Verdict, committed_at: int) -> None:
         raise RuntimeError("a mistake of ours")
