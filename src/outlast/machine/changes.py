@@ -158,6 +158,7 @@ class Changes(Struct, frozen=True, kw_only=True, gc=False):
     guards: tuple[Guard, ...] = ()
     writes: tuple[Write, ...] = ()
     rings: tuple[str, ...] = ()
+    """Whom to ring once it is durable: `channel_of` names the channel of each."""
 
 
 def started_by(changes: Changes) -> list[Execution]:
