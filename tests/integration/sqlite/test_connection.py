@@ -279,7 +279,7 @@ def test_connection_that_cannot_be_opened_raises_and_ends_its_thread(path: Path)
         def now_ms(self) -> int:
             return 1
 
-    connection = Connection(str(path), begin="BEGIN", connect=refuse, turn=None, clock=Still(), points=None, ring=None)
+    connection = Connection(str(path), begin="BEGIN", connect=refuse, turn=None, clock=Still(), points=None, bell=None)
     with pytest.raises(OSError, match="no"):
         connection.open()
     connection.close()

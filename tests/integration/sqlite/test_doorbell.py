@@ -105,34 +105,45 @@ def _names(folder: Path) -> list[str]:
 # ---- in one process -----------------------------------------------------------------------------------------------
 
 
-async def test_first_item_is_rescan_and_rings_are_coalesced(bell: Doorbell):
+@pytest.fixture(params=["itself", "another"])
+def ringer(bell: Doorbell, path: Path, request: pytest.FixtureRequest) -> Iterator[Doorbell]:
+    """Who rings: the one that is listened to, without sockets; or another one of the same file, by them."""
+    if request.param == "itself":
+        yield bell
+        return
+    another = Doorbell(str(path))
+    yield another
+    another.close()
+
+
+async def test_first_item_is_rescan_and_rings_are_coalesced(bell: Doorbell, ringer: Doorbell):
     listener = bell.listen()
     heard = aiter(listener)
     assert await heard_by(heard) == {RESCAN}
     for _ in range(3):
-        bell.ring({"a", "b"})
-    bell.ring({"c"})
+        ringer.ring({"a", "b"})
+    ringer.ring({"c"})
     assert await heard_by(heard) == {"a", "b", "c"}
     await listener.close()
 
 
-async def test_flood_ends_in_a_rescan(bell: Doorbell):
+async def test_flood_ends_in_a_rescan(bell: Doorbell, ringer: Doorbell):
     """More rings than any buffer holds: some are dropped, and the listener knows."""
     listener = bell.listen()
     heard = aiter(listener)
     await heard_by(heard)
     for n in range(10_000):
-        bell.ring({f"channel-{n}"})
+        ringer.ring({f"channel-{n}"})
     assert RESCAN in await heard_by(heard)
-    bell.ring({"again"})
+    ringer.ring({"again"})
     assert await heard_by(heard) == {"again"}
     await listener.close()
 
 
-async def test_listener_that_nobody_reads_stays_small(bell: Doorbell):
+async def test_listener_that_nobody_reads_stays_small(bell: Doorbell, ringer: Doorbell):
     listener = bell.listen()
     for n in range(3_000):
-        bell.ring({f"channel-{n}"})
+        ringer.ring({f"channel-{n}"})
         await asyncio.sleep(0)
     await asyncio.sleep(0.01)
     assert RESCAN in listener._heard
@@ -140,39 +151,39 @@ async def test_listener_that_nobody_reads_stays_small(bell: Doorbell):
     await listener.close()
 
 
-async def test_many_channels_in_one_ring_are_a_rescan(bell: Doorbell):
+async def test_many_channels_in_one_ring_are_a_rescan(bell: Doorbell, ringer: Doorbell):
     listener = bell.listen()
     heard = aiter(listener)
     await heard_by(heard)
-    bell.ring({f"lane:default:lane-{n}" for n in range(10_000)})
+    ringer.ring({f"lane:default:lane-{n}" for n in range(10_000)})
     assert await heard_by(heard) == {RESCAN}
-    bell.ring({f"l{n}" for n in range(100)})
+    ringer.ring({f"l{n}" for n in range(100)})
     assert await heard_by(heard) == {f"l{n}" for n in range(100)}
     await listener.close()
 
 
 async def test_listener_that_comes_when_the_folder_was_left_alone_for_long_is_rung(bell: Doorbell, path: Path):
     """The names in the folder are read again only when it has changed: that shows, however it changes."""
-    first = bell.listen()
+    first = Doorbell(str(path)).listen()
     folder = folder_of(str(path))
     os.utime(folder, (1_000_000_000, 1_000_000_000))
     bell.ring({"a"})
     bell.ring({"a"})
-    second = bell.listen()
+    second = Doorbell(str(path)).listen()
     os.utime(folder, (1_000_000_001, 1_000_000_001))
     bell.ring({"b"})
     hearing = aiter(second)
     assert [await heard_by(hearing), await heard_by(hearing)] == [{RESCAN}, {"b"}]
     await second.close()
     await first.close()
-    third = bell.listen()  # the last one had taken the folder with it
+    third = Doorbell(str(path)).listen()  # the last one had taken the folder with it
     bell.ring({"c"})
     hearing = aiter(third)
     assert [await heard_by(hearing), await heard_by(hearing)] == [{RESCAN}, {"c"}]
     await third.close()
 
 
-async def test_listener_that_reads_late_costs_the_others_nothing(bell: Doorbell):
+async def test_listener_that_reads_late_costs_the_others_nothing(bell: Doorbell, ringer: Doorbell):
     """Thirty full buffers: more than one sender may have under way, if it had one for all."""
     bell._folder.mkdir()
     deaf = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(30)]
@@ -182,11 +193,76 @@ async def test_listener_that_reads_late_costs_the_others_nothing(bell: Doorbell)
     heard = aiter(listener)
     await heard_by(heard)
     for n in range(100):
-        bell.ring({f"{n}-" + "x" * 2_000})
+        ringer.ring({f"{n}-" + "x" * 2_000})
         assert any(name.startswith(f"{n}-") for name in await heard_by(heard))
     await listener.close()
     for each in deaf:
         each.close()
+
+
+async def test_own_listeners_are_told_without_a_socket(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also by a commit; and who listens to another store of this process is sent it."""
+    sent = list[tuple[str, bytes]]()
+    monkeypatch.setattr(Doorbell, "_send", lambda self, name, heard: sent.append((name, heard)))
+    async with opened(path) as other:
+        async with opened(path) as store, running(store) as engine:
+            own = aiter(store.listen())
+            await heard_by(own)
+            store.ring(frozenset({"a"}))
+            assert await heard_by(own) == {"a"}
+            await engine.tell(NS, "order-1", start("order-1"))
+            assert await heard_by(own) == {LANE}
+            theirs = other.listen()
+            await engine.tell(NS, "order-2", start("order-2"))
+            assert await heard_by(own) == {LANE}
+        # Only now is it sure that the writer, which sends behind its answers, has nothing left to send.
+        assert sent == [(Path(theirs._address).name, LANE.encode())]
+
+
+async def test_own_listener_of_another_loop_is_told(path: Path):
+    async with opened(path) as store, running(store) as engine:
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def listen() -> frozenset[str]:
+            listener = store.listen()
+            heard = aiter(listener)
+            await heard_by(heard)
+            loop.call_soon_threadsafe(ready.set)
+            try:
+                return await heard_by(heard)
+            finally:
+                await listener.close()
+
+        listening = asyncio.create_task(asyncio.to_thread(asyncio.run, listen()))
+        await ready.wait()
+        await engine.tell(NS, "order", start("order"))
+        assert await listening == {LANE}
+
+
+async def test_ring_while_it_is_looked_is_heard_next(bell: Doorbell, ringer: Doorbell):
+    listener = bell.listen()
+    async for heard in listener:
+        if "b" in heard:
+            break
+        ringer.ring({"b" if "a" in heard else "a"})
+    await listener.close()
+
+
+async def test_child_of_a_fork_rings_its_parent(bell: Doorbell):
+    """It has the object, but neither the loops nor the threads of those who listen."""
+    listener = bell.listen()
+    heard = aiter(listener)
+    await heard_by(heard)
+    child = os.fork()
+    if child == 0:
+        try:
+            bell.ring({"from the child"})
+        finally:
+            os._exit(0)
+    assert await heard_by(heard) == {"from the child"}
+    await asyncio.to_thread(os.waitpid, child, 0)
+    await listener.close()
 
 
 @pytest.mark.parametrize("length", [60, 120, 240])

@@ -17,7 +17,7 @@ import asyncio
 import os
 import threading
 from asyncio import events
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
@@ -27,6 +27,7 @@ import apsw
 from outlast.errors import ReplyLost, StoreClosed, StoreError
 from outlast.model.record import NOW, Now
 from outlast.store.port import Clock, Points
+from outlast.store.sqlite.doorbell import Doorbell, Listener
 from outlast.store.sqlite.errors import Translated
 from outlast.store.sqlite.fences import Fences
 from outlast.store.sqlite.moved import Whereabouts
@@ -143,21 +144,22 @@ class Connection:
         turn: AbstractContextManager[None] | None,
         clock: Clock,
         points: Points | None,
-        ring: Callable[[set[str]], None] | None,
+        bell: Doorbell | None,
         inline: bool = False,
     ) -> None:
-        """`inline`: without a thread of its own, in the event loop of whoever calls; for tests, where nobody waits."""
+        """`bell`: rung by what is written; None for what only reads. `inline`: without a thread of its own, in the
+        event loop of whoever calls; for tests, where nobody waits."""
         self._pid = os.getpid()
         self._inline = inline
         self._at_hand: tuple[apsw.Connection, apsw.Cursor] | None = None
         self._path = path
         self._begin = begin
-        self._writes = ring is not None
+        self._writes = bell is not None
         self._connect = connect
         self._turn = turn or nullcontext()
         self._clock = clock
         self._points = points
-        self._ring = ring
+        self._bell = bell
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._closed = False
         self._dead: BaseException | None = None
@@ -306,9 +308,13 @@ class Connection:
         except BaseException as crash:
             self._crashed(calls, crash)
             raise
-        self._deliver(calls)
-        if self._ring is not None and rings:
-            self._ring(rings)  # behind the answers: whoever waits here does not wait for that
+        bell = self._bell
+        if bell is None or not rings:
+            self._deliver(calls)
+            return
+        others = bell.others()  # before the answers: a look behind them would be in the way of those who go on
+        self._deliver(calls, bell.tell(rings))
+        bell.send(others, rings)  # behind the answers: whoever waits here does not wait for that
 
     def _run_alone(self, cursor: apsw.Cursor, calls: list[_Call]) -> None:
         for done, call in enumerate(calls, start=1):
@@ -434,18 +440,22 @@ class Connection:
                 leftover.append(call)
         self._deliver(leftover)
 
-    def _deliver(self, calls: list[_Call]) -> None:
+    def _deliver(self, calls: list[_Call], listeners: Sequence[Listener] = ()) -> None:
+        """The answers; and behind them, in the same turn of the loop, wake those who listen there."""
         loops = {call.loop for call in calls}
         for loop in loops:
             its_calls = calls if len(loops) == 1 else [call for call in calls if call.loop is loop]
             soon = loop.call_soon if self._inline else loop.call_soon_threadsafe
             try:
-                soon(_settle, its_calls)
+                soon(_settle, its_calls, [listener for listener in listeners if listener.loop is loop])
             except RuntimeError:
                 continue  # it is closed: nobody is left to hear it
+        for listener in listeners:
+            if listener.loop not in loops:
+                listener.wake_soon()
 
 
-def _settle(calls: list[_Call]) -> None:
+def _settle(calls: list[_Call], listeners: list[Listener]) -> None:
     for call in calls:
         if call.future.done():
             continue
@@ -453,3 +463,5 @@ def _settle(calls: list[_Call]) -> None:
             call.future.set_exception(call.error)
         else:
             call.future.set_result(call.result)
+    for listener in listeners:
+        listener.wake()

@@ -4,6 +4,9 @@ Ringing sends the channels' names to every socket there: no table is read, nothi
 listens in costs nothing. A full socket drops the ring (its owner has rings to read, and re-scans when it was flooded);
 a dead owner's socket is removed by whoever rings it. A lost ring costs one interval of the polling net, never work,
 and so ringing never fails.
+
+Who listens to the same store object as rings is told without its socket. Most rings are of that kind: a process that
+runs alone rings for itself with every end.
 """
 
 from __future__ import annotations
@@ -18,11 +21,10 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from weakref import WeakSet
 
 from outlast.errors import StoreError
 from outlast.store.port import RESCAN
@@ -54,6 +56,7 @@ class Doorbell:
     """Rings everyone who listens on this file. Used from any thread."""
 
     def __init__(self, path: str) -> None:
+        self._pid = os.getpid()
         self._folder = folder_of(path)
         # A socket for each listener: what a frozen one does not read fills its own buffer, not everybody's.
         self._senders: dict[str, socket.socket] = {}
@@ -62,21 +65,35 @@ class Doorbell:
         """When the folder had last changed as its names were read; None if that may have been just now."""
         self._guard = threading.Lock()
         self._closed = False
-        self.listeners: WeakSet[Listener] = WeakSet()
+        self.listeners: dict[str, Listener] = {}
+        """Its own, by the names of their sockets."""
 
     def ring(self, channels: Iterable[str]) -> None:
-        heard = "\n".join(sorted(channels)).encode()
-        if len(heard) > _RING_MAX_BYTES:
-            heard = RESCAN.encode()
+        channels = frozenset(channels)
+        for listener in self.tell(channels):
+            listener.wake_soon()
+        self.send(self.others(), channels)
+
+    def tell(self, channels: Iterable[str]) -> list[Listener]:
+        """The listeners of one's own: those that are to be woken now that they were told."""
+        return [listener for listener in [*self._own.values()] if listener.hears(channels)]
+
+    def others(self) -> list[str]:
+        """Everyone else who listens, by the names of their sockets."""
         with self._guard:
             if self._closed:
-                return
+                return []
             try:
                 self._look_who_listens()
             except OSError:
-                return  # in most cases: nobody has listened yet
-            for name in self._names:
-                self._send(name, heard)
+                return []  # in most cases: nobody has listened yet
+            own = self._own
+            return [name for name in self._names if name not in own]
+
+    @property
+    def _own(self) -> dict[str, Listener]:
+        """None in a forked child: they are its parent's."""
+        return self.listeners if self._pid == os.getpid() else {}
 
     def _look_who_listens(self) -> None:
         """Every end of an execution rings, and listeners come and go with processes: the folder's names are read again
@@ -89,6 +106,18 @@ class Doorbell:
         for gone in self._senders.keys() - self._names:
             self._senders.pop(gone).close()
         self._listed = changed if time.time_ns() - changed > _RESTS_NS else None
+
+    def send(self, names: list[str], channels: Iterable[str]) -> None:
+        """To those of the `others`."""
+        if not names:
+            return
+        heard = "\n".join(sorted(channels)).encode()
+        if len(heard) > _RING_MAX_BYTES:
+            heard = RESCAN.encode()
+        with self._guard:
+            if not self._closed:
+                for name in names:
+                    self._send(name, heard)
 
     def _send(self, name: str, heard: bytes) -> None:
         address = f"{self._folder}/{name}"
@@ -108,8 +137,9 @@ class Doorbell:
             pass  # a full buffer: the listener re-scans by itself when it sees the flood; or another user's socket
 
     def listen(self) -> Listener:
-        listener = Listener(self._folder)
-        self.listeners.add(listener)
+        name = f"{os.getpid()}-{secrets.token_hex(4)}"
+        listener = Listener(self._folder, name, gone=lambda: self.listeners.pop(name, None))
+        self.listeners[name] = listener
         return listener
 
     def close(self) -> None:
@@ -123,9 +153,11 @@ class Doorbell:
 class Listener:
     """A socket of its own, read by the event loop that it was made in."""
 
-    def __init__(self, folder: Path) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._address = f"{folder}/{os.getpid()}-{secrets.token_hex(4)}"
+    def __init__(self, folder: Path, name: str, *, gone: Callable[[], object]) -> None:
+        """`gone` is called when nothing is heard any more."""
+        self.loop = asyncio.get_running_loop()
+        self._address = f"{folder}/{name}"
+        self._gone = gone
         self._socket = _new_socket()
         try:
             _hang(self._socket, folder, self._address)
@@ -135,24 +167,44 @@ class Listener:
         self._heard = {RESCAN}
         self._wake = asyncio.Event()
         self._wake.set()
+        self._told = True
+        """Somebody has seen to it that this is woken; until then nobody else need."""
+        self._guard = threading.Lock()
         self._closed = False
-        self._loop.add_reader(self._socket.fileno(), self._drain)
+        self.loop.add_reader(self._socket.fileno(), self._drain)
+
+    def hears(self, channels: Iterable[str]) -> bool:
+        """Without its socket, in any thread: whether who tells it must wake it, too."""
+        with self._guard:
+            self._heard.update(channels)
+            if len(self._heard) > _HEARD_MAX:
+                self._heard = {RESCAN}
+            told, self._told = self._told, True
+        return not told
+
+    def wake(self) -> None:
+        """In its loop."""
+        self._wake.set()
+
+    def wake_soon(self) -> None:
+        """In any thread."""
+        with suppress(RuntimeError):  # its loop is closed: nobody is left to hear it
+            self.loop.call_soon_threadsafe(self._wake.set)
 
     def _drain(self) -> None:
+        heard = set[str]()
         rings = 0
         while True:
             try:
-                heard = self._socket.recv(_RING_MAX_BYTES + 1)
+                ring = self._socket.recv(_RING_MAX_BYTES + 1)
             except OSError:  # nothing left to read
                 break
             rings += 1
-            self._heard.update(heard.decode(errors="replace").split("\n"))
+            heard.update(ring.decode(errors="replace").split("\n"))
         if rings >= _FLOOD:
-            self._heard.add(RESCAN)
-        if len(self._heard) > _HEARD_MAX:
-            self._heard = {RESCAN}
-        if rings:
-            self._wake.set()
+            heard.add(RESCAN)
+        if rings and self.hears(heard):
+            self.wake()
 
     async def __aiter__(self) -> AsyncIterator[frozenset[str]]:
         while not self._closed:
@@ -160,25 +212,28 @@ class Listener:
             if self._closed:
                 return
             self._wake.clear()
-            heard, self._heard = frozenset(self._heard), set[str]()
-            yield heard
+            with self._guard:
+                heard, self._heard, self._told = frozenset(self._heard), set[str](), False
+            if heard:  # else it was heard before, with what came then
+                yield heard
 
     async def close(self) -> None:
-        if asyncio.get_running_loop() is self._loop or self._loop.is_closed():
+        if asyncio.get_running_loop() is self.loop or self.loop.is_closed():
             self._let_go()
         else:
             # Its loop reads the socket: only there can it be let go.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._let_go)
+                self.loop.call_soon_threadsafe(self._let_go)
 
     def _let_go(self) -> None:
         if self._closed:
             return
         self._closed = True
         self._wake.set()
-        self._loop.remove_reader(self._socket.fileno())
+        self.loop.remove_reader(self._socket.fileno())
         self._socket.close()
         _remove(self._address)
+        self._gone()
         with suppress(OSError):  # the last one takes the folder with it
             Path(self._address).parent.rmdir()
 

@@ -191,7 +191,7 @@ class SqliteStore:
             turn=None,
             clock=self._clock,
             points=None,
-            ring=None,
+            bell=None,
             inline=self._inline,
         )
         writer = None
@@ -203,7 +203,7 @@ class SqliteStore:
                 turn=turn,
                 clock=self._clock,
                 points=self._points,
-                ring=bell.ring,
+                bell=bell,
                 inline=self._inline,
             )
         parts = _Parts(writer, reader, turn, bell)
@@ -383,7 +383,7 @@ class _Parts:
         self.writer, self.reader, self.turn, self.bell = writer, reader, turn, bell
 
     async def close(self) -> None:
-        for listener in list(self.bell.listeners):
+        for listener in list(self.bell.listeners.values()):
             await listener.close()
         # A thread that has started is not cancelled with its caller: everything is let go in any case.
         closing = threading.Thread(target=self.let_go, name="outlast-sqlite close")
