@@ -23,9 +23,7 @@ from outlast.codec.annotations import Hints
 from outlast.errors import InvalidInput
 from outlast.model.duration import Duration
 from outlast.model.names import check_user_name
-from outlast.runtime.attempts.attempt import LiveAttempt
 from outlast.runtime.attempts.current import inside
-from outlast.runtime.attempts.operation import Operation
 from outlast.runtime.operations.performed import Performed
 from outlast.runtime.operations.step import StepCall, StepDefinition
 
@@ -118,7 +116,7 @@ class Step(Generic[P, R]):
         if attempt is None:
             call = _plain_call(self.fn, args, kwargs)
         else:
-            call = _outcome(attempt, attempt.prepare(self.kind(args, kwargs)))
+            call = attempt.outcome(attempt.prepare(self.kind(args, kwargs)))
         call.__qualname__ = self._shown  # by which Python warns if nobody awaits it
         return call
 
@@ -188,7 +186,3 @@ def make_step(fn: object, options: StepOptions) -> AsyncStep[Any, Any] | SyncSte
 async def _plain_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     result = fn(*args, **kwargs)
     return await result if inspect.isawaitable(result) else result
-
-
-async def _outcome(attempt: LiveAttempt, operation: Operation) -> Any:
-    return await attempt.begin(operation)

@@ -83,8 +83,8 @@ class Replay:
         self._passed: dict[OperationKey, None] = {}  # half the size of a set, and mostly empty
         self.loose = False
         """Order no longer binds."""
-        self.recorded: dict[OperationKey, JournalEntry] = {}
-        """The outcomes."""
+        self.recorded: dict[OperationKey, JournalEntry | None] = {}
+        """The outcomes. None: a step of this attempt's own, which nobody reads again."""
         self.tries: dict[OperationKey, list[JournalEntry]] = {}
         self.wake_times: dict[OperationKey, int] = {}
         """Until when what waits may wait, by the store's clock."""
@@ -168,8 +168,8 @@ class Replay:
 
     def call(self, key: OperationKey) -> None:
         """The code has called an operation that is recorded."""
-        if self._called is not None and key in self._loose_left:
-            heappush(self._called, (self.recorded[key].position, key))
+        if self._called is not None and (entry := self._loose_left.get(key)) is not None:
+            heappush(self._called, (entry.position, key))
 
     def pass_over(self, key: OperationKey) -> None:
         """The code has given up what is recorded: when that is next, nobody waits for it."""

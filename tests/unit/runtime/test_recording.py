@@ -461,7 +461,7 @@ async def test_what_goes_wrong_in_the_callback_is_told_to_the_attempt(
 ):
     one = one_step(app)
 
-    def entered(self: Lease, fact: facts.StepRecorded, verdict: Verdict, committed_at: int) -> None:
+    def entered(self: Lease, fact: facts.StepRecorded, verdict: Verdict) -> bool:
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(Lease, "entered", entered)

@@ -27,6 +27,7 @@ from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LeaseLost,
 from outlast.machine import facts
 from outlast.machine.replay import UNBIDDEN, key_of
 from outlast.model.journal import CANCEL, STEP, JournalEntry, OperationKey
+from outlast.model.record import settled
 from outlast.runtime.attempts import faces, lost_children
 from outlast.runtime.attempts.attempt_state import AttemptState
 from outlast.runtime.attempts.attempt_timeout import set_alarm
@@ -167,14 +168,26 @@ class LiveAttempt(AttemptState):
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {faces.blocking(kind)}")
         return self._operation(kind, asyncio.Future(loop=code.loop))
 
-    def begin(self, operation: Operation) -> asyncio.Future[Any]:
+    async def outcome(self, operation: Operation) -> Any:
+        """From now on it is performed: what it comes to, once that is durable. If the code gives it up, it does so
+        here: nobody else has the future."""
+        future = self.begin(operation, watched=False)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.cancelled():
+                self.give_up(operation)
+            raise
+
+    def begin(self, operation: Operation, *, watched: bool = True) -> asyncio.Future[Any]:
         """From now on it is performed or waited for, and its future has its outcome once that is durable."""
         future = operation.future
         assert type(future) is asyncio.Future
         if self._signal is not None:
             raise self._signal
-        operation.watcher = self
-        future.add_done_callback(operation, context=operation.context)
+        if watched:
+            operation.watcher = self
+            future.add_done_callback(operation, context=operation.context)
         self._call(operation)
         return future
 
@@ -342,11 +355,10 @@ class LiveAttempt(AttemptState):
             self._show_time(arrival)
             self._deliver_unbidden(arrival)
             return
-        operation, outcome, entry = arrival
+        operation, outcome, recorded_at = arrival
         if operation.future.done():
             return  # what the code gave up, a replay does not show it
-        if entry is not None:
-            self._show_time(entry)
+        self.now_ms = max(self.now_ms, recorded_at)
         self._deliver(operation, outcome)
 
     def _deliver(self, operation: Operation, outcome: Outcome) -> None:
@@ -354,7 +366,8 @@ class LiveAttempt(AttemptState):
             return  # the code gave it up
         self._outstanding.pop(operation.key, None)
         self._fired = operation.key if isinstance(operation.kind, Timer) else None
-        operation.unwatch()
+        if operation.watcher is not None:
+            operation.unwatch()
         if type(self._code) is ThreadCode:
             self._code.delivered()
         if outcome.error is not None:
@@ -419,33 +432,35 @@ class LiveAttempt(AttemptState):
                 entry = await lease.record_placed(lease.placed(operation, outcome))
         finally:
             self._settling.pop(operation, None)
-        self.settled(operation, outcome, entry)
+        if entry is not None:
+            self.replay.recorded[operation.key] = entry
+        self._arrives(operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0)
         self.nudge()
 
     def answered(self, operation: Operation) -> bool:
         """The answer to its commit is there. False if the attempt does not wait for it any more (`_stop`)."""
         return self._settling.pop(operation, _STOPPED) is not _STOPPED
 
+    def settled(self, operation: Operation, outcome: Outcome, committed_at: int) -> None:
+        """It is recorded, by its callback. The code may go on at once, in the context in which it is looked after,
+        unless more is on its way to it, which it has in the same turn."""
+        self.replay.recorded[operation.key] = None
+        self._arrives(operation, outcome, committed_at)
+        if self._settling:
+            self.nudge()
+        elif self._ending is None:
+            self._code.look()
+
     def settles_again(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded) -> None:
         """It was not answered as it mostly is: the same is told once more, by an errand that sees to everything."""
         self._settling[operation] = None
         self.errand(self.settle(operation, outcome, placed))
 
-    def settled(self, operation: Operation, outcome: Outcome, entry: JournalEntry | None) -> None:
-        """It is recorded: the code has it when it is idle."""
-        if entry is not None:
-            self.replay.recorded[operation.key] = entry
+    def _arrives(self, operation: Operation, outcome: Outcome, recorded_at: int) -> None:
+        """The code has it when it is idle."""
         if outcome.error is not None:
             marked(outcome.error, operation.key)
-        self._arrivals.append((operation, outcome, entry))
-
-    def go_on(self) -> None:
-        """In a callback of the real loop, in the context in which code is looked after: the code may go on at once,
-        unless more is on its way to it, which it has in the same turn."""
-        if self._settling:
-            self.nudge()
-        elif self._ending is None:
-            self._code.look()
+        self._arrivals.append((operation, outcome, recorded_at))
 
     def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""

@@ -107,7 +107,8 @@ class AttemptState:
         self.thread_id = threading.get_ident()
         self._outstanding: dict[OperationKey, Operation] = {}
         self._held: dict[Operation, None] = {}
-        self._arrivals: list[tuple[Operation, Outcome, JournalEntry | None] | JournalEntry] = []
+        self._arrivals: list[tuple[Operation, Outcome, int] | JournalEntry] = []
+        """What the code has next: outcomes, each with the time when it was recorded, and what comes by itself."""
         self._settling: dict[Operation, asyncio.Future[Any] | None] = {}
         """What has its outcome, which is on its way to the journal; and its commit, if no task waits for that."""
         self._errands: dict[asyncio.Task[Any], None] = {}

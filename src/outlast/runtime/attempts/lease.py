@@ -190,12 +190,11 @@ class Lease:
         *,
         tries: int = 1,
         consumes: tuple[str, str] | None = None,
-        unwinds: bool = False,
         effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """One entry more. Its place is taken at once, so entries stand in the order of the calls."""
         with _places:
-            fact = self._fact(key, op, outcome, value, tries, consumes=consumes, unwinds=unwinds, effects=effects)
+            fact = _doing(self._fact(key, op, outcome, value, tries), consumes, effects)
             self._take()
         return await self.record_placed(fact)
 
@@ -216,22 +215,22 @@ class Lease:
         answer is told, by `entered` or `leave`. None if there is more to it, or no room: nothing is on its way."""
         group = self._parts.engine.group
         try:
-            answer = decide(View(self._partition, self.execution), fact, group.now) if fact.plain else None
-            return group.commit_timed(answer) if type(answer) is Changes else None
+            answer = decide(View(self._partition, self.execution), fact, group.now)
+            return group.commit_timed(answer) if type(answer) is Changes and len(answer.writes) == 1 else None
         except BaseException:
             self.leave(fact)
             raise
 
-    def entered(self, fact: facts.StepRecorded, verdict: Verdict, committed_at: int) -> JournalEntry | None:
-        """What was submitted, as it stands in the journal. None if that is not known, or others come before it: its
-        place stays, for `record_placed`."""
+    def entered(self, fact: facts.StepRecorded, verdict: Verdict) -> bool:
+        """Whether what was submitted stands in the journal since that commit, and all before it. If not, its place
+        stays, for `record_placed`."""
         if verdict.inbox is not None and verdict.inbox > self.claimed_inbox:
             self._listener.hear(verdict.inbox)
         first = len(self._open) == 1 or self._first() == fact.entries
         if not (verdict.applied and first) or verdict.again:
-            return None
-        self.leave(fact)
-        return self._recorded(fact, committed_at)
+            return False
+        self._leave(fact.entries)
+        return True
 
     def leave(self, fact: facts.StepRecorded) -> None:
         """Nobody waits for what was submitted: what stands behind it has its turn."""
@@ -239,17 +238,11 @@ class Lease:
 
     def placed(self, operation: Operation, outcome: Outcome) -> facts.StepRecorded:
         """An outcome with its place: `record_placed` is to follow."""
+        word, tries = FAILED if outcome.error else SUCCEEDED, outcome.tries or 1
         with _places:
-            fact = self._fact(
-                operation.key,
-                operation.kind.OP,
-                FAILED if outcome.error else SUCCEEDED,
-                outcome.data,
-                max(outcome.tries, 1),
-                consumes=outcome.consumes,
-                unwinds=outcome.unwinds,
-                effects=outcome.effects,
-            )
+            fact = self._fact(operation.key, operation.kind.OP, word, outcome.data, tries)
+            if outcome.does_more:
+                fact = _doing(fact, outcome.consumes, outcome.effects, unwinds=outcome.unwinds)
             self._take()
         return fact
 
@@ -297,9 +290,6 @@ class Lease:
         tries: int,
         *,
         change_id: str | None = None,
-        consumes: tuple[str, str] | None = None,
-        unwinds: bool = False,
-        effects: Effects = NO_EFFECTS,
     ) -> facts.StepRecorded:
         scope, name, occurrence = key
         return facts.StepRecorded(
@@ -313,11 +303,6 @@ class Lease:
             value=value,
             tries=tries,
             entries=self._entries,
-            consumes=consumes,
-            unwinds=unwinds,
-            starts=effects.starts,
-            tells=effects.tells,
-            adopts=effects.adopts,
         )
 
     # ---- places ---------------------------------------------------------------------------------------------------
@@ -566,6 +551,14 @@ class Lease:
 
     def new_id(self) -> str:
         return self._parts.engine.entropy.new_id()
+
+
+def _doing(
+    fact: facts.StepRecorded, consumes: tuple[str, str] | None, effects: Effects, *, unwinds: bool = False
+) -> facts.StepRecorded:
+    """… and what else is done in the same commit."""
+    starts, tells, adopts = effects.starts, effects.tells, effects.adopts
+    return structs.replace(fact, consumes=consumes, unwinds=unwinds, starts=starts, tells=tells, adopts=adopts)
 
 
 async def _then(data: Awaitable[bytes], settled: Callable[[bytes], Changes]) -> Changes:

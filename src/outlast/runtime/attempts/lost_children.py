@@ -26,7 +26,7 @@ def given_up(values: Values, parent: str, replay: Replay) -> list[OperationKey]:
     lost = {name for _, name, _ in replay.given_up.keys() - replay.recorded.keys()}
     if not lost and START not in replay.given_up.values():
         return []
-    starts = {key: _called(values, parent, entry) for key, entry in replay.recorded.items()}
+    starts = {key: _called(values, parent, entry) for key, entry in replay.recorded.items() if entry is not None}
     again = [key for key, child in starts.items() if child is not None and (child in lost or key in replay.given_up)]
     return [*again, *(note_of(key) for key, op in replay.given_up.items() if op == START)]
 

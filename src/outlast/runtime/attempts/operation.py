@@ -75,6 +75,11 @@ class Outcome(Struct, frozen=True):
     entry: JournalEntry | None = None
     """Recorded already, with what it did."""
 
+    @property
+    def does_more(self) -> bool:
+        """Than to be recorded."""
+        return self.effects is not NO_EFFECTS or self.consumes is not None or self.unwinds
+
 
 class Watcher(Protocol):
     def give_up(self, operation: Operation) -> None:
@@ -85,7 +90,8 @@ class Watcher(Protocol):
 class Operation(Struct, eq=False):
     """One call, waiting for its outcome. `future` belongs to the code that called it.
 
-    It is called back itself when the code gives the future up: a callback of its own would be four objects more.
+    Where a future is handed out, it is called back itself if the code gives that up: a callback of its own would be
+    four objects more.
     """
 
     key: OperationKey

@@ -47,12 +47,11 @@ class Recording(Struct, frozen=True, eq=False):
         if not attempt.answered(operation):
             attempt.lease.leave(fact)
         elif error is None:
-            entry = attempt.lease.entered(fact, *asked.result())
-            if entry is None:
-                attempt.settles_again(operation, self.outcome, fact)
+            verdict, committed_at = asked.result()
+            if attempt.lease.entered(fact, verdict):
+                attempt.settled(operation, self.outcome, committed_at)
             else:
-                attempt.settled(operation, self.outcome, entry)
-                attempt.go_on()
+                attempt.settles_again(operation, self.outcome, fact)
         elif isinstance(error, UNRECORDABLE):
             attempt.settles_again(operation, self.outcome, fact)
         else:

@@ -242,7 +242,6 @@ class _NothingWritten(Lease):
         *,
         tries: int = 1,
         consumes: tuple[str, str] | None = None,
-        unwinds: bool = False,
         effects: Effects = NO_EFFECTS,
     ) -> JournalEntry:
         """What the code gives up is noted by an attempt; here it is only said to be."""

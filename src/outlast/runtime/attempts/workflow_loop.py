@@ -171,7 +171,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if self._pumping or self._closed:
             return
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize)
+        sys.set_asyncgen_hooks(None, self._finalize)  # firstiter and finalizer: by name it takes three times as long
         self._pumping = True
         left = SLICE
         try:
@@ -181,10 +181,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             while True:
                 if self._ready:
                     left = self._run(left)
-                self._slices = self._slices + 1 if self._ready else 0
-                if self._ready and self._slices < SPIN_SLICES:
-                    break
-                self._slices = 0
+                    if self._ready:
+                        self._slices += 1
+                        if self._slices < SPIN_SLICES:
+                            break
+                    self._slices = 0
                 if not self._owner.idle():
                     break
         finally:
