@@ -47,7 +47,7 @@ from outlast.client.info import CompletionInfo, Info, to_epoch_ms
 from outlast.client.portal import call_in, portal, refuse_on_loop
 from outlast.codec.values import CodecHook, Values
 from outlast.config import Config
-from outlast.errors import InvalidConfig, InvalidInput, ReplyLost, WrongPlace
+from outlast.errors import InvalidConfig, InvalidInput, ReplyLost, StoreUnavailable, WrongPlace
 from outlast.model.duration import Duration, to_ms
 from outlast.model.names import check_id, check_name, check_text, check_word, id_made_of
 from outlast.model.status import Status
@@ -69,7 +69,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-MIGRATE_PATIENCE_S = 30.0
+OPEN_PATIENCE_S = 30.0
 IN_A_STEP = "a workflow's own code, which is replayed, cannot use the app or a handle: do it in a step"
 
 _log = logging.getLogger(__name__)
@@ -270,17 +270,16 @@ class App:
         """The store that it lives in, not open yet."""
         return store_for(self.config.url) if self.own_store is None else self.own_store()
 
-    async def _open(self, settings: WorkerSettings | None, *, for_portal: bool = False) -> None:
+    async def _open(
+        self, settings: WorkerSettings | None, *, for_portal: bool = False, is_process: bool = False
+    ) -> None:
         await self._close_portal()
         if self._opening or (self._opened is not None and self._opened.here):
             raise WrongPlace("this app is open already: one `async with app` at a time")
         self._opening = True
         try:
             store = self.new_store()
-            # Whether it lasts may be confirmed late, as with every write. A store that is not there is not waited for.
-            pause = asyncio.sleep if self.timing is None else self.timing.sleep
-            await patiently(store.migrate, patience_s=MIGRATE_PATIENCE_S, pause=pause, over=ReplyLost)
-            await store.open()
+            await self._open_store(store, is_process=is_process)
             opened = Opened(self, store, settings, for_portal=for_portal)
             try:
                 opened.begin()
@@ -290,6 +289,26 @@ class App:
             self._opened = opened
         finally:
             self._opening = False
+
+    async def _open_store(self, store: Store, *, is_process: bool) -> None:
+        """Whether it lasts may be confirmed late, as with every write. Only a worker process waits for a store that is
+        not there: it may have been started in the middle of a restart or a failover."""
+        is_said = not is_process
+
+        async def opened() -> None:
+            nonlocal is_said
+            try:
+                await store.migrate()
+                await store.open()
+            except StoreUnavailable as error:
+                if not is_said:
+                    _log.warning("the store is not there, and is waited for up to %g s: %s", OPEN_PATIENCE_S, error)
+                is_said = True
+                raise
+
+        pause = asyncio.sleep if self.timing is None else self.timing.sleep
+        over = StoreUnavailable if is_process else ReplyLost
+        await patiently(opened, patience_s=OPEN_PATIENCE_S, pause=pause, over=over)
 
     async def _close_portal(self) -> None:
         """What the blocking face opened by itself gives way to a proper `async with app`."""
@@ -357,6 +376,7 @@ class App:
                 "run_worker and serve stop at signals, which only the main thread gets: call them there, or use "
                 "`async with app.worker(…)` in this thread"
             )
+        wanted = WorkerSettings(**settings)
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         hard = asyncio.Event()
@@ -366,10 +386,17 @@ class App:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
+        opening = asyncio.create_task(self._open(wanted, is_process=True))
+        stopping = asyncio.create_task(stop.wait())
         try:
-            await self._open(WorkerSettings(**settings))
+            await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():  # nothing has begun yet
+                opening.cancel()
+                await asyncio.wait((opening,))
+                return
+            await opening
             with seldom_collecting():
-                await stop.wait()
+                await stopping
             closing = asyncio.create_task(self._close())
             hurry = asyncio.create_task(hard.wait())
             done, _ = await asyncio.wait((closing, hurry), timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
@@ -381,6 +408,8 @@ class App:
             hurry.cancel()
             await closing
         finally:
+            opening.cancel()
+            stopping.cancel()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 

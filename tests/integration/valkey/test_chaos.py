@@ -110,6 +110,7 @@ class Trouble:
         while True:
             await asyncio.sleep(1 + 2 * self._choice.random())
             number = self._choice.randrange(len(self.workers))
+            assert self.workers[number].poll() is None, "a worker ended by itself"
             self.workers[number].kill()
             self.workers[number].wait()
             self.workers[number] = self.spawn()
