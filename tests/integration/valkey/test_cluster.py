@@ -8,11 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from outlast.errors import InvalidConfig, StoreUnavailable
+from outlast.errors import InvalidConfig, ReplyLost, StoreUnavailable
+from outlast.machine.facts import HandBack
+from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
+from outlast.model.record import Key
 from outlast.model.status import Status
 from outlast.runtime.group_commit import GroupCommit
-from outlast.store.port import RESCAN, Claimed, Query
+from outlast.store.port import RESCAN, Claimed, Points, Query
 from outlast.store.valkey import ValkeyStore
 from outlast.store.valkey.keys import Names, slot_of
 from outlast.testing.conformance.actors import (
@@ -20,6 +23,7 @@ from outlast.testing.conformance.actors import (
     claim_request,
     completes,
     decided,
+    look,
     partition,
     records,
     start_changes,
@@ -40,8 +44,8 @@ def cluster() -> Iterator[ValkeyCluster]:
 
 
 @asynccontextmanager
-async def opened(cluster: ValkeyCluster, options: str = "") -> AsyncIterator[ValkeyStore]:
-    store = ValkeyStore(f"{cluster.url}{options}")
+async def opened(cluster: ValkeyCluster, options: str = "", points: Points | None = None) -> AsyncIterator[ValkeyStore]:
+    store = ValkeyStore(f"{cluster.url}{options}", points=points)
     await store.migrate()
     await store.open()
     try:
@@ -69,6 +73,7 @@ class Work:
         self.started: list[str] = []
         self.stepped: dict[str, int] = {}
         self.ended: list[str] = []
+        self.handed_back: list[str] = []
 
     async def until(self, over: asyncio.Event) -> None:
         number = 0
@@ -81,10 +86,12 @@ class Work:
             assert all(verdict.applied for verdict in verdicts)
             self.started += names
             await self._finish()
-        await self._finish()
+        while await self._finish():
+            pass
         await self._group.close()
 
-    async def _finish(self) -> None:
+    async def _finish(self) -> bool:
+        """Whether there may be more: where a server is away now, or what was handed back."""
         while (claimed := await self._claim()).executions:
             for one in claimed.executions:
                 held = one.execution
@@ -94,6 +101,18 @@ class Work:
                     self.stepped[held.id] = number + 1
                 assert (await self._group.commit(decided(self._store, held, completes(held)))).applied
                 self.ended.append(held.id)
+        return await self._hand_back() or claimed.more
+
+    async def _hand_back(self) -> bool:
+        """As a worker does: what the store says it holds, and no claim was answered with. A claim that is asked again
+        while a server is away is answered without what it took there."""
+        leases = await self._store.held(self._name, frozenset(range(self._store.partitions)))
+        for one in leases.held:
+            held = await look(self._store, one.id)
+            back = HandBack(change_id=f"back {one.id} {one.epoch}", epoch=one.epoch)
+            assert (await self._group.commit(decided(self._store, held, back))).applied
+            self.handed_back.append(one.id)
+        return bool(leases.held or leases.unreached)
 
     async def _claim(self) -> Claimed:
         """As a worker does: a claim whose answer was lost is asked again under its id."""
@@ -108,8 +127,10 @@ class Work:
         """Nothing that was acknowledged is missing, and nothing is stuck."""
         store = self._store
         assert await store.count(Query(namespace=NAMESPACE)) == len(self.started)
-        ended = await store.count(Query(namespace=NAMESPACE, status=frozenset({Status.SUCCEEDED})))
-        assert ended == len(self.started) == len(set(self.ended))
+        keys = [Key(Execution.KIND, (NAMESPACE, name)) for name in self.started]
+        there = await store.load(keys)
+        assert [one for one in there if not isinstance(one, Execution) or one.status is not Status.SUCCEEDED] == []
+        assert sorted(self.ended) == sorted(self.started)
         for name in self.started[::10]:
             assert len(await records(store, JournalEntry, name)) == 2
         for server in cluster.servers:
@@ -148,6 +169,29 @@ async def test_a_replica_takes_over_and_nothing_that_was_acknowledged_is_lost(cl
         async with asyncio.timeout(20):
             while RESCAN not in await anext(listening):
                 pass
+
+
+async def test_what_a_claim_took_from_a_server_that_died_before_it_answered_is_handed_back(cluster: ValkeyCluster):
+    """The claim is asked again, and the others answer: what it took on that server is held, and nobody heard of it."""
+    dies: list[ValkeyServer] = []
+
+    def die(point: str) -> None:
+        if point == "claim:statement done" and dies:
+            dies.pop().kill()
+            raise ReplyLost("the server died before it answered")
+
+    async with opened(cluster, "?min_replicas=1&replica_timeout=500ms", die) as store:
+        work, over = Work(store, "w"), asyncio.Event()
+        working = asyncio.create_task(work.until(over))
+        await until(lambda: work.ended, "nothing has ended", seconds=60)
+        victim = home_of(cluster, store, "x")
+        dies.append(victim)
+        await until(lambda: home_of(cluster, store, "x") is not victim, "no replica takes over", seconds=60)
+        victim.start()
+        await until(lambda: work.handed_back, "nothing is handed back", seconds=60)
+        over.set()
+        await asyncio.wait_for(working, 60)
+        await work.check(cluster)
 
 
 async def test_a_cluster_is_not_taken_for_one_server(cluster: ValkeyCluster):
