@@ -59,6 +59,9 @@ clean: ## remove the environment, caches and build output
 # for it. Nothing here cuts the power; what a store waits for is seen by its calls (test_waiting_for_the_disk.py).
 export PYTEST_DEBUG_TEMPROOT ?= $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 { print "/dev/shm" }')
 
+# Tests wait more than they compute: one more than there are cores.
+PARALLEL ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 .PHONY: test
 test: test-machine test-fast test-slow ## all tests: the machine at full coverage, then fast, then slow ones
 
@@ -70,15 +73,23 @@ test-machine: setup ## the machine's unit tests, which must cover every one of i
 
 .PHONY: test-fast
 test-fast: setup ## unit, property, conformance and tidy tests
-	$(BIN)/pytest -m "not slow and not system" --ignore=tests/unit/machine --numprocesses=auto $(ARGS)
+	$(BIN)/pytest -m "not slow and not system" --ignore=tests/unit/machine --numprocesses=$(PARALLEL) $(ARGS)
 
 .PHONY: test-slow
 test-slow: setup ## tests marked slow (crashes, processes, races), in parallel
-	$(BIN)/pytest -m "slow and not system" --numprocesses=auto --dist=loadgroup $(ARGS)
+	$(BIN)/pytest -m "slow and not system" --numprocesses=$(PARALLEL) --dist=loadgroup $(ARGS)
 
 .PHONY: test-system
-test-system: setup ## tests that need root and mounts (Linux); a missing part fails
+test-system: setup test-oldest ## tests that need root, mounts or Debian's packages (Linux); a missing part fails
 	$(BIN)/pytest -m system $(ARGS)
+
+# What the documentation promises to work on, and pip does not bring.
+SUITES := -m "not slow and not system" --numprocesses=$(PARALLEL) tests/conformance tests/acceptance
+
+.PHONY: test-oldest
+test-oldest: setup ## the suites on the oldest servers: Redis 7.0 and PostgreSQL 15, as Debian 12 has them
+	OUTLAST_TEST_VALKEY=redis-server $(BIN)/pytest $(SUITES) -k "valkey and not cluster" $(ARGS)
+	OUTLAST_TEST_POSTGRES_VERSION=15 $(BIN)/pytest $(SUITES) -k postgres $(ARGS)
 
 .PHONY: check-mutants
 check-mutants: setup ## break rules of the engine one by one; the tests must notice each

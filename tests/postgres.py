@@ -1,4 +1,5 @@
-"""The PostgreSQL that tests use: `OUTLAST_TEST_POSTGRES_URL`, or one server of each test process's own."""
+"""The PostgreSQL that tests use: `OUTLAST_TEST_POSTGRES_URL`, or one server of each test process's own; that is the
+newest at hand, or `OUTLAST_TEST_POSTGRES_VERSION`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def server() -> PostgresServer:
     url = os.environ.get("OUTLAST_TEST_POSTGRES_URL")
     if url:
         return PostgresServer.at(url)
-    launched = PostgresServer.launch()
+    version = os.environ.get("OUTLAST_TEST_POSTGRES_VERSION")
+    launched = PostgresServer.launch(version=int(version) if version else None)
     atexit.register(launched.close)
     return launched
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
@@ -54,13 +53,13 @@ from outlast.model.status import Status
 from outlast.opened import Opened
 from outlast.runtime.attempts.current import connection_var, inside
 from outlast.runtime.attempts.workflow_loop import WorkflowLoop
-from outlast.runtime.collecting import seldom_collecting
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.fastest_loop import fastest_loop
 from outlast.runtime.parts import WorkflowDefinition
 from outlast.runtime.patience import patiently
+from outlast.runtime.serving import serve_until_signal
 from outlast.runtime.settings import WorkerKeywords, WorkerSettings
-from outlast.runtime.timing import Timing
+from outlast.runtime.timing import LoopTiming, Timing
 from outlast.runtime.worker import Worker
 from outlast.store.port import Clock, Filter, Points, Query, Store
 from outlast.tokens import Tokens
@@ -70,6 +69,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 OPEN_PATIENCE_S = 30.0
+SILENT_S = 2.0
+"""A worker process that has not opened its store by then says what it waits for."""
 IN_A_STEP = "a workflow's own code, which is replayed, cannot use the app or a handle: do it in a step"
 
 _log = logging.getLogger(__name__)
@@ -293,22 +294,26 @@ class App:
     async def _open_store(self, store: Store, *, is_process: bool) -> None:
         """Whether it lasts may be confirmed late, as with every write. Only a worker process waits for a store that is
         not there: it may have been started in the middle of a restart or a failover."""
-        is_said = not is_process
 
         async def opened() -> None:
-            nonlocal is_said
-            try:
-                await store.migrate()
-                await store.open()
-            except StoreUnavailable as error:
-                if not is_said:
-                    _log.warning("the store is not there, and is waited for up to %g s: %s", OPEN_PATIENCE_S, error)
-                is_said = True
-                raise
+            await store.migrate()
+            await store.open()
 
-        pause = asyncio.sleep if self.timing is None else self.timing.sleep
-        over = StoreUnavailable if is_process else ReplyLost
-        await patiently(opened, patience_s=OPEN_PATIENCE_S, pause=pause, over=over)
+        timing = self.timing or LoopTiming()
+        said = None
+        if is_process:
+            said = timing.call_later(SILENT_S, _log.warning, "waiting for %s, which does not answer yet", store.url)
+        try:
+            await patiently(
+                opened,
+                patience_s=OPEN_PATIENCE_S,
+                pause=timing.sleep,
+                time_s=timing.time_s,
+                over=StoreUnavailable if is_process else ReplyLost,
+            )
+        finally:
+            if said is not None:
+                said.cancel()
 
     async def _close_portal(self) -> None:
         """What the blocking face opened by itself gives way to a proper `async with app`."""
@@ -376,42 +381,7 @@ class App:
                 "run_worker and serve stop at signals, which only the main thread gets: call them there, or use "
                 "`async with app.worker(…)` in this thread"
             )
-        wanted = WorkerSettings(**settings)
-        loop = asyncio.get_running_loop()
-        stop = asyncio.Event()
-        hard = asyncio.Event()
-
-        def on_signal() -> None:
-            (hard if stop.is_set() else stop).set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
-        opening = asyncio.create_task(self._open(wanted, is_process=True))
-        stopping = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait((opening, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not opening.done():  # nothing has begun yet
-                opening.cancel()
-                await asyncio.wait((opening,))
-                return
-            await opening
-            with seldom_collecting():
-                await stopping
-            closing = asyncio.create_task(self._close())
-            hurry = asyncio.create_task(hard.wait())
-            done, _ = await asyncio.wait((closing, hurry), timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
-            if not done:
-                _log.info("draining: what runs may finish; a second signal stops at once")
-                await asyncio.wait((closing, hurry), return_when=asyncio.FIRST_COMPLETED)
-            if not closing.done():
-                os._exit(1)
-            hurry.cancel()
-            await closing
-        finally:
-            opening.cancel()
-            stopping.cancel()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+        await serve_until_signal(self._open(WorkerSettings(**settings), is_process=True), self._close)
 
     # ---- using ----------------------------------------------------------------------------------------------------
 

@@ -24,6 +24,10 @@ from outlast.cli import main
 
 COMMAND = [sys.executable, "-m", "outlast"]
 
+# A shell's background job ignores Ctrl-C, and so does every process that it starts: those of the tests must hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @dataclass
 class Answer:

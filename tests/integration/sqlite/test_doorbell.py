@@ -240,6 +240,30 @@ async def test_own_listener_of_another_loop_is_told(path: Path):
         assert await listening == {LANE}
 
 
+async def test_store_closes_though_a_loop_was_closed_under_its_listener(path: Path):
+    """Nobody cancelled who listened there: what waits in a loop that is gone cannot be woken."""
+    async with opened(path) as store:
+
+        async def listen() -> None:
+            async for _ in store.listen():
+                pass
+
+        def left_behind() -> asyncio.Task[None]:
+            loop = asyncio.new_event_loop()
+            listening = loop.create_task(listen())
+            loop.run_until_complete(asyncio.sleep(0.01))
+            loop.close()
+            return listening
+
+        listening = await asyncio.to_thread(left_behind)
+        store.ring(frozenset({"a"}))
+        parts = store._parts
+    assert parts is not None
+    assert parts.writer is not None
+    assert not parts.writer._thread.is_alive()
+    listening._log_destroy_pending = False
+
+
 async def test_ring_while_it_is_looked_is_heard_next(bell: Doorbell, ringer: Doorbell):
     listener = bell.listen()
     async for heard in listener:

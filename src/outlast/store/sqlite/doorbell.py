@@ -229,7 +229,8 @@ class Listener:
         if self._closed:
             return
         self._closed = True
-        self._wake.set()
+        with suppress(RuntimeError):  # its loop is closed, and who waited there is gone
+            self._wake.set()
         self.loop.remove_reader(self._socket.fileno())
         self._socket.close()
         _remove(self._address)

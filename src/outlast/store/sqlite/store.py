@@ -383,11 +383,13 @@ class _Parts:
         self.writer, self.reader, self.turn, self.bell = writer, reader, turn, bell
 
     async def close(self) -> None:
-        for listener in list(self.bell.listeners.values()):
-            await listener.close()
         # A thread that has started is not cancelled with its caller: everything is let go in any case.
         closing = threading.Thread(target=self.let_go, name="outlast-sqlite close")
-        closing.start()
+        try:
+            for listener in list(self.bell.listeners.values()):
+                await listener.close()
+        finally:
+            closing.start()
         await asyncio.to_thread(closing.join)
 
     def let_go(self) -> None:
