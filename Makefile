@@ -89,6 +89,7 @@ SUITES := -m "not slow and not system" --numprocesses=$(PARALLEL) tests/conforma
 .PHONY: test-oldest
 test-oldest: setup ## the suites on the oldest servers: Redis 7.0 and PostgreSQL 15, as Debian 12 has them
 	OUTLAST_TEST_VALKEY=redis-server $(BIN)/pytest $(SUITES) -k "valkey or cluster" $(ARGS)
+	OUTLAST_TEST_VALKEY=redis-server $(BIN)/pytest --numprocesses=$(PARALLEL) tests/conformance/test_valkey_cluster.py $(ARGS)
 	OUTLAST_TEST_POSTGRES_VERSION=15 $(BIN)/pytest $(SUITES) -k postgres $(ARGS)
 
 .PHONY: check-mutants
