@@ -868,13 +868,26 @@ _RUNTIME = (
         breaks="settlement 9",
         what="the code goes on with an outcome that is not durable yet",
         file="runtime/attempts/attempt.py",
-        old="""        lease, entry = self.lease, outcome.entry
+        old="""        asked = self.lease.submit(placed)
 """,
-        new="""        lease, entry = self.lease, outcome.entry
-        self._arrivals.append((operation, outcome, None))
+        new="""        asked = self.lease.submit(placed)
+        self._arrives(operation, outcome, 0)
         self.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
+    ),
+    Mutant(
+        name="other-outcomes-delivered-before-recorded",
+        breaks="settlement 9",
+        what="the code goes on with an outcome, not of a step, that is not durable yet",
+        file="runtime/attempts/attempt.py",
+        old="""        lease, entry = self.lease, outcome.entry
+""",
+        new="""        lease, entry = self.lease, outcome.entry
+        self._arrives(operation, outcome, 0)
+        self.nudge()
+""",
+        noticed_by=(f"{ATTEMPT}code_goes_on_only_with_a_token_that_is_durable",),
     ),
     Mutant(
         name="event-taken-while-another-outcome-is-on-its-way",

@@ -171,6 +171,26 @@ async def test_code_goes_on_only_with_what_is_durable(takeover: Takeover):
     assert await takeover.other.scan("journal", ("default", "it")) == []
 
 
+async def test_code_goes_on_only_with_a_token_that_is_durable(tmp_path: Path):
+    """The same of what is no step."""
+    points, heard, stopped = CrashPoints(), list[str](), asyncio.Event()
+    app = App(store=lambda: SqliteStore(str(tmp_path / "outlast.db"), points=points), doorbell=False)
+
+    @app.workflow
+    async def asks() -> None:
+        try:
+            await outlast.deferred("first", bool).token()  # which also makes the key that signs them
+            points.crash_at("commit:commit")
+            heard.append(await outlast.deferred("second", bool).token())
+        finally:
+            stopped.set()
+
+    async with app.worker(drain=0, poll="1h", reconcilers=False):
+        await asks.start()
+        await soon(stopped.wait())
+    assert heard == []
+
+
 async def test_code_does_nothing_new_before_its_journal_is_replayed(tmp_path: Path):
     """Changed code that would run something else first: it is found out while that something still waits."""
     url, performed, stuck = f"sqlite:///{tmp_path}/outlast.db", list[str](), asyncio.Event()

@@ -6,8 +6,10 @@ import asyncio
 import contextvars
 from typing import Any
 
+import pytest
+
 from outlast.runtime.attempts.code import AsyncCode
-from outlast.runtime.attempts.workflow_loop import NobodysLoop
+from outlast.runtime.attempts.workflow_loop import SLICE, SPIN_SLICES, NobodysLoop
 
 _kept: list[asyncio.Task[None]] = []
 
@@ -54,6 +56,36 @@ async def test_code_that_leaves_nothing_has_ended_when_it_has_begun():
     code.begin()
     assert seen == ["ended"]
     assert asyncio.get_running_loop() is ended.get_loop()
+    code.close()
+
+
+async def test_the_real_loop_rests_while_code_goes_round_in_circles(monkeypatch: pytest.MonkeyPatch):
+    """Threads of this process, a store's among them, wait for a loop that never rests."""
+    turns, rests = 0, list[float]()
+
+    async def goes_round() -> None:
+        nonlocal turns
+        while turns < SLICE * SPIN_SLICES * 2:
+            turns += 1
+            await asyncio.sleep(0)
+
+    real = asyncio.get_running_loop()
+    later = real.call_later
+
+    def call_later(delay_s: float, *call: Any, **context: Any) -> asyncio.TimerHandle:
+        if not rests:
+            assert turns >= SLICE * SPIN_SLICES - 10, "code that is busy for a while does not wait"
+        rests.append(delay_s)
+        return later(delay_s, *call, **context)
+
+    ended: asyncio.Future[None] = real.create_future()
+    code = AsyncCode(goes_round, (), {}, contextvars.copy_context(), _Noting([], ended), real)
+    monkeypatch.setattr(real, "call_later", call_later)
+    code.begin()
+    await ended
+    monkeypatch.undo()
+    assert len(rests) >= SPIN_SLICES
+    assert min(rests) > 0
     code.close()
 
 

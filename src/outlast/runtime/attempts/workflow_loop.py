@@ -28,6 +28,9 @@ SLICE = 1_000
 """After so many callbacks the real loop has its turn: leases are renewed while a long journal is replayed."""
 SPIN_SLICES = 20
 """Code that is not idle for so long waits by going round in circles (`asyncio.sleep(0)`): it is given what came."""
+REST_S = 0.001
+"""… and the real loop rests between its slices. One that never does keeps the interpreter's lock from the threads of
+this process: what such code waits for would take seconds to be written."""
 
 
 class LoopOwner(Protocol):
@@ -143,6 +146,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._closed = False
         self._branches = 0
         self._slices = 0
+        self._circles = False
+        """Whether it went round in circles when it was last looked at."""
         self.tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -185,6 +190,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         self._slices += 1
                         if self._slices < SPIN_SLICES:
                             break
+                    self._circles = bool(self._ready)
                     self._slices = 0
                 if not self._owner.idle():
                     break
@@ -231,7 +237,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Look soon whether there is something to run or to deliver."""
         if not self._pump_due and not self._pumping and not self._closed:
             self._pump_due = True
-            self._real.call_soon(self.pump, context=self._context)
+            if self._circles:
+                self._real.call_later(REST_S, self.pump, context=self._context)
+            else:
+                self._real.call_soon(self.pump, context=self._context)
 
     def close(self) -> None:
         self._closed = True
