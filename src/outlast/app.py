@@ -381,7 +381,8 @@ class App:
                 "run_worker and serve stop at signals, which only the main thread gets: call them there, or use "
                 "`async with app.worker(…)` in this thread"
             )
-        await serve_until_signal(self._open(WorkerSettings(**settings), is_process=True), self._close)
+        opening = self._open(WorkerSettings(**settings), is_process=True)
+        await serve_until_signal(opening, self._close, collect_seldom=self.config.collect_seldom)
 
     # ---- using ----------------------------------------------------------------------------------------------------
 

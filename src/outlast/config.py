@@ -74,6 +74,9 @@ class Config(Struct, frozen=True, kw_only=True):
     token_ttl_ms: int = 7 * 24 * 3_600 * 1_000
     """How long a token is good for, if neither it nor its deferred says."""
 
+    collect_seldom: bool = True
+    """Let Python's collector of garbage wait for more young objects while this process runs executions."""
+
     allow_pickle: bool = False
     """Pickle values that typed JSON does not keep, and read such values, which runs whatever their writer wanted."""
 
@@ -168,6 +171,7 @@ _OPTIONS: dict[str, tuple[str, Any]] = {
     "fast_path": ("fast_path", flag),
     "doorbell": ("doorbell", flag),
     "resident": ("resident_ms", _resident),
+    "collect_seldom": ("collect_seldom", flag),
     "token_keys": ("token_keys", parse_keys),
     "token_ttl": ("token_ttl_ms", _token_ttl),
     "allow_pickle": ("allow_pickle", flag),

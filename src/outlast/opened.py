@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING
 
 from outlast.authoring.changed import warn_of_changed_code
@@ -19,6 +19,7 @@ from outlast.machine.changes import ends_channel, lane_channel, partition_channe
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.attempts.inquiry import Inquiries
+from outlast.runtime.collecting import room_for
 from outlast.runtime.engine import Engine
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.parts import Parts
@@ -54,6 +55,8 @@ class Opened:
         self._comparing: asyncio.Task[None] | None = None
         self.parts: Parts | None = None
         self._watchdog: Watchdog | None = None
+        self._collecting = ExitStack()
+        self._room = 0 if settings is None else settings.concurrency
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self.for_portal = for_portal
@@ -129,6 +132,8 @@ class Opened:
         if self.worker is not None:
             self._comparing = asyncio.create_task(self._compare_signatures(), name="outlast signatures")
             self.worker.start()
+            if self._app.config.collect_seldom:
+                self._collecting.enter_context(room_for(self._room))
             self._watchdog = Watchdog(self.loop)
             self._watchdog.start()
         if self.reconcilers is not None:
@@ -201,6 +206,7 @@ class Opened:
     async def close(self) -> None:
         """Everything is let go of, whatever fails on the way; what failed is raised at the end."""
         async with AsyncExitStack() as last:
+            last.callback(self._collecting.close)
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
             if self.parts is not None:

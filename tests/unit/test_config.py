@@ -49,7 +49,7 @@ def test_what_cannot_be_honoured_is_refused_by_option_and_by_variable(option, va
         Config.load({f"OUTLAST_{option.upper()}": value})
 
 
-@pytest.mark.parametrize("option", ["reconcile_shared", "fast_path", "doorbell", "allow_pickle"])
+@pytest.mark.parametrize("option", ["reconcile_shared", "fast_path", "doorbell", "collect_seldom", "allow_pickle"])
 def test_what_is_neither_yes_nor_no_is_named(option):
     variable = f"OUTLAST_{option.upper()}"
     complaint = rf"^{option} \({variable}\): must be yes or no, not 'maybe'$"

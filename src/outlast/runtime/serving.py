@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any
 
 from outlast.runtime.collecting import seldom_collecting
@@ -22,7 +23,9 @@ QUIET_S = 0.5
 """What takes longer to close says so."""
 
 
-async def serve_until_signal(opening: Coroutine[Any, Any, None], close: Callable[[], Awaitable[None]]) -> None:
+async def serve_until_signal(
+    opening: Coroutine[Any, Any, None], close: Callable[[], Awaitable[None]], *, collect_seldom: bool = True
+) -> None:
     """In the main thread. Raises what opening raised."""
     loop = asyncio.get_running_loop()
     stop, hurry = asyncio.Event(), asyncio.Event()
@@ -37,7 +40,7 @@ async def serve_until_signal(opening: Coroutine[Any, Any, None], close: Callable
         await asyncio.wait((opened, stopping), return_when=asyncio.FIRST_COMPLETED)
         if opened.done():
             opened.result()
-            with seldom_collecting():
+            with seldom_collecting() if collect_seldom else nullcontext():
                 await stopping
     finally:
         stopping.cancel()

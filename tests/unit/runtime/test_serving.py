@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -41,8 +42,8 @@ class Process:
         await asyncio.sleep(0)
         self.said.append("closed")
 
-    def serve(self) -> asyncio.Task[None]:
-        return asyncio.create_task(serve_until_signal(self.open(), self.close))
+    def serve(self, *, collect_seldom: bool = True) -> asyncio.Task[None]:
+        return asyncio.create_task(serve_until_signal(self.open(), self.close, collect_seldom=collect_seldom))
 
     async def until(self, word: str) -> None:
         await until(lambda: word in self.said, f"it has not said {word!r}")
@@ -53,6 +54,17 @@ def process() -> Iterator[Process]:
     before = [signal.getsignal(number) for number in SIGNALS]
     yield Process()
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.parametrize("seldom", [True, False])
+async def test_what_start_up_made_is_left_out_of_collections_unless_that_is_not_wanted(process: Process, seldom: bool):
+    process.may_open.set()
+    serving = process.serve(collect_seldom=seldom)
+    await process.until("open")
+    await until(lambda: (gc.get_freeze_count() > 0) == seldom, "the collector is not as asked")
+    signal.raise_signal(signal.SIGTERM)
+    await serving
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("number", SIGNALS)
