@@ -1,4 +1,4 @@
-"""How a process that runs executions collects garbage: as seldom as it may, as next to nothing of attempts is in circles.
+"""How a process that runs executions collects garbage: seldom, as next to nothing that attempts leave is in circles.
 
 Python's collector looks at all young objects whenever there are 700 more than before: with a hundred executions under
 way that is at each of them several times, in vain, until they are old, and then at all that there is. So it is told to
