@@ -121,6 +121,11 @@ class Gate:
     def open(self) -> None:
         self._opened.set()
 
+    def close(self) -> None:
+        """Who comes from now on waits again."""
+        self._reached.clear()
+        self._opened.clear()
+
 
 @pytest.fixture
 def gate() -> Gate:

@@ -9,6 +9,7 @@ import pytest
 
 from outlast import App, ExecutionConflict, Status
 from outlast.runtime.worker import Worker
+from outlast.store.port import Claimed, ClaimRequest
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
@@ -96,6 +97,74 @@ async def test_what_is_started_while_others_wait_does_not_pass_them(place: Place
         await waiting.result(timeout=20)
         await new.result(timeout=20)
     assert ran == ["first", "waiting", "new"]
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Where looks for work wait for their answer, from now on."""
+    answered = Gate()
+    really = Worker._claim_until_answered
+
+    async def slowly(self: Worker, request: ClaimRequest) -> Claimed:
+        await answered()
+        return await really(self, request)
+
+    monkeypatch.setattr(Worker, "_claim_until_answered", slowly)
+    return answered
+
+
+async def test_a_look_for_work_keeps_only_the_room_that_it_asked_for(place: Place, gate: Gate, looking: Gate):
+    """Else what is started meanwhile has to be looked for too, and what is started during that: for ever."""
+    app = place.app()
+
+    @app.step
+    async def wait() -> None:
+        await gate()
+
+    @app.workflow
+    async def waiting() -> str:
+        await wait()
+        return "done"
+
+    @app.workflow
+    async def quick() -> str:
+        return "done"
+
+    async with app.worker(concurrency=2):
+        looking.open()
+        worker = await with_room(app)
+        first = await waiting.start()
+        await gate.reached()
+        looking.close()
+        worker.kick()
+        await looking.reached()  # for one: there is room for no more
+        gate.open()
+        assert await first.result(timeout=20) == "done"
+        second = await quick.start()
+        held_by = [attempt.worker for attempt in await second.attempts()]
+        looking.open()
+        assert held_by == [worker.name]
+        assert await second.result(timeout=20) == "done"
+
+
+async def test_what_a_look_for_work_may_find_has_its_room_kept(place: Place, looking: Gate):
+    app = place.app()
+
+    @app.workflow
+    async def quick() -> str:
+        return "done"
+
+    async with app.worker(concurrency=2):
+        looking.open()
+        worker = await with_room(app)
+        looking.close()
+        worker.kick()
+        await looking.reached()
+        new = await quick.start()
+        status = (await new.info()).status
+        looking.open()
+        assert status == Status.READY
+        assert await new.result(timeout=20) == "done"
 
 
 async def test_the_same_id_is_the_same_execution_on_the_fast_path_too(app: App):

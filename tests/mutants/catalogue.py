@@ -25,6 +25,7 @@ ATTEMPT = "tests/unit/runtime/test_attempt.py::test_"
 REPLAY = "tests/acceptance/test_replay.py::test_"
 WAITING = "tests/acceptance/test_waits.py::test_"
 QUERIES = "tests/acceptance/test_queries.py::test_"
+FAST = "tests/acceptance/test_fast_path.py::test_"
 
 CONTROL = (
     f"{CONFORMANCE}Commit::test_a_start_and_what_follows_may_share_a_batch",
@@ -933,6 +934,15 @@ _RUNTIME = (
         old="if not self._claiming and now_s - since_s >= ",
         new="if now_s < since_s and now_s - since_s >= ",
         noticed_by=(f"{ATTEMPT}a_worker_hands_back_what_it_holds_and_does_not_run",),
+    ),
+    Mutant(
+        name="room-of-a-look-given-away",
+        breaks="settlement 7",
+        what="what is started here takes the room that a look for work has asked for",
+        file="runtime/worker.py",
+        old="if self._others_wait or self._draining or self._free() <= self._claiming:\n",
+        new="if self._others_wait or self._draining or self._free() <= 0:\n",
+        noticed_by=(f"{FAST}what_a_look_for_work_may_find_has_its_room_kept",),
     ),
     Mutant(
         name="zombie-told-nothing",

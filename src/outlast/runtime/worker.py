@@ -86,7 +86,7 @@ class Worker:
         # answered: so the server is at that, and at the last ends, while the code of this one runs.
         self._halves = parts.engine.store.capabilities.in_line and options.concurrency >= HALVED_MIN
         self._most = min(options.concurrency // (2 if self._halves else 1), limits.CLAIM_MAX)
-        self._claiming = False
+        self._claiming = 0
         self._promised = 0
         """Room that is kept for what is being started here."""
         self._leaving: set[LiveAttempt] = set()
@@ -288,18 +288,18 @@ class Worker:
             suspects=0 if any(is_suspect(attempt) for attempt in self._attempts.values()) else 1,
             first=True,
         )
-        self._claiming, self._lanes_empty = True, False
+        self._claiming = limit
         try:
             claimed = await self._claim_until_answered(request)
             for one in claimed.executions:
                 self._begin(one)
         except Exception as error:  # whatever it is: a worker that claims no more must not live on
-            unexpected = not isinstance(error, OutlastError)
+            self._lanes_empty, unexpected = False, not isinstance(error, OutlastError)
             if not self._parts.engine.group.refusals.explain(error):
                 _log.warning("claiming failed, and is tried again: %s", error, exc_info=unexpected)
             return False
         finally:
-            self._claiming = False
+            self._claiming = 0
         self._passed_over = self._passed_over + 1 if claimed.more and not claimed.executions else 0
         self._lanes_empty = not claimed.more or len(claimed.executions) < limit
         return not self._lanes_empty
@@ -318,14 +318,14 @@ class Worker:
 
     @property
     def _others_wait(self) -> bool:
-        """Whether there may be ready work that nobody has claimed yet."""
-        return not self._lanes_empty or self._claiming or self._kick.is_set()
+        """Whether there may be ready work that nobody has asked for yet. What is being claimed has its room kept."""
+        return not self._lanes_empty or self._kick.is_set()
 
     def promise(self, lane: str, requires: frozenset[str]) -> str | None:
         """The name to claim under, if what is started now may begin here at once: there is room for it, and nothing
         that waits is overtaken. The room is kept until `keep` or `release`."""
         options = self._options
-        if self._others_wait or self._draining or self._free() <= 0:
+        if self._others_wait or self._draining or self._free() <= self._claiming:
             return None
         if lane not in options.lanes or not requires <= options.capabilities:
             return None
@@ -341,9 +341,9 @@ class Worker:
         served = execution.lane in options.lanes and route.requires <= options.capabilities
         if not served or (execution.workflow, execution.version) not in self._serves():
             return None
-        if in_place_of is None and (self._others_wait or self._free() <= 0):
+        if in_place_of is None and (self._others_wait or self._free() <= self._claiming):
             return None
-        if in_place_of is not None and self._others_wait and self._free() <= 0:
+        if in_place_of is not None and (self._others_wait or self._claiming) and self._free() <= 0:
             return None
         self._promised += 1
         leaving = in_place_of and self.resident(in_place_of.namespace, in_place_of.id)
