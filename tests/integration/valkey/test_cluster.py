@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from outlast.errors import InvalidConfig, ReplyLost, StoreUnavailable
+from outlast.limits import LOAD_MAX_KEYS
 from outlast.machine.facts import HandBack
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
@@ -128,7 +129,8 @@ class Work:
         store = self._store
         assert await store.count(Query(namespace=NAMESPACE)) == len(self.started)
         keys = [Key(Execution.KIND, (NAMESPACE, name)) for name in self.started]
-        there = await store.load(keys)
+        pages = [keys[begin : begin + LOAD_MAX_KEYS] for begin in range(0, len(keys), LOAD_MAX_KEYS)]
+        there = [one for page in pages for one in await store.load(page)]
         assert [one for one in there if not isinstance(one, Execution) or one.status is not Status.SUCCEEDED] == []
         assert sorted(self.ended) == sorted(self.started)
         for name in self.started[::10]:
