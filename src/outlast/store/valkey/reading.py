@@ -422,18 +422,19 @@ async def completions(call: Call, after: str | None, limit: int, filter: Filter,
     }
     answers = await call("feed", asked)
     pages = {p: [_completion(row) for row in answer[1]] for p, answer in answers.items()}
-    # Each partition in its own order; the ends of several by their time, so that a reader is near the order of things.
-    lines = [[(one.finished_at, p, one) for one in page] for p, page in pages.items()]
-    found = list(heapq.merge(*lines, key=lambda item: item[:2]))[:limit]
+    # Each partition in its own order; the ends of several by their time, and within a millisecond by their numbers, which
+    # follow the clock too: so that a reader is near the order of things.
+    lines = [[(one.finished_at, one.seq, p, one) for one in page] for p, page in pages.items()]
+    found = list(heapq.merge(*lines, key=lambda item: item[:3]))[:limit]
     cursors: list[str] = []
-    for _, p, one in found:
+    for *_, p, one in found:
         stands[p] = one.seq
         cursors.append(_cursor_at(stands))
     for p, (newest, _) in answers.items():
         page = pages[p]
         if len(page) < limit and (not page or stands[p] == page[-1].seq):
             stands[p] = max(stands[p], newest)  # all of it was read: also what the filter left out
-    return Feed([one for _, _, one in found], _cursor_at(stands), cursors)
+    return Feed([one for *_, one in found], _cursor_at(stands), cursors)
 
 
 def _cursor_at(stands: list[int]) -> str:

@@ -87,7 +87,7 @@ end
 local function server_time(keys)
   if not keys.time then
     local time = command('TIME')
-    keys.time = time[1] * 1000 + math.floor(time[2] / 1000)
+    keys.time, keys.micros = time[1] * 1000 + math.floor(time[2] / 1000), time[2] % 1000
   end
   return keys.time
 end
@@ -99,8 +99,9 @@ local function begin(keys, asked, args, place)
   local known, seq = keys.found[3 * place - 2], keys.found[3 * place]
   local now = asked or server_time(keys)
   local ahead = math.max(0, tonumber(known or '0') - now)
+  local micros = not asked and ahead == 0 and keys.micros or 0
   return {
-    args = args, clock = keys[place], tag = keys.tags[place], seq = tonumber(seq or '0'), now = now + ahead, ahead = ahead,
+    args = args, clock = keys[place], tag = keys.tags[place], seq = tonumber(seq or '0'), now = now + ahead, ahead = ahead, micros = micros,
     owners = {}, tails = {}, dirty = {}, enters = {}, leaves = {}, came = {}, went = {},
   }
 end
@@ -198,9 +199,10 @@ local function given(call, position, value)
 end
 
 -- The partition's next number. It follows the clock: a replica that takes over without having received everything does
--- not give numbers again that were lost with it, and which readers of a feed have passed.
+-- not give numbers again that were lost with it, and which readers of a feed have passed. And of what several partitions
+-- number within a millisecond, the numbers tell which came first, as far as their servers' clocks agree.
 local function next_number(call)
-  call.seq = math.max(call.seq + 1, math.min(call.now * 1000, EXACT / 2))
+  call.seq = math.max(call.seq + 1, math.min(call.now * 1000 + call.micros, EXACT / 2))
   call.numbered = true
   return call.seq
 end
