@@ -422,8 +422,8 @@ async def completions(call: Call, after: str | None, limit: int, filter: Filter,
     }
     answers = await call("feed", asked)
     pages = {p: [_completion(row) for row in answer[1]] for p, answer in answers.items()}
-    # Each partition in its own order; the ends of several by their time, and within a millisecond by their numbers, which
-    # follow the clock too: so that a reader is near the order of things.
+    # Each partition in its own order; the ends of several by their time, and within a millisecond by their numbers,
+    # which follow the clock too: so that a reader is near the order of things.
     lines = [[(one.finished_at, one.seq, p, one) for one in page] for p, page in pages.items()]
     found = list(heapq.merge(*lines, key=lambda item: item[:3]))[:limit]
     cursors: list[str] = []
