@@ -869,9 +869,9 @@ _RUNTIME = (
         breaks="settlement 9",
         what="the code goes on with an outcome that is not durable yet",
         file="runtime/attempts/attempt.py",
-        old="""        asked = self.lease.submit(placed)
+        old="""        recording = Recording(self, operation, outcome, placed)
 """,
-        new="""        asked = self.lease.submit(placed)
+        new="""        recording = Recording(self, operation, outcome, placed)
         self._arrives(operation, outcome, 0)
         self.nudge()
 """,

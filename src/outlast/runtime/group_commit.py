@@ -20,9 +20,11 @@ A start whose id is held by somebody else's transaction leaves the line (`aside.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from outlast import limits
 from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
@@ -45,7 +47,16 @@ FOLLOWS_MIN = 24
 SURELY_SMALL = limits.BATCH_MAX_BYTES // limits.PAYLOAD_MAX_BYTES
 """So many changes, each with a value, can be committed together whatever they are."""
 
-Waiting: TypeAlias = "tuple[Changes, asyncio.Future[Any], bool]"
+
+class Caller(Protocol):
+    """Who is called back with a verdict and its time. Every step has one: a future would be three objects more."""
+
+    def answered(self, verdict: Verdict, at: int) -> None: ...
+
+    def failed(self, error: Exception) -> None: ...
+
+
+Waiting: TypeAlias = "tuple[Changes, asyncio.Future[Any] | Caller, bool]"
 """A change, who waits for its verdict, and whether they want to know its time as well."""
 
 
@@ -89,6 +100,8 @@ class GroupCommit:
         self._under_way: dict[int, tuple[_Line, int]] = {}
         """Of a sharded store: the line of a partition, and how many of its changes are in it."""
         self._aside = Aside(store, patience_s=patience_s, pause=pause, time_s=time_s)
+        self._context = contextvars.copy_context()
+        """In which callers are called back, whoever made a pump."""
         self._closed = False
         self.refusals = Refusals(time_s)
         self.now = 0
@@ -103,6 +116,10 @@ class GroupCommit:
         """The verdict, and the store's time of the commit that it is about."""
         return self._submit(changes, timed=True)
 
+    def commit_calling(self, changes: Changes, caller: Caller) -> None:
+        """The caller is told the verdict and its time, in a turn of the loop in which nothing else runs but others."""
+        self._add(self._line_for(changes), (changes, caller, True))
+
     def commit_aside(self, changes: Changes) -> asyncio.Future[Verdict]:
         """The verdict on a start whose id was found to be held: nobody waits behind it."""
         if self._closed:
@@ -112,18 +129,25 @@ class GroupCommit:
         return future
 
     def _submit(self, changes: Changes, *, timed: bool) -> asyncio.Future[Any]:
+        line = self._line_for(changes)
+        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)  # a call less than `create_future`
+        self._add(line, (changes, future, timed))
+        return future
+
+    def _line_for(self, changes: Changes) -> _Line:
         if self._closed:
             raise StoreClosed("the engine is closed")
         line = self._line if self._sharded is None else self._line_of(self._sharded, changes.partition)
         if not line.pumps:
             # Asked once per pump and not per change: in Python 3.11 it costs a system call.
             self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)  # a call less than `create_future`
-        line.waiting.append((changes, future, timed))
+        return line
+
+    def _add(self, line: _Line, one: Waiting) -> None:
+        line.waiting.append(one)
         pumps = len(line.pumps)
         if pumps == 0 or (pumps == 1 and self._follows and len(line.waiting) >= FOLLOWS_MIN and not line.kept_back):
             line.pumps.add(self._loop.create_task(self._drain(line), name="outlast group commit"))
-        return future
 
     def _line_of(self, store: Sharded, partition: int) -> _Line:
         line, number = self._under_way.get(partition, (None, 0))
@@ -166,8 +190,8 @@ class GroupCommit:
             unanswered, line.waiting = [*batch, *line.waiting], []
             self._answered(unanswered)
             self._landed(line, batch)
-            for _, future, _ in unanswered:
-                _fail(future, _cut_off(died))
+            for _, who, _ in unanswered:
+                self._fail(who, _cut_off(died))
             if isinstance(died, asyncio.CancelledError):
                 raise
         finally:
@@ -228,14 +252,14 @@ class GroupCommit:
             return
         except Exception as error:
             if len(batch) == 1 or isinstance(error, StoreUnavailable):
-                for _, future, _ in batch:
-                    _fail(future, error)
+                for _, who, _ in batch:
+                    self._fail(who, error)
                 return
             # One of them spoils it for all: find out which.
             for alone in batch:
                 await self._commit([alone])
             return
-        _answer(batch, committed)
+        self._answer(batch, committed)
 
     def _not_aside(self, batch: list[Waiting], *, starts: bool = False) -> list[Waiting]:
         """What stays in line: all but what is about an execution that something waits for aside, and `starts`."""
@@ -256,9 +280,9 @@ class GroupCommit:
         if died is None:
             committed = task.result()
             self.now = max(self.now, committed.now)
-            _answer([one], committed)
+            self._answer([one], committed)
         else:
-            _fail(one[1], died if isinstance(died, Exception) else _cut_off(died))
+            self._fail(one[1], died if isinstance(died, Exception) else _cut_off(died))
 
     async def _commit_the_rest(self, batch: list[Waiting], part: CommittedInPart) -> None:
         """What has its verdict is not asked again. What a partition was refused is tried change by change."""
@@ -267,7 +291,7 @@ class GroupCommit:
         refused: list[Waiting] = []
         for waiting, outcome, at in zip(batch, part.outcomes, part.times, strict=True):
             if isinstance(outcome, Verdict):
-                _answer([waiting], Committed(at, [outcome]))
+                self._answer([waiting], Committed(at, [outcome]))
             else:
                 (unknown if isinstance(outcome, StoreUnavailable) else refused).append(waiting)
         for alone in refused:
@@ -290,10 +314,30 @@ class GroupCommit:
         self.now = max(self.now, committed.now)
         return committed
 
+    def _answer(self, batch: list[Waiting], committed: Committed) -> None:
+        times = committed.times or [committed.now] * len(batch)
+        calls: list[tuple[Caller, Verdict, int]] = []
+        for (_, who, timed), verdict, at in zip(batch, committed.verdicts, times, strict=True):
+            if not isinstance(who, asyncio.Future):
+                calls.append((who, verdict, at))
+            elif not who.done():
+                who.set_result((verdict, at) if timed else verdict)
+        if calls:
+            self._loop.call_soon(self._call, iter(calls), context=self._context)
 
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
+    def _call(self, calls: Iterator[tuple[Caller, Verdict, int]]) -> None:
+        try:
+            for caller, verdict, at in calls:
+                caller.answered(verdict, at)
+        except BaseException:  # the loop is told to stop: should it run again, the others have their turn
+            self._loop.call_soon(self._call, calls, context=self._context)
+            raise
+
+    def _fail(self, who: asyncio.Future[Any] | Caller, error: Exception) -> None:
+        if not isinstance(who, asyncio.Future):
+            self._loop.call_soon(who.failed, error, context=self._context)
+        elif not who.done():
+            who.set_exception(error)
 
 
 def _fitting(batch: list[Waiting]) -> int:
@@ -306,13 +350,6 @@ def _fitting(batch: list[Waiting]) -> int:
         if size > limits.BATCH_MAX_BYTES and number:
             return number
     return len(batch)
-
-
-def _answer(batch: list[Waiting], committed: Committed) -> None:
-    times = committed.times or [committed.now] * len(batch)
-    for (_, future, timed), verdict, at in zip(batch, committed.verdicts, times, strict=True):
-        if not future.done():
-            future.set_result((verdict, at) if timed else verdict)
 
 
 def _cut_off(died: BaseException) -> StoreClosed:

@@ -411,11 +411,10 @@ class LiveAttempt(AttemptState):
             placed = self.lease.placed(operation, outcome)
         except InvalidInput:
             return self.settle(operation, outcome)  # where that is its failure
-        asked = self.lease.submit(placed)
-        if asked is None:
+        recording = Recording(self, operation, outcome, placed)
+        if not self.lease.submit(placed, recording):
             return self.settle(operation, outcome, placed)
-        self._settling[operation] = asked
-        asked.add_done_callback(Recording(self, operation, outcome, placed), context=self.parts.context)
+        self._settling[operation] = recording
         return None
 
     async def settle(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None = None) -> None:
@@ -499,7 +498,7 @@ class LiveAttempt(AttemptState):
         for operation in list(self._outstanding.values()):
             self.give_up(operation)
         await self.performing.quiet()
-        on_their_way = [asked for asked in self._settling.values() if asked is not None]
+        on_their_way = [recording.told() for recording in self._settling.values() if recording is not None]
         if on_their_way:
             await asyncio.wait(on_their_way)
         await self._settle_errands()
@@ -533,11 +532,10 @@ class LiveAttempt(AttemptState):
             if part is not None:
                 part.close()
         # As what is performed: nobody waits for the answer any more. What is on its way to the journal arrives there.
-        for operation, asked in list(self._settling.items()):
-            if asked is not None and not operation.dropped:
+        for operation, recording in list(self._settling.items()):
+            if recording is not None and not operation.dropped:
                 operation.dropped = True
                 del self._settling[operation]
-                asked.cancel()
 
     def _commit(self, ending: Ending) -> Awaitable[None]:
         return commit_ending(self, ending)

@@ -36,6 +36,7 @@ from outlast.store.port import ClaimedExecution
 
 if TYPE_CHECKING:
     from outlast.runtime.attempts.attempt import LiveAttempt
+    from outlast.runtime.attempts.recording import Recording
 
 
 class Home(Protocol):
@@ -109,8 +110,9 @@ class AttemptState:
         self._held: dict[Operation, None] = {}
         self._arrivals: list[tuple[Operation, Outcome, int] | JournalEntry] = []
         """What the code has next: outcomes, each with the time when it was recorded, and what comes by itself."""
-        self._settling: dict[Operation, asyncio.Future[Any] | None] = {}
-        """What has its outcome, which is on its way to the journal; and its commit, if no task waits for that."""
+        self._settling: dict[Operation, Recording | None] = {}
+        """What has its outcome, which is on its way to the journal; and who is called back with the
+        verdict on that, if no task waits for it."""
         self._errands: dict[asyncio.Task[Any], None] = {}
         self._fired: OperationKey | None = None
         """What the code has seen last, if that was a timer."""
@@ -203,8 +205,8 @@ class AttemptState:
         """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
         performed = () if self._performing is None else self._performing.live.values()
         undone = () if self._unwinding is None else self._unwinding.under_way
-        awaited = [*performed, *self._errands, *undone, *self._settling.values()]
-        return [one for one in awaited if one is not None and not one.done()]
+        recorded = [recording.told() for recording in self._settling.values() if recording is not None]
+        return [one for one in (*performed, *self._errands, *undone, *recorded) if not one.done()]
 
     @property
     def thinks(self) -> bool:

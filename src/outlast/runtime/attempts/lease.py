@@ -50,6 +50,7 @@ from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
 from outlast.runtime.attempts.journal import in_order, journal_of
 from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.family import conflict_with
+from outlast.runtime.group_commit import Caller
 from outlast.runtime.parts import Parts
 from outlast.store.port import EARLY_EVENTS, Body, ClaimedExecution, Transacted, Transacting, Verdict
 
@@ -210,13 +211,16 @@ class Lease:
             self.execution = structs.replace(self.execution, unwinds=True)
         return self._recorded(fact, committed_at)
 
-    def submit(self, fact: facts.StepRecorded) -> asyncio.Future[tuple[Verdict, int]] | None:
+    def submit(self, fact: facts.StepRecorded, caller: Caller) -> bool:
         """As `record_placed`, for an entry that is nothing else: on its way to the store. Its place is held until the
-        answer is told, by `entered` or `leave`. None if there is more to it, or no room: nothing is on its way."""
+        answer is told, by `entered` or `leave`. False if there is more to it, or no room: nothing is on its way."""
         group = self._parts.engine.group
         try:
             answer = decide(View(self._partition, self.execution), fact, group.now)
-            return group.commit_timed(answer) if type(answer) is Changes and len(answer.writes) == 1 else None
+            if type(answer) is not Changes or len(answer.writes) > 1:
+                return False
+            group.commit_calling(answer, caller)
+            return True
         except BaseException:
             self.leave(fact)
             raise

@@ -14,8 +14,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from outlast.runtime.attempts.lease import UNRECORDABLE
 from outlast.runtime.attempts.mishaps import errand_failed, unrecorded
 
@@ -26,34 +24,58 @@ if TYPE_CHECKING:
     from outlast.store.port import Verdict
 
 
-class Recording(Struct, frozen=True, eq=False):
-    """Called back by the future of its commit."""
+class Recording:
+    """Called back with the verdict on its commit."""
 
-    attempt: LiveAttempt
-    operation: Operation
-    outcome: Outcome
-    fact: StepRecorded
+    __slots__ = ("_attempt", "_fact", "_operation", "_outcome", "_told")
 
-    def __call__(self, asked: asyncio.Future[tuple[Verdict, int]]) -> None:
+    def __init__(self, attempt: LiveAttempt, operation: Operation, outcome: Outcome, fact: StepRecorded) -> None:
+        self._attempt = attempt
+        self._operation = operation
+        self._outcome = outcome
+        self._fact = fact
+        self._told: asyncio.Future[None] | None = None
+
+    def told(self) -> asyncio.Future[None]:
+        """Done when the answer has been taken."""
+        if self._told is None:
+            self._told = self._attempt.real.create_future()
+        return self._told
+
+    # ---- called by the group commit -------------------------------------------------------------------------------
+
+    def answered(self, verdict: Verdict, at: int) -> None:
+        attempt = self._attempt
         try:
-            self._take(asked)
-        except Exception as error:  # a callback's would be told to nobody but the log
-            self.attempt.lease.leave(self.fact)
-            errand_failed(self.attempt, error, logging.ERROR)
-
-    def _take(self, asked: asyncio.Future[tuple[Verdict, int]]) -> None:
-        attempt, operation, fact = self.attempt, self.operation, self.fact
-        error = asyncio.CancelledError() if asked.cancelled() else asked.exception()
-        if not attempt.answered(operation):
-            attempt.lease.leave(fact)
-        elif error is None:
-            verdict, committed_at = asked.result()
-            if attempt.lease.entered(fact, verdict):
-                attempt.settled(operation, self.outcome, committed_at)
+            if not attempt.answered(self._operation):
+                attempt.lease.leave(self._fact)
+            elif attempt.lease.entered(self._fact, verdict):
+                attempt.settled(self._operation, self._outcome, at)
             else:
-                attempt.settles_again(operation, self.outcome, fact)
-        elif isinstance(error, UNRECORDABLE):
-            attempt.settles_again(operation, self.outcome, fact)
-        else:
-            attempt.lease.leave(fact)
-            unrecorded(attempt, operation, error)
+                attempt.settles_again(self._operation, self._outcome, self._fact)
+        except Exception as error:
+            self._broken(error)
+        self._tell()
+
+    def failed(self, error: Exception) -> None:
+        attempt = self._attempt
+        try:
+            awaited = attempt.answered(self._operation)
+            if awaited and isinstance(error, UNRECORDABLE):
+                attempt.settles_again(self._operation, self._outcome, self._fact)
+            else:
+                attempt.lease.leave(self._fact)
+                if awaited:
+                    unrecorded(attempt, self._operation, error)
+        except Exception as broken:
+            self._broken(broken)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._told is not None and not self._told.done():
+            self._told.set_result(None)
+
+    def _broken(self, error: Exception) -> None:
+        """A callback's own failure would be told to nobody but the log."""
+        self._attempt.lease.leave(self._fact)
+        errand_failed(self._attempt, error, logging.ERROR)

@@ -30,6 +30,7 @@ from outlast.runtime.attempts.signals import Stopped
 from outlast.runtime.attempts.stream import Progress, Stream
 from outlast.runtime.attempts.unwinding import Unwinding
 from outlast.runtime.attempts.waits import Waits
+from outlast.runtime.group_commit import Caller
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.store.port import ClaimedExecution, Transacting, Verdict
 
@@ -247,7 +248,7 @@ class _NothingWritten(Lease):
         """What the code gives up is noted by an attempt; here it is only said to be."""
         return _entry(self.execution, key, op, outcome, value, position=self._entries, recorded_at=0)
 
-    def submit(self, fact: facts.StepRecorded) -> None:
+    def submit(self, fact: facts.StepRecorded, caller: Caller) -> bool:
         raise AssertionError(f"a replay would record {fact}")
 
     async def record_placed(self, fact: facts.StepRecorded) -> JournalEntry:
