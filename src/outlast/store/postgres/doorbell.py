@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from outlast.errors import OutlastError
 from outlast.store.port import RESCAN
+from outlast.store.postgres.company import ANSWERS, ASKS, WORDS, Company
 from outlast.store.postgres.connection import Pool, Session, connect
 from outlast.store.postgres.errors import LOST
 from outlast.store.postgres.statements import statement
@@ -68,6 +69,7 @@ class Doorbell:
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._listeners: WeakSet[Listener] = WeakSet()
+        self._company = Company()
         self._connected = False
         self._closed = False
         self._rang_s = -math.inf
@@ -77,8 +79,10 @@ class Doorbell:
     def aboard(self, channels: Iterable[str]) -> Ring | None:
         """A ring for a commit to take along; None if there is nothing to say, or this process rings often."""
         channels = set(channels)
-        seldom = self._sending is None and asyncio.get_running_loop().time() - self._rang_s > SELDOM_S
-        if not channels or not seldom or self._closed or not self._address.doorbell:
+        if not channels or self._sending is not None or self._closed or not self._address.doorbell:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._rang_s <= SELDOM_S or self._company.is_alone(now_s):
             return None
         return Ring(BELL, self._said(channels))
 
@@ -91,12 +95,18 @@ class Doorbell:
             listener.hear(channels)
         if not self._address.doorbell:
             return
-        self._rang_s = asyncio.get_running_loop().time()
-        if rung:
+        now_s = asyncio.get_running_loop().time()
+        if self._company.is_alone(now_s):
             return
+        self._rang_s = now_s
+        if not rung:
+            self._say(channels)
+
+    def _say(self, channels: set[str]) -> None:
+        """To everybody else, with what gathers until then."""
         self._rung |= channels
         if len(self._rung) > _CHANNELS_MAX:
-            self._rung = {RESCAN}
+            self._rung = {RESCAN} | (self._rung & WORDS)
         if self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send(), name="outlast doorbell")
 
@@ -113,7 +123,9 @@ class Doorbell:
 
     def _said(self, channels: set[str]) -> str:
         heard = "\n".join((self._me, *sorted(channels)))
-        return heard if len(heard.encode(errors="replace")) <= _HEARD_MAX_BYTES else f"{self._me}\n{RESCAN}"
+        if len(heard.encode(errors="replace")) <= _HEARD_MAX_BYTES:
+            return heard
+        return "\n".join((self._me, RESCAN, *sorted(channels & WORDS)))
 
     async def _notify(self, heard: str, bell: str = BELL) -> None:
         async def notify(session: Session) -> None:
@@ -168,6 +180,7 @@ class Doorbell:
                 self._connected = True
                 pause_s = RECONNECT_MIN_S
                 self._tell_all({RESCAN})
+                self._say({ASKS})
                 await self._until_lost(connection, lost)
             except (*LOST, Exception) as error:
                 # Nobody is kept waiting for a bell that does not work: look now, and poll.
@@ -175,6 +188,7 @@ class Doorbell:
                 _log.info("the doorbell's connection is lost and will be made again: %s", error)
             finally:
                 self._connected = False
+                self._company.leaves()
                 if connection is not None:
                     connection.terminate()
             await asyncio.sleep(pause_s)
@@ -186,11 +200,27 @@ class Doorbell:
                 await asyncio.wait_for(lost.wait(), KEEPALIVE_S)
                 return
             await connection.execute("SHOW server_version", timeout=KEEPALIVE_S)
+            if self._company.looks():
+                self._say({ASKS})
 
     def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
-        sender, _, channels = payload.partition("\n")
-        if sender != self._me:
-            self._tell_all(set(channels.split("\n")))
+        sender, *said = payload.split("\n")
+        channels = set(said)
+        now_s = asyncio.get_running_loop().time()
+        if sender == self._me:
+            if ASKS in channels:
+                self._company.asked(now_s)
+            return
+        was_alone = self._company.is_alone(now_s)
+        self._company.hears(sender, channels)
+        answer = {ANSWERS} if ASKS in channels else set[str]()
+        if was_alone and not self._company.is_alone(now_s):
+            answer.add(RESCAN)  # what was written until now was not rung
+        if answer and not self._closed:
+            self._say(answer)
+        channels -= WORDS
+        if channels:
+            self._tell_all(channels)
 
     def _tell_all(self, channels: set[str]) -> None:
         for listener in list(self._listeners):

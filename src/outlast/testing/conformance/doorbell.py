@@ -152,7 +152,8 @@ class DoorbellConformance(Conformance):
         listeners.append(await ear(store))
         store.ring(frozenset({"x", "y"}))
         for listener in listeners:
-            assert {"x", "y"} <= await listener.next()
+            while not await listener.next() >= {"x", "y"}:
+                pass  # somebody else who came to listen may make it look at everything
             await listener.subscription.close()
 
     async def test_rings_coalesce_until_somebody_looks(self, world: World, store: Store) -> None:
