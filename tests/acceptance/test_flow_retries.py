@@ -155,6 +155,26 @@ async def test_what_succeeded_while_the_flow_was_stopped_is_passed_on_at_once(ap
         assert await fh.result("10s") == {"one": 7, "beside": 1, "below": 8, "alone": 7}
 
 
+async def test_a_flow_all_of_which_succeeded_while_it_was_stopped_ends_with_its_retry(app: App, gate: Gate):
+    """Nothing runs again whose end would be counted."""
+
+    @app.workflow
+    async def code() -> int:
+        await gate()
+        return 7
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("only", code)
+        fh = await flow.start()
+        await gate.reached()
+        await fh.cancel("flow_only")
+        gate.open()
+        assert await app.execution("f/only").result("20s") == 7
+        await fh.retry()
+        assert await fh.result("20s") == {"only": 7}
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["items", "output"])
 async def test_no_more_items_of_a_map_run_at_once_than_before(app: App, known: bool):
     broken, running, most = True, 0, 0
