@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -28,33 +29,29 @@ async def member(name: str, seconds: float, parents: list[list[str]]) -> list[st
 
 
 def instance_of(document: dict[str, Any]) -> dict[str, tuple[list[str], float]]:
-    """By name: the parents and the runtime of each; WfFormat 1.5 keeps the two apart, 1.4 and before do not."""
+    """By id: the parents and the runtime of each. WfFormat 1.5 keeps the two apart, and says the ids of parents; 1.4
+    and before say their names, and 1.2 and before call tasks jobs."""
     workflow = document["workflow"]
-    specified = workflow.get("specification", workflow)["tasks"]
+    specified = workflow.get("specification", workflow)
+    tasks = specified["tasks"] if "tasks" in specified else specified["jobs"]
     executed = {one["id"]: one for one in workflow.get("execution", {}).get("tasks", [])}
+    id_of = {one["name"]: one.get("id", one["name"]) for one in tasks}
+    id_of |= {one["id"]: one["id"] for one in tasks if "id" in one}  # names may be shared, ids are not
     found: dict[str, tuple[list[str], float]] = {}
-    for one in specified:
+    for one in tasks:
         name = one.get("id", one["name"])
         runtime = executed.get(name, one).get("runtimeInSeconds", one.get("runtime", 0.0))
-        found[name] = (list(one.get("parents", [])), float(runtime or 0.0))
+        found[name] = ([id_of[parent] for parent in one.get("parents", [])], float(runtime or 0.0))
     return found
 
 
 def flow_of(flow: Flow, instance: dict[str, tuple[list[str], float]], *, speed: float) -> Flow:
     """A member for each; parents first, whatever the order of the file."""
     made: dict[str, Any] = {}
-    waiting = list(reversed(instance))
-    while waiting:
-        name = waiting[-1]
+    for name in TopologicalSorter({name: parents for name, (parents, _) in instance.items()}).static_order():
         parents, runtime = instance[name]
-        missing = [parent for parent in parents if parent not in made]
-        if missing and name not in made:
-            waiting += missing
-            continue
-        waiting.pop()
-        if name not in made:
-            outputs = [made[parent].output for parent in parents]
-            made[name] = flow.add(name.replace("/", "-"), member, name, runtime / speed, outputs)
+        outputs = [made[parent].output for parent in parents]
+        made[name] = flow.add(name.replace("/", "-"), member, name, runtime / speed, outputs)
     return flow
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 import outlast
-from outlast import App, FlowFailed, FlowRefused, InvalidFlow, Status, WrongPlace
+from outlast import App, FlowCancelled, FlowFailed, FlowRefused, InvalidFlow, Status, WrongPlace
 from outlast.errors import LimitExceeded
 from tests.acceptance.conftest import Place
 from tests.acceptance.crashing import Crash, CrashPoints
@@ -238,6 +239,64 @@ def outlast_replace(gate: Any) -> Any:
     from outlast.model.flow import FlowState
 
     return structs.replace(gate, state=FlowState.STOPPED)
+
+
+@pytest.mark.parametrize("colour", ["async", "def"])
+async def test_a_member_whose_flow_is_cancelled_while_it_grows_hears_of_the_cancel_and_a_retry_grows_it(
+    app: App, monkeypatch: pytest.MonkeyPatch, colour: str
+):
+    """It heard of a refusal first, by chance: that was recorded, and the first retry of the flow failed by it."""
+    kit, said = workflows(app), list[str]()
+
+    @app.step
+    async def leaves(error: str) -> None:
+        said.append(error)
+        await asyncio.sleep(0.1)
+
+    @app.workflow(name="grows-async")
+    async def grows() -> None:
+        growth = outlast.flow()
+        growth.add("more", kit.number, 1)
+        try:
+            await growth.start()
+        except BaseException as error:
+            await leaves(type(error).__name__)
+            raise
+
+    @app.workflow(name="grows-def")
+    def grows_in_a_thread() -> None:
+        growth = outlast.flow()
+        growth.add("more", kit.number, 1)
+        try:
+            growth.sync.start()
+        except BaseException as error:
+            leaves.sync(type(error).__name__)
+            raise
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("grows", grows if colour == "async" else grows_in_a_thread)
+        fh, flows = app.flow_handle("f"), app.opened()._engine.flows
+        heads, due = flows.heads, ["stopped"]
+
+        async def stopped_meanwhile(namespace: str, flow_id: str) -> Any:
+            if due:
+                due.pop()
+                with monkeypatch.context() as patches:  # nobody carries it to the members, until the grace is over
+                    patches.setattr("outlast.client.flows.cancel_members", _nothing)
+                    await fh.cancel(reason="enough")
+            return await heads(namespace, flow_id)
+
+        monkeypatch.setattr(flows, "heads", stopped_meanwhile)
+        await flow.start()
+        with pytest.raises(FlowCancelled, match="enough"):
+            await fh.result("20s")
+        assert said == ["CancelledError"]
+        await fh.retry()
+        assert await fh.result("20s") == {"grows": None, "more": 1}
+
+
+async def _nothing(*_: Any, **__: Any) -> None: ...
 
 
 async def test_growth_is_refused_where_it_cannot_be(app: App, monkeypatch: pytest.MonkeyPatch):

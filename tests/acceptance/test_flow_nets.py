@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from outlast import App, FlowFailed, FlowNotFound, Status, any_of
+from outlast import App, ExecutionNotFound, FlowFailed, FlowNotFound, Status, any_of
 from outlast.errors import StoreUnavailable
 from outlast.machine.changes import Changes, Delete, Patch
 from outlast.machine.decide_flow import chunks, staged, staged_members
@@ -185,6 +186,10 @@ async def test_an_abandoned_stage_is_invisible_and_purged_and_can_be_finished_be
         assert await app.count() == 0
         with pytest.raises(FlowNotFound):
             await app.flow_handle("large").status()
+        m0 = app.execution("large/m0")
+        for say in (m0.info, m0.cancel, m0.hold, m0.interrupt, partial(m0.send, "go", 1), partial(m0.resolve, "a", 1)):
+            with pytest.raises(ExecutionNotFound):
+                await say()
         await clocked.pass_time(app, "59m")
         assert (await cycle(app, "flow_retention")).processed == 0
         await clocked.pass_time(app, "1m")

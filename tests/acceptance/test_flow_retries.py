@@ -65,6 +65,24 @@ async def test_what_a_cancel_cut_short_goes_on(app: App, gate: Gate):
         assert await fh.result("20s") == {"one": 7, "below": 7}
 
 
+async def test_what_a_retry_opened_can_be_told_and_cancelled_at_once(app: App):
+    """A retry that was only accepted left its members as they had ended: they refused what they were told next."""
+    kit = workflows(app)
+    async with app:
+        flow = app.flow("f", id="f")
+        a, b = flow.add("a", kit.waits), flow.add("b", kit.waits)
+        flow.add("sum", kit.total, [a.output, b.output])
+        fh = await flow.start()
+        await fh.cancel(wait=True)
+        await fh.retry()
+        assert Status.CANCELLED not in (await fh.status()).counts
+        assert (await fh.cancel(reason="after all", wait=True)).cancelled == 3
+        await fh.retry()
+        await app.execution("f/a").send("go", 3)
+        await app.execution("f/b").send("go", 4)
+        assert (await fh.result("20s"))["sum"] == 7
+
+
 async def test_what_was_undone_begins_anew(app: App):
     kit, done, broken = workflows(app), list[str](), True
 
@@ -135,6 +153,26 @@ async def test_what_succeeded_while_the_flow_was_stopped_is_passed_on_at_once(ap
             await fh.result("20s")
         await fh.retry()
         assert await fh.result("10s") == {"one": 7, "beside": 1, "below": 8, "alone": 7}
+
+
+async def test_a_flow_all_of_which_succeeded_while_it_was_stopped_ends_with_its_retry(app: App, gate: Gate):
+    """Nothing runs again whose end would be counted."""
+
+    @app.workflow
+    async def code() -> int:
+        await gate()
+        return 7
+
+    async with app:
+        flow = app.flow("f", id="f")
+        flow.add("only", code)
+        fh = await flow.start()
+        await gate.reached()
+        await fh.cancel("flow_only")
+        gate.open()
+        assert await app.execution("f/only").result("20s") == 7
+        await fh.retry()
+        assert await fh.result("20s") == {"only": 7}
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["items", "output"])

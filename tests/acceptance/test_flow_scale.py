@@ -113,7 +113,7 @@ async def test_very_many_items_of_an_output_are_mapped(
 
 async def test_a_very_long_chain_of_skips_ends(app: App, capsys: pytest.CaptureFixture[str]):
     kit = workflows(app)
-    async with app:
+    async with app, little_memory():
         flow = app.flow("chain", id="chain")
         last = flow.add("m0", kit.fails)
         for n in range(1, MANY):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from graphlib import CycleError
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,7 +55,23 @@ async def test_an_instance_runs_in_its_order_and_passes_every_output(app: App, f
                 assert ended[parent.replace("/", "-")] <= ended[name.replace("/", "-")]
 
 
-def test_both_generations_of_the_format_are_read():
+GENERATIONS = [
+    {"tasks": [{"name": "a", "runtime": 2}, {"name": "b", "parents": ["a"]}]},
+    # What is published of 1.4 has ids, too, and says the names of parents all the same.
+    {"tasks": [{"name": "x_a", "id": "a", "runtimeInSeconds": 2}, {"name": "x_b", "id": "b", "parents": ["x_a"]}]},
+    {"jobs": [{"name": "x_a", "id": "a", "runtime": 2}, {"name": "x_b", "id": "b", "parents": ["x_a"]}]},
+    # 1.5: several may share a name.
+    {"specification": {"tasks": [{"name": "b", "id": "a"}, {"name": "b", "id": "b", "parents": ["a"]}]},
+     "execution": {"tasks": [{"id": "a", "runtimeInSeconds": 2}]}},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("workflow", GENERATIONS, ids=["without ids", "1.4", "1.2", "1.5"])
+def test_all_generations_of_the_format_are_read(workflow: dict[str, Any]):
+    assert example().instance_of({"workflow": workflow}) == {"a": ([], 2.0), "b": (["a"], 0.0)}
+
+
+def test_an_instance_that_goes_round_in_circles_is_refused():
     module: Any = example()
-    old = {"workflow": {"tasks": [{"name": "a", "runtime": 2}, {"name": "b", "parents": ["a"]}]}}
-    assert module.instance_of(old) == {"a": ([], 2.0), "b": (["a"], 0.0)}
+    with pytest.raises(CycleError):
+        module.flow_of(module.app.flow("wf"), {"a": (["b"], 0.0), "b": (["a"], 0.0)}, speed=1)

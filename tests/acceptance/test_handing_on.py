@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from outlast import App, FlowCancelled, FlowHandle, Status
+from outlast.errors import UnknownWorkflow
 from outlast.machine import facts
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
@@ -18,9 +19,10 @@ from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.flows import handing_on
 from outlast.runtime.flows.ahead import Ahead, Behind, Known
 from outlast.runtime.flows.carrying import Flows
-from outlast.runtime.parts import Parts
+from outlast.runtime.parts import Parts, WorkflowDefinition
 from tests.acceptance.conftest import Gate, Place, until
 from tests.acceptance.flow_workflows import member_is, workflows
+from tests.acceptance.test_fast_path import with_room
 
 
 @pytest.fixture
@@ -204,6 +206,34 @@ async def test_the_room_that_the_next_member_takes_over_is_given_to_nobody_else(
         assert await fh.result("20s") == {"first": "first", "next": "next"}
         assert [await one.result("20s") for one in (beside, waiting)] == ["beside", "waiting"]
     assert most == 2
+
+
+async def test_one_that_cannot_begin_keeps_neither_the_others_nor_their_room(
+    place: Place, claims: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    app = place.app(lease_ttl="1s")
+    kit = workflows(app)
+    async with app.worker(concurrency=4) as worker:
+        await with_room(app)
+        really, asked = worker._definition, list[str]()
+
+        def definition(name: str, version: str) -> WorkflowDefinition:
+            asked.append(name)
+            if len(asked) == 3:
+                raise UnknownWorkflow(name, version)
+            return really(name, version)
+
+        monkeypatch.setattr(worker, "_definition", definition)
+        flow = app.flow("f", id="f")
+        first = flow.add("first", kit.number, 7)
+        for n in range(3):
+            flow.add(f"m{n}", kit.number, first.output)
+        # It is held and does not run, until a renewal finds it and hands it back.
+        assert await (await flow.start()).result("20s") == {"first": 7, "m0": 7, "m1": 7, "m2": 7}
+        await until(lambda: worker.busy == 0, "what has begun does not end")
+        assert worker._promised == 0
+        assert worker._free() == 4
+    assert claims == ["f/m1"]
 
 
 async def test_a_count_that_comes_first_is_not_overlooked_by_the_last_end(

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import structs
 
 from outlast import limits
+from outlast.client import staged
 from outlast.client.answers import Answers
 from outlast.client.cutting import cut, run_again
 from outlast.client.ending_badly import error_of
@@ -421,13 +422,14 @@ class Client:
         name, resolution = fact.name, fact.resolution
         namespace = namespace or self.namespace
         same: tuple[Matches, ...] = ()
+        found = await staged.seen(self._engine, namespace, execution_id)
         if generation is not None:
-            found = await self._engine.look(namespace, execution_id)
+            found = found or await self._engine.look(namespace, execution_id)
             if found is not None and found.journal_generation != generation:
                 raise ExecutionRefused(execution_id, Code.CONFLICT, BEGUN_ANEW)
             # It may begin anew before the word arrives.
             same = (Matches(execution_key(namespace, execution_id), {"journal_generation": generation}),)
-        told = await self._engine.tell(namespace, execution_id, fact, while_=same)
+        told = await self._engine.tell(namespace, execution_id, fact, seen=found, while_=same)
         if told.verdict is not None and told.verdict.refused_by in same:
             raise ExecutionRefused(execution_id, Code.CONFLICT, BEGUN_ANEW)
         stands = told.instead
@@ -550,7 +552,8 @@ class Client:
         return total
 
     async def _tell(self, execution_id: str, fact: facts.AnyFact) -> None:
-        self._told(execution_id, await self._engine.tell(self.namespace, execution_id, fact))
+        seen = await staged.seen(self._engine, self.namespace, execution_id)
+        self._told(execution_id, await self._engine.tell(self.namespace, execution_id, fact, seen=seen))
 
     def _told(self, execution_id: str, told: Told) -> None:
         self.waiters.touched(self.namespace, execution_id)
@@ -570,7 +573,7 @@ class Client:
         return record.value if isinstance(record, Payload) else None
 
     async def _look(self, execution_id: str) -> Execution:
-        execution = await self.waiters.patiently(lambda: self._engine.look(self.namespace, execution_id))
+        execution = await self.waiters.patiently(partial(staged.look, self._engine, self.namespace, execution_id))
         if execution is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         return execution

@@ -44,7 +44,7 @@ from outlast.machine.decide_flow import (
 )
 from outlast.machine.decide_member import MemberView
 from outlast.model.execution import Execution
-from outlast.model.flow import CancelPolicy, Flow, Summary, summary_key
+from outlast.model.flow import CancelPolicy, Flow, Summary, summary_key, whole_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
 from outlast.runtime.engine import Engine
@@ -63,6 +63,8 @@ _log = logging.getLogger(__name__)
 LOOKS_MAX = 1_000
 NEAR_S = 1.0
 """Whoever closes waits so long for the cancels that are under way."""
+REOPENED_S = 2.0
+"""Whoever retries a flow waits so long until its members are open again. Of very many the last are opened later."""
 PARALLEL = 8
 """So many chunks of a stage are under way at a time."""
 LOOK_DISTANCE_S = 0.02
@@ -324,6 +326,10 @@ class FlowClient(FlowLooks):
     async def retry(self, flow_id: str) -> None:
         change_id = self._engine.entropy.new_id()
         await self._told(flow_id, lambda view: reopening(view, change_id=change_id))
+        # Whoever retried it tells its members something next, or looks at them: they are to be open by then.
+        opening = self._engine.outbox.carrying(self.namespace, whole_of(flow_id))
+        if opening:
+            await asyncio.wait(opening, timeout=REOPENED_S)
 
     async def _told(self, flow_id: str, decided: Callable[[FlowView], Changes | Refusal]) -> bool:
         """Until it is settled. True if it was so before."""

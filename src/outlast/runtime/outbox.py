@@ -80,7 +80,7 @@ class Outbox:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lines: dict[tuple[str, str, str], _Line] = {}
-        self._posted: set[asyncio.Task[None]] = set()
+        self._posted: dict[asyncio.Task[None], Delivery] = {}
         self._closed = False
 
     # ---- at once --------------------------------------------------------------------------------------------------
@@ -92,8 +92,12 @@ class Outbox:
                 if self._closed or len(self._posted) >= POSTED_MAX:
                     return
                 task = asyncio.get_running_loop().create_task(self._carry(write.record), name="outlast outbox")
-                self._posted.add(task)
-                task.add_done_callback(self._posted.discard)
+                self._posted[task] = write.record
+                task.add_done_callback(self._posted.pop)
+
+    def carrying(self, namespace: str, target: str) -> list[asyncio.Task[None]]:
+        """What is under way to a target."""
+        return [task for task, one in self._posted.items() if (one.namespace, one.target) == (namespace, target)]
 
     async def _carry(self, delivery: Delivery) -> None:
         try:

@@ -9,6 +9,7 @@ anew, and after that the end goes its ordinary way.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from outlast.runtime.flows.carrying import Flows
     from outlast.runtime.parts import Parts
     from outlast.store.port import Verdict
+
+_log = logging.getLogger(__name__)
 
 
 class Next(Struct, frozen=True, gc=False):
@@ -82,7 +85,10 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
             begun = await _begun(parts, nexts, *told)
     finally:
         for one in nexts:
-            _begin(parts, one, begun.get(one.view.execution.id))
+            try:
+                _begin(parts, one, begun.get(one.view.execution.id))
+            except Exception:  # the end stands, and the others begin: a renewal finds what is held and does not run
+                _log.exception("execution %s could not begin with the end of %s", one.view.execution.id, e.id)
     if told is not None:
         _went_on(flows, e, end, fact.output, ends=behind.last is not None)
     return told is not None

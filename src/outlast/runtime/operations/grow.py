@@ -19,7 +19,7 @@ from outlast.machine.decide_flow import FlowView, NewMember, grown, grown_before
 from outlast.machine.decide_member import MemberView, widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
-from outlast.model.flow import Dependency, dependency_key, whole_of
+from outlast.model.flow import CancelPolicy, Dependency, Flow, FlowState, dependency_key, whole_of
 from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
@@ -79,7 +79,8 @@ class Grow(Performed):
         return Outcome(data, value=None)
 
     async def _grow(self, parts: Parts, execution: Execution, operation: Operation) -> bool:
-        """False if who was to join all that is added has ended: then this execution is told to end, too."""
+        """False if this execution is told to end: its flow is cancelled with all that runs, or who was to join all that
+        is added has ended."""
         engine = parts.engine
         scope, name, occurrence = operation.key
         change_id = growth_id(execution, f"{scope}{name}/{occurrence}")
@@ -92,6 +93,9 @@ class Grow(Performed):
             joined_by = None if self.fan_in is None else self.fan_in.member
             answer = grown(FlowView(partition, flow, summary), members, change_id, joined_by=joined_by)
             if isinstance(answer, Refusal):
+                if _is_cancelled_with(flow, execution):
+                    await _hears_of(engine, execution, flow)
+                    return False
                 raise FlowRefused(self.flow, answer.code, answer.message)
             if not members:
                 return True  # all of it is there
@@ -160,6 +164,21 @@ class Grow(Performed):
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None
+
+
+def _is_cancelled_with(flow: Flow, execution: Execution) -> bool:
+    """Whether the flow's cancel is for this one, too, and its code has not heard of it. Then a refusal would only come
+    first by chance, and a retry of the flow would fail by what was recorded of it."""
+    for_all = flow.state is FlowState.STOPPED and flow.policy is CancelPolicy.CANCEL_ALL
+    return for_all and flow.reason is not None and not execution.cancel_requested
+
+
+async def _hears_of(engine: Engine, execution: Execution, flow: Flow) -> None:
+    """Of the flow's cancel, without waiting for whoever carries it to the members."""
+    assert flow.reason is not None
+    fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=flow.reason)
+    still = Matches(flow.key, {"state": flow.state, "revision": flow.revision})
+    await engine.tell(execution.namespace, execution.id, fact, while_=(still, held_by(execution)))
 
 
 async def _given_up(engine: Engine, execution: Execution, joins: MemberView) -> bool:
