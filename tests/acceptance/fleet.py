@@ -17,6 +17,8 @@ from outlast.runtime.attempts.current import attempt_var
 from tests.forks import Forked, forked
 
 STEPS = 10
+STEP_S = 0.05
+"""A step takes so long at most, unless a test asks for other ones."""
 LEASE_TTL = "1s"
 LONGER_S = 5
 """Than the longest lease that a test asks for."""
@@ -27,7 +29,7 @@ def make_app(url: str, ledger: str) -> App:
 
     @app.step
     async def effect(number: int) -> int:
-        await asyncio.sleep(random.random() * 0.05)
+        await asyncio.sleep(random.random() * float(os.environ.get("FLEET_STEP_S", STEP_S)))
         attempt = attempt_var.get()
         assert attempt is not None
         line = f"{attempt.execution.id} {number} {attempt.execution.epoch} {os.getpid()}\n"
@@ -48,8 +50,12 @@ def make_app(url: str, ledger: str) -> App:
     @app.workflow
     async def ten(number: int) -> int:
         total = 0
-        for step in range(STEPS):
-            total += await effect(step)
+        try:
+            for step in range(STEPS):
+                total += await effect(step)
+        except BaseException:
+            write(_stopped_in(ledger, os.getpid()), "stopped\n")
+            raise
         return total + number
 
     @app.workflow
@@ -67,6 +73,15 @@ def write(ledger: str, line: str) -> None:
     """One short append: whole lines, also from several processes."""
     with Path(ledger).open("a") as file:
         file.write(line)
+
+
+def _stopped_in(ledger: str, pid: int) -> str:
+    return f"{ledger}-stopped-in-{pid}"
+
+
+def was_stopped_in(ledger: Path, pid: int) -> bool:
+    """Whether a process has heard that its code shall stop."""
+    return Path(_stopped_in(str(ledger), pid)).exists()
 
 
 def spawn(role: str, url: str, ledger: Path, **env: str) -> Forked:

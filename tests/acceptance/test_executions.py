@@ -395,6 +395,19 @@ async def test_a_result_may_be_waited_for_with_a_timeout_and_goes_on(app: App, g
         assert await handle.result(timeout=20) == "waited"
 
 
+async def test_a_result_that_is_there_needs_no_time(app: App, gate: Gate):
+    waiting = waiting_on(app, gate)
+    async with app:
+        handle = await waiting.start()
+        with pytest.raises(TimeoutError, match="it goes on"):
+            await handle.result(timeout=0)
+        gate.open()
+        assert await handle.result() == "waited"
+        assert await handle.result(timeout=0) == "waited"
+        with pytest.raises(ExecutionNotFound):
+            await app.execution("nobody").result(timeout=0)
+
+
 async def test_many_may_wait_for_the_same_end(app: App, gate: Gate):
     waiting = waiting_on(app, gate)
     async with app:

@@ -12,8 +12,9 @@ from outlast.errors import ExecutionExpired
 from outlast.model.completion import Completion
 from outlast.model.journal import JournalEntry
 from outlast.model.status import Status
+from outlast.reconcilers.table import ROWS
 from tests.acceptance.conftest import Place
-from tests.acceptance.fleet import STEPS, effects, make_app, spawn
+from tests.acceptance.fleet import STEPS, effects, make_app, spawn, was_stopped_in
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -23,8 +24,9 @@ SETTINGS = {
     "without the fast path": {"OUTLAST_FAST_PATH": "no"},
     "without the doorbell": {"OUTLAST_DOORBELL": "no", "OUTLAST_FAST_PATH": "no"},
     "without other reconcilers": {
-        f"OUTLAST_RECONCILER_{name}_ENABLED": "no"
-        for name in ("ATTEMPT_TIMEOUT", "EXECUTION_DEADLINE", "OUTBOX", "RETENTION", "SESSION_EXPIRY", "INDEX_CHECK")
+        f"OUTLAST_RECONCILER_{row.name.upper()}_ENABLED": "no"
+        for row in ROWS
+        if row.name not in ("lease_expiry", "timer")
     },
 }
 
@@ -114,7 +116,7 @@ async def freeze(process, url: str) -> None:
 async def test_a_worker_stopped_past_its_lease_is_a_zombie_whose_writes_are_refused(fleet, url, tmp_path):
     app = make_app(url, str(tmp_path / "ledger"))
     async with app.client():
-        frozen = fleet("worker")
+        frozen = fleet("worker", FLEET_STEP_S="0.5")
         ten = app.registry.newest("ten")
         handles = await app.start_many(ten.options(id=f"e{n}").bind(n) for n in range(10))
 
@@ -125,8 +127,14 @@ async def test_a_worker_stopped_past_its_lease_is_a_zombie_whose_writes_are_refu
         await freeze(frozen, url)
         fleet("worker")
         results = await asyncio.wait_for(asyncio.gather(*(handle.result() for handle in handles)), 60)
+        assert not was_stopped_in(tmp_path / "ledger", frozen.pid)
         frozen.send_signal(signal.SIGCONT)
-        await asyncio.sleep(2)
+
+        async def stopped():
+            return was_stopped_in(tmp_path / "ledger", frozen.pid)
+
+        await until(stopped, "its code was not stopped", seconds=20)
+        await asyncio.sleep(1)
         assert results == [45 + n for n in range(10)]
         infos = [await handle.info() for handle in handles]
         assert {info.status for info in infos} == {Status.SUCCEEDED}

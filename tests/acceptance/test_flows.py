@@ -91,6 +91,19 @@ async def test_numbers_are_keys_of_dicts_and_places_in_lists(app: App):
         assert (await (await flow.start()).result("20s"))["last"] == "hats"
 
 
+async def test_outputs_that_are_there_need_no_time(app: App):
+    kit = workflows(app)
+    async with app:
+        later = app.flow("later", id="later")
+        later.add("number", kit.number.options(delay="1h"), 1)
+        with pytest.raises(TimeoutError, match="it goes on"):
+            await (await later.start()).result(timeout=0)
+        flow = app.flow("shop", id="shop-1")
+        flow.add("number", kit.number, 1)
+        fh = await flow.start()
+        assert await fh.result() == await fh.result(timeout=0)
+
+
 @pytest.mark.parametrize(
     "written", [{"what": "output", "upstreams": ["one"]}, "hello", {"outlast:reference+": 1}], ids=str
 )

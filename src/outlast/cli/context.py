@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 from urllib.parse import quote
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from outlast.app import App, store_for
 from outlast.cli.output import Output
@@ -110,8 +110,17 @@ class Context:
                 raise sealed() from error
 
 
+def _whole(_: object, given: Sequence[Token]) -> int:
+    """The parser by itself would take 1.5, and round it."""
+    try:
+        return int(given[0].value)
+    except ValueError:
+        raise ValueError(f"write a whole number, not {given[0].value!r}") from None
+
+
 ContextArgument: TypeAlias = Annotated[Context, Parameter(parse=False)]
 Id: TypeAlias = Annotated[str, Parameter(help="The execution's id.")]
+Whole: TypeAlias = Annotated[int, Parameter(converter=_whole)]
 
 
 async def execution_of(store: Store, namespace: str, execution_id: str, *, of_flows: str = "show") -> Execution:

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from outlast.cli.context import ContextArgument
+from outlast.cli.context import ContextArgument, Whole
 from outlast.cli.documents import execution_document
 from outlast.cli.waiting import sessions_of
 from outlast.cli.words import age, plural, relative
@@ -39,7 +39,7 @@ async def ls(
         str | None, Parameter(help="Only those started from then on: 2h (ago), 2026-11-15, 2026-11-15T09:30.")
     ] = None,
     before: Annotated[str | None, Parameter(help="Only those started before then, written as --since.")] = None,
-    limit: Annotated[int, Parameter(help="At most so many. [default: 50]")] = 50,
+    limit: Annotated[Whole, Parameter(help="At most so many. [default: 50]")] = 50,
     context: ContextArgument,
 ) -> None:
     """List executions, newest first: what each is, how it is, and why it is not running.

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from outlast.app import App
 from outlast.authoring.options import Options
-from outlast.cli.context import Context, ContextArgument, execution_of
+from outlast.cli.context import Context, ContextArgument, Whole, execution_of
 from outlast.cli.documents import failure_document
 from outlast.cli.loading import Target, load, say_store, store_to_read
 from outlast.cli.ls import tags
@@ -44,7 +44,7 @@ async def start(
     input: Annotated[str | None, Parameter(help="Arguments by name: a JSON object.")] = None,
     delay: Annotated[str | None, Parameter(help="Not before this has passed: 30s, 2h, …")] = None,
     deadline: Annotated[str | None, Parameter(help="It must end within this, or expires.")] = None,
-    priority: Annotated[int | None, Parameter(help="Higher is claimed first.", allow_leading_hyphen=True)] = None,
+    priority: Annotated[Whole | None, Parameter(help="Higher is claimed first.", allow_leading_hyphen=True)] = None,
     lane: Annotated[str | None, Parameter(help="Another lane than the workflow's.")] = None,
     tag: Annotated[tuple[str, ...], Parameter(help="A tag, as key=value; repeat it.")] = (),
     if_exists: Annotated[

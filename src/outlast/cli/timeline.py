@@ -57,12 +57,15 @@ def timeline(
 ) -> list[Line]:
     moments = [_Moment(_ms(e.created_at), 0, "started", detail=f"lane {e.lane}")]
     several = len({attempt.generation for attempt in attempts}) > 1
+    begun = {_ms(attempt.started_at) for attempt in attempts}
     for attempt in attempts:
         name = f"attempt {label(attempt, several=several)}"
         moments.append(_Moment(_ms(attempt.started_at), 2, f"{name} on {attempt.worker}"))
         if attempt.ended_at is not None and attempt.outcome is not None:
-            outcome, detail = attempt.outcome, failure_line(attempt.failure)
-            moments.append(_Moment(_ms(attempt.ended_at), 4, f"{name} ended", outcome, outcome, detail))
+            at, outcome, detail = _ms(attempt.ended_at), attempt.outcome, failure_line(attempt.failure)
+            # One that lasted has ended before the next began; but one of no length began first.
+            rank = 1 if at in begun and at > _ms(attempt.started_at) else 4
+            moments.append(_Moment(at, rank, f"{name} ended", outcome, outcome, detail))
     moments += [_recorded(entry, now) for entry in journal]
     moments += [_heard(event) for event in events]
     if e.status.terminal:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from outlast.app import App, WorkerSettings
-from outlast.cli.context import Context, ContextArgument, Failed
+from outlast.cli.context import Context, ContextArgument, Failed, Whole
 from outlast.cli.loading import Target, load, say_store
 from outlast.cli.supervise import end_with_parent, supervise
 from outlast.cli.words import plural
@@ -29,9 +29,11 @@ def worker(
     lanes: Annotated[
         tuple[str, ...], Parameter(help="Which lanes, such as default,mail. [default: those of the app's workflows]")
     ] = (),
-    concurrency: Annotated[int, Parameter(help="How many executions at a time, in each process. [default: 100]")] = 100,
+    concurrency: Annotated[
+        Whole, Parameter(help="How many executions at a time, in each process. [default: 100]")
+    ] = 100,
     capabilities: Annotated[tuple[str, ...], Parameter(help="What this worker offers, such as gpu,eu.")] = (),
-    processes: Annotated[int, Parameter(help="How many processes; one that dies is started again. [default: 1]")] = 1,
+    processes: Annotated[Whole, Parameter(help="How many processes; one that dies is started again. [default: 1]")] = 1,
     reconcilers: Annotated[
         bool,
         Parameter(negative="--no-reconcilers", help="Also repair what crashes left; some worker must. [default: yes]"),

@@ -251,6 +251,9 @@ class Client:
 
     # ---- looking --------------------------------------------------------------------------------------------------
 
+    async def has_ended(self, execution_id: str) -> bool:
+        return (await self._look(execution_id)).status.terminal
+
     async def info(self, execution_id: str) -> Info:
         execution = await self._look(execution_id)
         data = await self._payload(execution, Role.PROGRESS)

@@ -42,6 +42,8 @@ class FlowHandle:
         attempt = inside()
         if attempt is not None:
             return await attempt.call(self.awaited(timeout))
+        if timeout is not None and not to_ms(timeout, what="timeout") and await self._client.has_ended(self.id):
+            timeout = None  # nothing is waited for
         if timeout is None:
             return await self._client.result(self.id)
         seconds = to_ms(timeout, what="timeout") / 1_000

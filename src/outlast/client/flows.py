@@ -187,6 +187,10 @@ class FlowClient(FlowLooks):
                 raise outcome
             return outcome
 
+    async def has_ended(self, flow_id: str) -> bool:
+        _, summary = await self._waiters.patiently(lambda: self._heads(flow_id))
+        return summary.outcome is not None
+
     async def _outcome(self, flow: Flow, summary: Summary) -> dict[str, Any] | FlowFailed:
         views = await self._members(flow.id)
         if summary.outcome is not Status.SUCCEEDED:

@@ -62,6 +62,8 @@ class Handle(Generic[R]):
         attempt = inside()
         if attempt is not None:
             return await attempt.call(self.awaited(timeout))
+        if timeout is not None and not to_ms(timeout, what="timeout") and await self._client.has_ended(self.id):
+            timeout = None  # nothing is waited for
         waiting = self._client.result(self.id, self._annotation)
         if timeout is None:
             return await waiting

@@ -60,6 +60,7 @@ def test_looking_leaves_a_stranger_s_database_as_it_is(outlast: Outlast):
     [
         (("ls", "--status", "done"), "there is no such status; write one of blocked, ready"),
         (("ls", "--limit", "none"), "--limit"),
+        (("ls", "--limit", "1.5"), "--limit: write a whole number, not '1.5'"),
         (("ls", "--nope"), "Unknown option"),
         (("ls", "--since", "yesterday"), "write how long ago (30m, 2h, 7d) or when (2026-11-15"),
         (("ls", "--before", "2026-13-01"), "--before 2026-13-01: write how long ago"),
@@ -86,6 +87,12 @@ def test_looking_leaves_a_stranger_s_database_as_it_is(outlast: Outlast):
         (("worker", "shop:nothing"), "write shop:app"),
         (("worker", "missing:app"), "there is no module 'missing'"),
         (("worker", "shop:app", "--concurrency", "0"), "concurrency must be a whole number between 1 and"),
+        (("worker", "shop:app", "--processes", "0.4"), "--processes: write a whole number, not '0.4'"),
+        (("worker", "shop:app", "--concurrency", "0.4"), "--concurrency: write a whole number, not '0.4'"),
+        (
+            ("start", "shop:app", "twice", "--arg", "1", "--priority", "1.5"),
+            "--priority: write a whole number, not '1.5'",
+        ),
         (("start", "shop:app", "nothing"), "this app has broken, render, slow, twice"),
         (("start", "shop:app", "twice", "--arg", "text"), """write --arg '"text"'"""),
         (("start", "shop:app", "twice", "--arg", '"text"'), "int"),

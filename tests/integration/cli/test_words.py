@@ -8,11 +8,13 @@ import pytest
 
 from outlast.cli.doctor import clock_check, due_check, ready_check, workers_check
 from outlast.cli.ls import reason_of, statuses
+from outlast.cli.timeline import timeline
 from outlast.cli.waiting import Situation, Upstreams, why
 from outlast.cli.words import age, duration, failure_line, moment, plain, shown
 from outlast.client.info import info_of
 from outlast.client.offers import Offers
 from outlast.errors import InvalidInput
+from outlast.model.attempt import Attempt, Outcome
 from outlast.model.execution import Execution, route_of
 from outlast.model.flow import CancelPolicy, Flow, FlowState
 from outlast.model.session import Offer
@@ -228,6 +230,33 @@ def test_a_time_that_no_calendar_has_is_shown_as_late_as_one_can_say():
     assert str(info_of(sleeper).wake_at) == "9999-12-30 00:00:00+00:00"
     assert moment(FAR, now=NOW).startswith("9999-12-")
     assert "until 9999-12-" in why(sleeper, ALIVE)
+
+
+def test_an_attempt_has_ended_before_the_next_one_begins_also_in_one_millisecond():
+    def attempt(number: int, started_at: int, ended_at: int | None, outcome: Outcome | None) -> Attempt:
+        return Attempt(
+            namespace="default",
+            execution="order-42",
+            generation=1,
+            number=number,
+            epoch=number,
+            worker=f"w-{number}",
+            started_at=started_at,
+            ended_at=ended_at,
+            outcome=outcome,
+            change_id="",
+        )
+
+    first = attempt(1, NOW - 9_000, NOW, Outcome.INTERRUPTED)
+    second = attempt(2, NOW, NOW, Outcome.FAILED)
+    lines = timeline(execution(Status.READY), [first, second], [], [], NOW)
+    assert [line.what for line in lines] == [
+        "started",
+        "attempt 1 on w-1",
+        "attempt 1 ended",
+        "attempt 2 on w-2",
+        "attempt 2 ended",
+    ]
 
 
 def test_values_that_a_codec_sealed_are_only_counted():
