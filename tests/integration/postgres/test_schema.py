@@ -283,6 +283,17 @@ async def test_who_makes_it_at_the_same_time_with_other_partitions_is_told(datab
     assert sorted(type(one).__name__ for one in made) == ["InvalidConfig", "InvalidConfig", "int"]
 
 
+@pytest.mark.parametrize("pooled", ["", "&pgbouncer=on"])
+async def test_ten_processes_may_make_it_at_once_whatever_isolation_the_database_has_by_default(
+    database: str, pooled: str
+):
+    name, admin = database.rpartition("/")[2].partition("?")[0], await asyncpg.connect(database)
+    await admin.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    await admin.close()
+    made = await asyncio.gather(*(PostgresStore(f"{database}{pooled}").migrate() for _ in range(10)))
+    assert len(set(made)) == 1
+
+
 async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(database: str):
     owner = PostgresStore(database)
     await owner.migrate()

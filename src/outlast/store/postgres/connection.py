@@ -69,6 +69,8 @@ SETTINGS = {
     # Every row of a call has a key of its own: what was looked up is not looked up again.
     "enable_memoize": "off",
     "jit": "off",
+    # Each statement sees what was committed before it: behind the locks that it waited for, too.
+    "default_transaction_isolation": "read committed",
     "search_path": "outlast",
     "application_name": "outlast",
     # In milliseconds. Somebody else's transaction may hold what is written here for as long as they like; among
@@ -255,8 +257,10 @@ class Pool:
     def begin(self) -> str:
         if not self.is_shared:
             return "BEGIN"
-        # Settings go with the transaction.
-        return "; ".join(("BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())))
+        # Settings go with the transaction; the default of its isolation comes too late for it.
+        isolation = self._settings.get("default_transaction_isolation")
+        begin = "BEGIN" if isolation is None else f"BEGIN ISOLATION LEVEL {isolation}"
+        return "; ".join((begin, *(f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())))
 
     # ---- connections ----------------------------------------------------------------------------------------------
 
