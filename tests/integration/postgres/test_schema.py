@@ -18,6 +18,7 @@ from outlast.model.kinds import KINDS
 from outlast.model.partition import partition_of
 from outlast.store.port import Grade, Health
 from outlast.store.postgres import PostgresStore
+from outlast.store.postgres.connection import PLAIN
 from outlast.store.postgres.functions import FUNCTIONS
 from outlast.store.postgres.statements import TABLES
 from outlast.store.postgres.url import parse_url
@@ -548,6 +549,22 @@ def test_a_password_is_never_shown():
     address = parse_url("postgres://me:secret@db/shop?sslmode=require&pool_size=7")
     assert address.pool_size == 7
     assert address.dsn == "postgres://me:secret@db/shop?sslmode=require"
+
+
+@pytest.mark.parametrize("pooled", ["", "&pgbouncer=on"])
+async def test_connections_have_the_name_that_the_url_gives_them(pooled: str):
+    url, asked = await postgres.empty(), "SELECT current_setting('application_name') AS name"
+
+    async def names(given: str) -> set[str]:
+        store = PostgresStore(f"{url}{pooled}{given}")
+        pools = [store._new_pool(), store._new_pool(PLAIN)]
+        found = {(await pool.call("test", lambda s: s.rows(asked)))[0]["name"] for pool in pools}
+        for pool in pools:
+            await pool.close()
+        return found
+
+    assert await names("") == {"outlast"}
+    assert await names("&application_name=shop%20floor") == {"shop floor"}
 
 
 @pytest.mark.parametrize(

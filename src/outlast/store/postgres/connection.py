@@ -134,7 +134,7 @@ class Pool:
     ) -> None:
         """`beside` is the pool that calls of this one use too: it lends all connections but one."""
         self._address = address
-        self._settings = settings
+        self._settings = settings_for(address, settings)
         self._points = points
         self._on_crash = on_crash
         self._pid = os.getpid()
@@ -408,12 +408,17 @@ async def _ended(connection: Any) -> None:
         connection.terminate()
 
 
+def settings_for(address: Address, settings: Mapping[str, str]) -> dict[str, str]:
+    """These, but for a name of one's own: the driver takes what it is told here before what the URL says."""
+    return {name: value for name, value in settings.items() if not (address.named and name == "application_name")}
+
+
 async def connect(address: Address, settings: Mapping[str, str] = SETTINGS) -> Any:
     try:
         return await asyncpg.connect(
             address.dsn,
             timeout=CONNECT_TIMEOUT_S,
-            server_settings={} if address.pgbouncer else dict(settings),
+            server_settings={} if address.pgbouncer else settings_for(address, settings),
             statement_cache_size=0 if address.pgbouncer else 200,
             max_cached_statement_lifetime=0,
         )
