@@ -80,7 +80,7 @@ test-slow: setup ## tests marked slow (crashes, processes, races), in parallel
 	$(BIN)/pytest -m "slow and not system" --numprocesses=$(PARALLEL) --dist=loadgroup $(ARGS)
 
 .PHONY: test-system
-test-system: setup test-oldest ## tests that need root, mounts or Debian's packages (Linux); a missing part fails
+test-system: setup test-oldest test-cluster ## tests that need root, mounts or Debian's packages (Linux); a missing part fails
 	$(BIN)/pytest -m system $(ARGS)
 
 # What the documentation promises to work on, and pip does not bring.
@@ -91,6 +91,10 @@ test-oldest: setup ## the suites on the oldest servers: Redis 7.0 and PostgreSQL
 	OUTLAST_TEST_VALKEY=redis-server $(BIN)/pytest $(SUITES) -k "valkey or cluster" $(ARGS)
 	OUTLAST_TEST_VALKEY=redis-server $(BIN)/pytest --numprocesses=$(PARALLEL) tests/conformance/test_valkey_cluster.py $(ARGS)
 	OUTLAST_TEST_POSTGRES_VERSION=15 $(BIN)/pytest $(SUITES) -k postgres $(ARGS)
+
+.PHONY: test-cluster
+test-cluster: setup ## all acceptance tests on a Valkey cluster; the other stages run there what is most likely to differ
+	OUTLAST_TEST_CLUSTER=1 $(BIN)/pytest -m "not system" tests/acceptance -k cluster $(ARGS)
 
 .PHONY: check-mutants
 check-mutants: setup ## break rules of the engine one by one; the tests must notice each

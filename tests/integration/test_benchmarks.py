@@ -72,6 +72,40 @@ def test_every_scenario_leaves_its_rows(tmp_path: Path):
     assert "bars (" in done.stdout
 
 
+MEASURED = {
+    "end-to-end": {
+        ("end-to-end", "steps_per_s"),
+        ("end-to-end", "executions_per_s"),
+        ("end-to-end", "cpu_us_per_execution"),
+    },
+    "backlog": {("backlog", "enqueue_per_s"), ("backlog", "drain_per_s")},
+    "latency": {("idle-start", "p50_ms"), ("event-wake", "p50_ms")},
+    "round-trips": {("round-trips", "trips_per_step"), ("round-trips", "trips_per_execution")},
+}
+PUBLISHED = {("end-to-end", "executions_per_s"), ("event-wake", "p50_ms")}
+"""What FlowFabric says of itself, beside Valkey."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", MEASURED)
+@pytest.mark.parametrize("store", ["postgres", "valkey"])
+def test_a_server_is_measured_by_all_that_a_fleet_asks_of_it(store: str, scenario: str, tmp_path: Path):
+    output = tmp_path / "latest.json"
+
+    done = run(
+        *("--store", store, "--quick", "--repeats", "1", "--seconds", "0.05", "--rounds", "3"),
+        *("--only", scenario, "--output", str(output)),
+    )
+
+    assert done.returncode == 0, done.stderr
+    rows = msgspec.json.decode(output.read_bytes(), type=list[Row], strict=True)
+    assert all(row.store == store for row in rows)
+    ours = {(row.scenario, row.metric) for row in rows if row.system == "outlast"}
+    assert ours >= MEASURED[scenario]
+    published = {(row.scenario, row.metric) for row in rows if row.system == "flowfabric, published"}
+    assert published == ({row for row in PUBLISHED if row in MEASURED[scenario]} if store == "valkey" else set())
+
+
 def test_an_environment_that_cannot_be_made_leaves_the_peer_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fail(*command: str) -> None:
         raise subprocess.CalledProcessError(1, command, stderr="no network\nno such package")

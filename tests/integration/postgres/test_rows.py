@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import asyncpg
 import pytest
 import pytest_asyncio
 from msgspec import structs
@@ -149,3 +150,37 @@ async def test_what_a_field_cannot_be_is_refused_shared_or_not(store: PostgresSt
     spoiled = structs.replace(answer, writes=(Insert(structs.replace(first.record, **wrong)), *rest))
     with pytest.raises(InvalidInput):
         await store.commit([spoiled])
+
+
+async def in_place(store: PostgresStore, connection: Any) -> dict[str, tuple[int, int]]:
+    """By table: how often a row was updated, and how often without a new entry in any index."""
+
+    async def told(session: Any) -> None:
+        await session.rows("SELECT pg_stat_force_next_flush()")
+
+    await store._opened()[0].call("test", told, writes=False)
+    await connection.execute("SELECT pg_stat_force_next_flush()")
+    rows = await connection.fetch("SELECT relname, n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables")
+    return {row["relname"]: (row["n_tup_upd"], row["n_tup_hot_upd"]) for row in rows}
+
+
+async def test_what_is_updated_once_or_often_has_room_on_its_page():
+    url = await postgres.empty()
+    store = PostgresStore(f"{url}&doorbell=off&pool_size=1")
+    await store.open()
+    connection: Any = await asyncpg.connect(url)
+    before = await in_place(store, connection)
+    await actors.start_many(store, [actors.start_fact(f"e{number}") for number in range(400)])
+    held = [one.execution for one in (await actors.claim(store, limit=400)).executions]
+    for _ in range(3):
+        await store.renew("w1", lease_ttl_ms=10_000)
+    assert all(
+        v.applied for v in await actors.commit(store, *(actors.decided(store, e, actors.completes(e)) for e in held))
+    )
+    after = await in_place(store, connection)
+    await connection.close()
+    await store.close()
+    for table, least in (("attempt", 400), ("session", 3 * 64)):
+        updated, hot = (new - old for old, new in zip(before[table], after[table], strict=True))
+        assert updated >= least
+        assert hot > 0.8 * updated, f"{table}: {hot} of {updated}"

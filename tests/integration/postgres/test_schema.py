@@ -15,8 +15,10 @@ import outlast
 from outlast.app import App, store_for
 from outlast.errors import InvalidConfig, SchemaOutdated, SchemaTooNew, StoreError
 from outlast.model.kinds import KINDS
+from outlast.model.partition import partition_of
 from outlast.store.port import Grade, Health
 from outlast.store.postgres import PostgresStore
+from outlast.store.postgres.connection import PLAIN
 from outlast.store.postgres.functions import FUNCTIONS
 from outlast.store.postgres.statements import TABLES
 from outlast.store.postgres.url import parse_url
@@ -283,6 +285,17 @@ async def test_who_makes_it_at_the_same_time_with_other_partitions_is_told(datab
     assert sorted(type(one).__name__ for one in made) == ["InvalidConfig", "InvalidConfig", "int"]
 
 
+@pytest.mark.parametrize("pooled", ["", "&pgbouncer=on"])
+async def test_ten_processes_may_make_it_at_once_whatever_isolation_the_database_has_by_default(
+    database: str, pooled: str
+):
+    name, admin = database.rpartition("/")[2].partition("?")[0], await asyncpg.connect(database)
+    await admin.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+    await admin.close()
+    made = await asyncio.gather(*(PostgresStore(f"{database}{pooled}").migrate() for _ in range(10)))
+    assert len(set(made)) == 1
+
+
 async def test_a_role_with_the_least_privileges_works_but_may_not_migrate(database: str):
     owner = PostgresStore(database)
     await owner.migrate()
@@ -456,6 +469,77 @@ async def test_an_old_transaction_is_noticed(monkeypatch: pytest.MonkeyPatch):
     await other.close()
 
 
+async def test_an_old_transaction_that_is_prepared_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    """It belongs to no connection, and holds the feed of completions up all the same."""
+    from outlast.store.postgres import health as module
+
+    monkeypatch.setattr(module, "OLD_WARNING_S", 0.05)
+    with PostgresServer.launch(settings={"max_prepared_transactions": "4"}) as server:
+        store = PostgresStore(server.url)
+        await store.migrate()
+        await store.open()
+        other = await asyncpg.connect(server.url)
+        await other.execute("BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION 'theirs'")
+        await actors.ended(store, "a")
+        await asyncio.sleep(0.1)
+        assert not (await store.completions()).completions
+        [old] = [check for check in (await store.health()).checks if check.name == "oldest transaction"]
+        assert old.grade is Grade.WARNING
+        assert "prepared as 'theirs'" in old.found
+        await other.execute("ROLLBACK PREPARED 'theirs'")
+        assert [one.execution for one in (await store.completions()).completions] == ["a"]
+        assert "prepared" not in str((await store.health()).checks)
+        await other.close()
+        await store.close()
+
+
+async def test_dead_rows_that_nobody_clears_away_are_noticed(database: str):
+    await PostgresStore(database).migrate()
+    assert grade(await look(database), "dead rows") is Grade.OK
+    connection = await asyncpg.connect(database)
+    await connection.execute("""
+        INSERT INTO outlast.tag SELECT 1, 'default', 'e', 't' || n, '' FROM generate_series(1, 100001) AS n;
+        DELETE FROM outlast.tag;
+        SELECT pg_stat_force_next_flush();
+    """)
+    await connection.close()
+    [dead] = [check for check in (await look(database)).checks if check.name == "dead rows"]
+    assert dead.grade is Grade.WARNING
+    assert "outlast.tag has 100,001 dead rows beside 0 live ones" in dead.found
+
+
+async def test_connections_that_are_nearly_used_up_are_noticed(database: str, monkeypatch: pytest.MonkeyPatch):
+    from outlast.store.postgres import health as module
+
+    await PostgresStore(database).migrate()
+    assert grade(await look(database), "connections") is Grade.OK
+    monkeypatch.setattr(module, "CONNECTIONS_WARNING", 0.001)
+    assert grade(await look(database), "connections") is Grade.WARNING
+
+
+async def test_an_old_version_is_noticed(database: str, monkeypatch: pytest.MonkeyPatch):
+    from outlast.store.postgres import health as module
+
+    await PostgresStore(database).migrate()
+    assert grade(await look(database), "server") is Grade.OK
+    monkeypatch.setattr(module, "VERSION_MIN", 99)
+    assert grade(await look(database), "server") is Grade.WARNING
+
+
+async def test_a_partition_that_holds_most_of_what_is_ready_is_noticed(database: str, monkeypatch: pytest.MonkeyPatch):
+    from outlast.store.postgres import health as module
+
+    store = PostgresStore(database)
+    await store.migrate()
+    await store.open()
+    together = [name for n in range(2_000) if partition_of(actors.NAMESPACE, name := f"x{n}", store.partitions) == 7]
+    await actors.start_many(store, [actors.start_fact(name) for name in together])
+    await store.close()
+    assert grade(await look(database), "skew") is Grade.OK
+    monkeypatch.setattr(module, "SKEW_MIN_READY", 10)
+    assert grade(await look(database), "skew") is Grade.WARNING
+
+
 # ---- URLs ---------------------------------------------------------------------------------------------------------
 
 
@@ -465,6 +549,22 @@ def test_a_password_is_never_shown():
     address = parse_url("postgres://me:secret@db/shop?sslmode=require&pool_size=7")
     assert address.pool_size == 7
     assert address.dsn == "postgres://me:secret@db/shop?sslmode=require"
+
+
+@pytest.mark.parametrize("pooled", ["", "&pgbouncer=on"])
+async def test_connections_have_the_name_that_the_url_gives_them(pooled: str):
+    url, asked = await postgres.empty(), "SELECT current_setting('application_name') AS name"
+
+    async def names(given: str) -> set[str]:
+        store = PostgresStore(f"{url}{pooled}{given}")
+        pools = [store._new_pool(), store._new_pool(PLAIN)]
+        found = {(await pool.call("test", lambda s: s.rows(asked)))[0]["name"] for pool in pools}
+        for pool in pools:
+            await pool.close()
+        return found
+
+    assert await names("") == {"outlast"}
+    assert await names("&application_name=shop%20floor") == {"shop floor"}
 
 
 @pytest.mark.parametrize(

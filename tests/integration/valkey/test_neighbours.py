@@ -92,3 +92,31 @@ async def test_what_is_due_is_found_behind_what_is_due_to_others(
     theirs = await store.due(DueKind.RETENTION, limit=10, filter=Filter(namespace="theirs"))
     assert (len(theirs.items), theirs.depth) == (10, 2 * LOOKS + 2)
     assert theirs.items[0].due_at <= theirs.items[-1].due_at
+
+
+async def test_completions_are_read_behind_those_of_others(server: ValkeyServer, store: ValkeyStore):
+    one = await ended(store, "copy", namespace="theirs")
+    [theirs] = (await store.completions()).completions
+    for first in range(0, 2 * LOOKS, 1_000):
+        copies = [structs.replace(theirs, execution=f"{n}", change_id=new_id()) for n in range(first, first + 1_000)]
+        await commit(
+            store,
+            *[Changes(id=copy.change_id, partition=0, anchors=(one.key,), writes=(Insert(copy),)) for copy in copies],
+        )
+    for number in range(3):
+        await ended(store, f"ours{number}")
+    before = calls(server)
+    feed = await store.completions(filter=OURS)
+    assert calls(server) - before == 3, "one call does not look at all of them"
+    assert [one.execution for one in feed.completions] == ["ours0", "ours1", "ours2"]
+    await ended(store, "ours3")
+    before = calls(server)
+    feed = await store.completions(after=feed.cursor, filter=OURS)
+    assert calls(server) - before == 1, "what was left out is behind the cursor"
+    assert [one.execution for one in feed.completions] == ["ours3"]
+    assert [one.execution for one in (await store.completions(limit=2, filter=OURS)).completions] == ["ours0", "ours1"]
+    before = calls(server)
+    found = await store.scan("completion", (NAMESPACE,), limit=3)
+    assert calls(server) - before == 3
+    assert [one.key.values[1] for one in found] == ["ours0", "ours1", "ours2"]
+    assert len((await store.completions(limit=10_000)).completions) == 2 * LOOKS + 5

@@ -69,6 +69,8 @@ SETTINGS = {
     # Every row of a call has a key of its own: what was looked up is not looked up again.
     "enable_memoize": "off",
     "jit": "off",
+    # Each statement sees what was committed before it: behind the locks that it waited for, too.
+    "default_transaction_isolation": "read committed",
     "search_path": "outlast",
     "application_name": "outlast",
     # In milliseconds. Somebody else's transaction may hold what is written here for as long as they like; among
@@ -132,7 +134,7 @@ class Pool:
     ) -> None:
         """`beside` is the pool that calls of this one use too: it lends all connections but one."""
         self._address = address
-        self._settings = settings
+        self._settings = settings_for(address, settings)
         self._points = points
         self._on_crash = on_crash
         self._pid = os.getpid()
@@ -255,8 +257,10 @@ class Pool:
     def begin(self) -> str:
         if not self.is_shared:
             return "BEGIN"
-        # Settings go with the transaction.
-        return "; ".join(("BEGIN", *(f"SET LOCAL {name} = {value}" for name, value in self._settings.items())))
+        # Settings go with the transaction; the default of its isolation comes too late for it.
+        isolation = self._settings.get("default_transaction_isolation")
+        begin = "BEGIN" if isolation is None else f"BEGIN ISOLATION LEVEL {isolation}"
+        return "; ".join((begin, *(f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items())))
 
     # ---- connections ----------------------------------------------------------------------------------------------
 
@@ -404,12 +408,17 @@ async def _ended(connection: Any) -> None:
         connection.terminate()
 
 
+def settings_for(address: Address, settings: Mapping[str, str]) -> dict[str, str]:
+    """These, but for a name of one's own: the driver takes what it is told here before what the URL says."""
+    return {name: value for name, value in settings.items() if not (address.named and name == "application_name")}
+
+
 async def connect(address: Address, settings: Mapping[str, str] = SETTINGS) -> Any:
     try:
         return await asyncpg.connect(
             address.dsn,
             timeout=CONNECT_TIMEOUT_S,
-            server_settings={} if address.pgbouncer else dict(settings),
+            server_settings={} if address.pgbouncer else settings_for(address, settings),
             statement_cache_size=0 if address.pgbouncer else 200,
             max_cached_statement_lifetime=0,
         )

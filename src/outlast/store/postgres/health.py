@@ -117,7 +117,7 @@ async def _oldest(session: Session) -> Check:
         return Check(name="oldest transaction", found=f"{seconds:.1f} s{unseen if oldest['hidden'] else ''}")
     return Check(
         name="oldest transaction",
-        found=f"open for {seconds:,.0f} s (pid {oldest['pid']}, {oldest['application'] or 'no name'})",
+        found=f"open for {seconds:,.0f} s ({oldest['who']})",
         grade=grade,
         advice="while it is open the feed of completions stands still and dead rows stay: end it",
     )

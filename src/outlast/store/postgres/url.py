@@ -26,6 +26,8 @@ class Address(Struct, frozen=True, kw_only=True):
     patience_s: float
     doorbell: bool
     pgbouncer: bool
+    named: bool
+    """Whether the URL says what the server is to call these connections (`application_name`)."""
 
 
 def parse_url(url: str) -> Address:
@@ -53,6 +55,7 @@ def parse_url(url: str) -> Address:
         # LISTEN needs a connection of its own, which a pool of transactions does not give.
         doorbell=_flag(ours, "doorbell", default=not pgbouncer),
         pgbouncer=pgbouncer,
+        named="application_name" in options,
     )
 
 

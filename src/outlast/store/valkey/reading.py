@@ -171,14 +171,14 @@ async def _scan_feeds(
         [stands] = await load(call, [after], partitions)
         seq = 0 if stands is None else seq_of(stands)
     found: list[Record] = []
-    for partition in range(first, partitions):
-        if len(found) == limit:
-            break
-        at = layout.positions
+    at, partition = layout.positions, first
+    while partition < partitions and len(found) < limit:
         asked = (layout.number, prefix, seq, limit - len(found), filtered(EVERYTHING), at["namespace"], at["execution"])
-        answer = (await call("feed", {partition: packed(asked)}))[partition]
-        found += [layout.record(row) for row in answer[1]]
-        seq = 0
+        [_, rows, stopped] = (await call("feed", {partition: packed(asked)}))[partition]
+        found += [layout.record(row) for row in rows]
+        seq = stopped or 0
+        if stopped is None:
+            partition += 1
     return found
 
 
@@ -416,12 +416,22 @@ async def completions(call: Call, after: str | None, limit: int, filter: Filter,
     layout = LAYOUTS[Completion.KIND]
     stands = _stands(after, partitions)
     at = layout.positions
-    asked = {
-        p: packed((layout.number, "", stands[p], limit, filtered(filter), at["namespace"], at["execution"]))
-        for p in range(partitions)
-    }
-    answers = await call("feed", asked)
-    pages = {p: [_completion(row) for row in answer[1]] for p, answer in answers.items()}
+    pages: dict[int, list[Completion]] = {p: [] for p in range(partitions)}
+    newest = dict.fromkeys(pages, 0)
+    places = dict(enumerate(stands))
+    while places:
+        asked = {
+            p: packed(
+                (layout.number, "", place, limit - len(pages[p]), filtered(filter), at["namespace"], at["execution"])
+            )
+            for p, place in places.items()
+        }
+        places = {}
+        for p, (given, rows, stopped) in (await call("feed", asked)).items():
+            pages[p] += map(_completion, rows)
+            newest[p] = given
+            if stopped is not None:
+                places[p] = stopped
     # Each partition in its own order; the ends of several by their time, and within a millisecond by their numbers,
     # which follow the clock too: so that a reader is near the order of things.
     lines = [[(one.finished_at, one.seq, p, one) for one in page] for p, page in pages.items()]
@@ -430,10 +440,9 @@ async def completions(call: Call, after: str | None, limit: int, filter: Filter,
     for *_, p, one in found:
         stands[p] = one.seq
         cursors.append(_cursor_at(stands))
-    for p, (newest, _) in answers.items():
-        page = pages[p]
+    for p, page in pages.items():
         if len(page) < limit and (not page or stands[p] == page[-1].seq):
-            stands[p] = max(stands[p], newest)  # all of it was read: also what the filter left out
+            stands[p] = max(stands[p], newest[p])  # all of it was read: also what the filter left out
     return Feed([one for *_, one in found], _cursor_at(stands), cursors)
 
 

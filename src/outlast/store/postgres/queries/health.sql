@@ -34,12 +34,17 @@ ORDER BY 1
 
 -- part: oldest
 -- The oldest transaction: while it lasts, no completion behind it is in the feed, and nothing dead is cleared away.
-SELECT coalesce(max(extract(epoch FROM now() - a.xact_start)), 0)::float8 AS seconds,
+-- One that is prepared belongs to no connection, and outlives a restart.
+SELECT coalesce(max(extract(epoch FROM now() - o.since)), 0)::float8 AS seconds,
   (SELECT count(*) FROM pg_stat_activity WHERE usesysid IS NOT NULL AND backend_type IS NULL)::int AS hidden,
-  coalesce((array_agg(a.pid ORDER BY a.xact_start))[1], 0) AS pid,
-  coalesce((array_agg(left(a.application_name, 60) ORDER BY a.xact_start))[1], '') AS application
-FROM pg_stat_activity AS a
-WHERE a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
+  coalesce((array_agg(o.who ORDER BY o.since))[1], '') AS who
+FROM (
+  SELECT a.xact_start AS since, format('pid %s, %s', a.pid, coalesce(nullif(left(a.application_name, 60), ''), 'no name')) AS who
+  FROM pg_stat_activity AS a
+  WHERE a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
+  UNION ALL
+  SELECT p.prepared, format('prepared as %L', left(p.gid, 60)) FROM pg_prepared_xacts AS p
+) AS o
 
 -- part: feed
 -- Completions of transactions that this server has not had yet: they are another server's.

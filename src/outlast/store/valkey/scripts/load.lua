@@ -95,30 +95,28 @@ local function scan_owners(keys, args)
   return { rows, #owners == LOOKS and owners[#owners] }
 end
 
--- Sequenced kinds across owners, in the order of their numbers.
--- argument: {kind, prefix of the owner, number to go on behind, limit, filter, position of the namespace, of the id,
---            length of an owner or 0}; answer: {newest number given, records}
+-- Sequenced kinds across owners, in the order of their numbers. A call that leaves some out looks at LOOKS and no more.
+-- argument: {kind, prefix of the owner, number to go on behind, limit, filter, position of the namespace, of the id}
+-- answer: {newest number given, records, number to go on behind, or false at the end or if these are enough}
 local function feed(keys, args)
   local asked = unpacked(args[1])
   local call, rows = begin(keys, 0), {}
-  local kind, prefix, limit = asked[1], asked[2], asked[4]
-  local set, low, from = call.tag .. 'order_' .. KINDS[kind].name .. ':', '(' .. format('%.0f', asked[3]), 0
-  local newest = call.seq
-  while #rows < limit do
-    local members = command('ZRANGEBYSCORE', set, low, '+inf', 'LIMIT', from, limit)
-    for _, member in ipairs(members) do
-      if #rows == limit then break end
-      if sub(member, 1, #prefix) == prefix then
-        local _, stop = first_text(member, 1)
-        _, stop = first_text(member, stop)
-        local found = record(call, kind, sub(member, 1, stop - 1), sub(member, stop))
-        if passes(call, asked[5], found.values[asked[6]], found.values[asked[7]]) then rows[#rows + 1] = told(found) end
+  local kind, prefix, limit, filter = asked[1], asked[2], asked[4], asked[5]
+  local set = call.tag .. 'order_' .. KINDS[kind].name .. ':'
+  local size = (prefix ~= '' or filter[1] or filter[2]) and LOOKS or limit
+  local members = command('ZRANGEBYSCORE', set, '(' .. format('%.0f', asked[3]), '+inf', 'LIMIT', 0, size)
+  for _, member in ipairs(members) do
+    if sub(member, 1, #prefix) == prefix then
+      local _, stop = first_text(member, 1)
+      _, stop = first_text(member, stop)
+      local found = record(call, kind, sub(member, 1, stop - 1), sub(member, stop))
+      if passes(call, filter, found.values[asked[6]], found.values[asked[7]]) then
+        rows[#rows + 1] = told(found)
+        if #rows == limit then return { call.seq, rows, false } end
       end
     end
-    if #members < limit then break end
-    from = from + limit
   end
-  return { newest, rows }
+  return { call.seq, rows, #members == size and tonumber(command('ZSCORE', set, members[size])) }
 end
 
 -- argument: {owner, after, limit}; answer: packed {at, value}
