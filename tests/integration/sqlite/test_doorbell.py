@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -261,7 +262,7 @@ async def test_store_closes_though_a_loop_was_closed_under_its_listener(path: Pa
     assert parts is not None
     assert parts.writer is not None
     assert not parts.writer._thread.is_alive()
-    listening._log_destroy_pending = False
+    cast("Any", listening)._log_destroy_pending = False
 
 
 async def test_ring_while_it_is_looked_is_heard_next(bell: Doorbell, ringer: Doorbell):
