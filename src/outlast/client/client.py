@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from outlast import limits
-from outlast.client import staged
+from outlast.client import again, staged
 from outlast.client.answers import Answers
 from outlast.client.cutting import cut, run_again
 from outlast.client.ending_badly import error_of
@@ -41,7 +41,7 @@ from outlast.errors import (
     LimitExceeded,
     TransactionUnsupported,
 )
-from outlast.machine import facts, superseding
+from outlast.machine import facts
 from outlast.machine.changes import Changes, Code, Matches, Refusal
 from outlast.machine.decide import decide
 from outlast.model.attempt import Attempt, attempt_key
@@ -59,7 +59,6 @@ from outlast.runtime.attempts.stream import envelope_of
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.flows.purging import purge_ended_flows
-from outlast.runtime.retrying import runs_again, was_undone
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Joined, Joining, Query
 from outlast.tokens import Claims, Tokens
@@ -470,28 +469,11 @@ class Client:
             if execution.reason == Reason.VERSION:
                 fact: facts.AnyFact = facts.Wake(change_id=self._new_id(), cause=Reason.VERSION)
             else:
-                fact = await self._retry_of(execution)
+                fact = await again.retry_of(self._engine, self._values, execution)
             told = await self._engine.tell(self.namespace, execution_id, fact)
             if told.refusal is None or told.refusal.code is not Code.CONFLICT:
                 break  # else somebody else has retried it, and it has ended anew
         self._told(execution_id, told)
-
-    async def _retry_of(self, execution: Execution) -> facts.Retry:
-        """The retry, once all but so much as it can take has left the journal."""
-        store = self._engine.store
-        if await was_undone(store, execution):
-            raise ExecutionRefused(
-                execution.id,
-                Code.NOT_ALLOWED,
-                "its undos have run, so what it did is taken back; start it anew, with if_exists='restart'",
-            )
-        ahead, last = superseding.parts(await runs_again(store, self._values, execution))
-        for entries in ahead:
-            fact = facts.Supersede(change_id=self._new_id(), epoch=execution.epoch, entries=entries)
-            told = await self._engine.tell(self.namespace, execution.id, fact)
-            if told.refusal is not None:
-                break  # it is not what it was: so says the answer to the retry
-        return facts.Retry(change_id=self._new_id(), supersedes=last, seen_epoch=execution.epoch)
 
     async def _retry_from(self, execution_id: str, from_step: str) -> None:
         while True:
@@ -524,7 +506,7 @@ class Client:
         )
         fact = facts.Fork(
             change_id=self._new_id(),
-            id=into if into is not None else self._fork_id(execution_id),
+            id=into if into is not None else again.fork_id(execution_id, self._new_id()),
             source=source,
             input=data,
             # Numbered anew: what went left no gap.
@@ -536,11 +518,6 @@ class Client:
             raise ExecutionRefused(fact.id, told.refusal.code, told.refusal.message)
         self._started()
         return fact.id
-
-    def _fork_id(self, execution_id: str) -> str:
-        """The source's own with a mark of its own behind it; of a child or member, a root's."""
-        mark = f"-fork-{self._new_id()[-8:]}"
-        return execution_id.replace("/", "-")[: limits.ID_MAX_CHARS - len(mark)] + mark
 
     async def purge(self, older_than: Duration) -> int:
         """Delete what ended longer ago than that, a bounded part at a time; returns how many. Flows go as a whole."""
