@@ -94,7 +94,7 @@ class Worker:
         self._lanes_empty = False
         """The last look took all that was ready."""
         self._passed_over = 0
-        """So many looks in a row took nothing of what there was."""
+        """So many looks in a row left something that there was room for. All but the first of them took nothing."""
         self._unknown: dict[tuple[Name, int], float] = {}
         self._renewed_at = parts.engine.timing.time_s()
         self._unreached: dict[int, float] = {}
@@ -300,7 +300,7 @@ class Worker:
             return False
         finally:
             self._claiming = 0
-        self._passed_over = self._passed_over + 1 if claimed.more and not claimed.executions else 0
+        self._passed_over = int(claimed.passed_over) if claimed.executions else (self._passed_over + 1) * claimed.more
         self._lanes_empty = not claimed.more or len(claimed.executions) < limit
         return not self._lanes_empty
 

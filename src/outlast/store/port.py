@@ -146,11 +146,13 @@ EARLY_EVENTS = 20
 
 class Claimed(Struct, frozen=True):
     """`more` is false only if this claim left nothing that it could have taken: then the worker need not look again
-    until somebody rings. A store that does not know says true."""
+    until somebody rings. A store that does not know says true. `passed_over` is true if it knows of some that it left
+    although there was room, such as a row that a commit had locked: nobody rings for that, and soon it may be free."""
 
     now: int
     executions: list[ClaimedExecution]
     more: bool = True
+    passed_over: bool = False
 
 
 class Held(Struct, frozen=True):

@@ -56,7 +56,8 @@ async def claim(pool: Pool, time: StoreTime, partitions: int, request: ClaimRequ
         for row in rows:
             if row["input"] is not None:
                 taken.append(_taken(row))
-        return Claimed(now, taken, rows[0]["more"]), bool(rows[0]["passed_over"])
+        more = rows[0]["more"]
+        return Claimed(now, taken, more, more and len(taken) < request.limit), bool(rows[0]["passed_over"])
 
     looks = 0
     while True:
