@@ -12,13 +12,11 @@ import asyncpg
 from outlast.model.kinds import KINDS
 from outlast.store.postgres import PostgresStore
 from outlast.testing.postgres_server import PostgresServer
+from tests.waiting import until
 
 RECYCLED = f"outlast_recycled_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
 SEQUENCES = ("event_seq_seq", "completion_seq_seq", "edge_seq_seq")
-OTHERS = """
-SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
+OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 @cache
@@ -45,10 +43,24 @@ async def empty() -> str:
         return url
     try:
         # What a dead store left behind is still being cut off.
-        await connection.execute(OTHERS)
+        await connection.execute(f"SELECT pg_terminate_backend(pid, 5000) {OTHERS}")
         await connection.execute(";".join(f"DELETE FROM outlast.{table}" for table in (*KINDS, "frame")))
         await connection.execute(";".join(f"SELECT setval('outlast.{name}', 1, false)" for name in SEQUENCES))
         await connection.execute("SELECT setval('outlast.clock', 0)")
     finally:
         await connection.close()
     return url
+
+
+async def alone(url: str) -> None:
+    """Until nobody else is connected to that database. What a process asked for just before it died, its server may
+    come to only later, and write it then."""
+    connection = await asyncpg.connect(url)
+
+    async def nobody_else() -> bool:
+        return await connection.fetchval(f"SELECT count(*) = 0 {OTHERS}")
+
+    try:
+        await until(nobody_else, "others are still connected", pause_s=0.001)
+    finally:
+        await connection.close()

@@ -1,7 +1,7 @@
 """Run a workflow, let its process die at the n-th crash point of the store, and finish it in another one.
 
 A crash here is what a SIGKILL leaves: whatever was not committed is gone. The clock is turned past the lease instead
-of waiting for it.
+of waiting for it, once a server has done what the dead process had asked for.
 """
 
 from __future__ import annotations
@@ -172,6 +172,10 @@ async def received(url: str, clock: ManualClock) -> tuple[int, int]:
 
 
 async def exists(url: str, clock: ManualClock) -> bool:
+    """Whether it began. What a dead process had asked for is done by then: a claim that a server comes to after the
+    clock was turned holds for a lease from then on, and a clock that stands does not get there."""
+    if url.startswith("postgresql:"):
+        await postgres.alone(url)
     store = store_for(url, clock=clock)
     await store.migrate()
     await store.open()

@@ -1,4 +1,5 @@
-"""A loopback proxy in front of a PostgreSQL socket: counts round trips, adds latency, cuts every connection at once."""
+"""A loopback proxy in front of a PostgreSQL socket: counts round trips, adds latency, holds what is
+asked, cuts every connection at once."""
 
 from __future__ import annotations
 
@@ -24,6 +25,11 @@ class Proxy:
         self.round_trips = 0
         self.mute = False
         """Answers are swallowed: to the client it looks as if the network had gone."""
+        self.passing = asyncio.Event()
+        """While it is not set, what clients ask waits here, also if they die meanwhile."""
+        self.passing.set()
+        self.held = 0
+        """So many messages have waited."""
         self._pipes: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -78,6 +84,9 @@ class Proxy:
             while True:
                 head = await reader.readexactly(5)
                 body = await reader.readexactly(int.from_bytes(head[1:]) - 4)
+                if not self.passing.is_set():
+                    self.held += 1
+                    await self.passing.wait()
                 if head[0] in ASKS:
                     self.round_trips += 1
                     await asyncio.sleep(self.latency_s)
