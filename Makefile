@@ -96,6 +96,11 @@ test-oldest: setup ## the suites on the oldest servers: Redis 7.0 and PostgreSQL
 test-cluster: setup ## all acceptance tests on a Valkey cluster; the other stages run there what is most likely to differ
 	OUTLAST_TEST_CLUSTER=1 $(BIN)/pytest -m "not system" tests/acceptance -k cluster $(ARGS)
 
+.PHONY: test-full
+test-full: setup ## what `make test` does small: flows of ten thousand, two thousand executions under chaos; five minutes
+	OUTLAST_TEST_FLOWS=full $(BIN)/pytest -s -m "not system" tests/acceptance/test_flow_scale.py $(ARGS)
+	OUTLAST_TEST_CHAOS=full $(BIN)/pytest -s -m "not system" tests/faults/test_chaos.py $(ARGS)
+
 .PHONY: check-mutants
 check-mutants: setup ## break rules of the engine one by one; the tests must notice each
 	$(BIN)/python tests/mutants/run.py
