@@ -49,7 +49,10 @@ SURELY_SMALL = limits.BATCH_MAX_BYTES // limits.PAYLOAD_MAX_BYTES
 
 
 class Caller(Protocol):
-    """Who is called back with a verdict and its time. Every step has one: a future would be three objects more."""
+    """Who is called back with a verdict and its time. Every step has one: a future would be three objects more.
+
+    It is called once; but of a pump that dies while it tries the changes of a batch one by one, all hear that it was
+    cut off, also those who were answered before. What comes first counts."""
 
     def answered(self, verdict: Verdict, at: int) -> None: ...
 

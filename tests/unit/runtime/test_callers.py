@@ -81,6 +81,23 @@ async def test_callers_are_told_of_a_pump_that_is_gone():
     assert caller.heard == [StoreClosed]
 
 
+async def test_callers_that_were_answered_hear_so_before_they_hear_that_the_pump_is_gone():
+    class Picky(Answers):
+        async def commit(self, batch: Sequence[Changes]) -> Committed:
+            if len(batch) > 1:
+                raise ValueError("one of them")
+            if batch[0].id == "b":
+                raise asyncio.CancelledError
+            return await super().commit(batch)
+
+    group, first, second = grouped(Picky()), Told(), Told()
+    group.commit_calling(about("a"), first)
+    group.commit_calling(about("b"), second)
+    await turns()
+    assert first.heard[0] == (True, 7)
+    assert second.heard == [StoreClosed]
+
+
 def test_a_caller_that_stops_the_loop_leaves_the_others_their_turn():
     def stops() -> None:
         raise KeyboardInterrupt

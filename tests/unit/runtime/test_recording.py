@@ -12,12 +12,13 @@ import pytest
 import outlast
 from outlast import App
 from outlast.authoring.workflow import AsyncWorkflow
-from outlast.errors import CorruptState, StoreUnavailable
+from outlast.errors import CorruptState, StoreClosed, StoreUnavailable
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Insert
 from outlast.model.journal import JournalEntry
 from outlast.runtime.attempts.attempt import LiveAttempt
 from outlast.runtime.attempts.lease import Lease
+from outlast.runtime.attempts.recording import Recording
 from outlast.runtime.engine import Engine
 from outlast.store.port import Committed, Verdict
 from outlast.store.sqlite import SqliteStore
@@ -183,6 +184,22 @@ async def test_what_is_answered_behind_the_end_of_the_attempt_is_nobodys(app: Ap
             await asyncio.sleep(0.01)
         Moody.way = None
     assert "could not be recorded" not in caplog.text
+
+
+async def test_who_was_answered_does_not_mind_that_the_commit_is_said_to_be_cut_off(
+    app: App, monkeypatch: pytest.MonkeyPatch
+):
+    answered = Recording.answered
+
+    def twice(recording: Recording, verdict: Verdict, at: int) -> None:
+        answered(recording, verdict, at)
+        recording.failed(StoreClosed("the pump is gone"))
+
+    monkeypatch.setattr(Recording, "answered", twice)
+    one = one_step(app)
+    async with app:
+        handle = await one.start()
+        assert await asyncio.wait_for(handle.result(), 10) == 7
 
 
 # ---- what may happen while it is on its way -----------------------------------------------------------------------
