@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
@@ -70,6 +71,9 @@ class Doorbell:
         self._listening: asyncio.Task[None] | None = None
         self._listeners: WeakSet[Listener] = WeakSet()
         self._company = Company()
+        self._unrung = False
+        """Whether something was not rung because nobody else was there."""
+        self._answering: asyncio.TimerHandle | None = None
         self._connected = False
         self._closed = False
         self._rang_s = -math.inf
@@ -96,7 +100,8 @@ class Doorbell:
         if not self._address.doorbell:
             return
         now_s = asyncio.get_running_loop().time()
-        if self._company.is_alone(now_s):
+        if not rung and self._company.is_alone(now_s):
+            self._unrung = True
             return
         self._rang_s = now_s
         if not rung:
@@ -197,30 +202,39 @@ class Doorbell:
     async def _until_lost(self, connection: Any, lost: asyncio.Event) -> None:
         while not lost.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(lost.wait(), KEEPALIVE_S)
+                # Not all at the same time: who asks then is heard by those who would.
+                await asyncio.wait_for(lost.wait(), KEEPALIVE_S * random.uniform(0.8, 1.2))
                 return
             await connection.execute("SHOW server_version", timeout=KEEPALIVE_S)
             if self._company.looks():
                 self._say({ASKS})
 
     def _heard(self, connection: Any, pid: int, channel: str, payload: str) -> None:
+        if self._closed or connection.is_closed():
+            return  # what was still on its way; everything is looked at when another one listens
         sender, *said = payload.split("\n")
         channels = set(said)
-        now_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         if sender == self._me:
             if ASKS in channels:
-                self._company.asked(now_s)
+                self._company.asked(loop.time())
             return
-        was_alone = self._company.is_alone(now_s)
         self._company.hears(sender, channels)
-        answer = {ANSWERS} if ASKS in channels else set[str]()
-        if was_alone and not self._company.is_alone(now_s):
-            answer.add(RESCAN)  # what was written until now was not rung
-        if answer and not self._closed:
-            self._say(answer)
+        if self._company.owes and self._answering is None:
+            self._answering = loop.call_later(self._company.answers_in_s(random.random()), self._answer)
+        if self._unrung and not self._company.is_alone(loop.time()):
+            self._unrung = False
+            self._say({RESCAN})  # what was written until now was not rung
         channels -= WORDS
         if channels:
             self._tell_all(channels)
+
+    def _answer(self) -> None:
+        """Unless somebody else has answered meanwhile."""
+        self._answering = None
+        if self._company.owes and not self._closed:
+            self._company.answers()
+            self._say({ANSWERS})
 
     def _tell_all(self, channels: set[str]) -> None:
         for listener in list(self._listeners):
@@ -242,6 +256,8 @@ class Doorbell:
     def let_go(self) -> None:
         """At once."""
         self._closed = True
+        if self._answering is not None:
+            self._answering.cancel()
         for background in (self._sending, self._listening):
             if background is not None:
                 background.cancel()
