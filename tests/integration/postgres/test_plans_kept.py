@@ -12,6 +12,8 @@ from typing import Any
 import asyncpg
 import pytest_asyncio
 
+from outlast.machine.changes import Insert
+from outlast.model.flow import Edge
 from outlast.store.postgres import PostgresStore
 from outlast.testing.conformance import actors
 from tests import postgres
@@ -69,3 +71,29 @@ async def test_what_was_planned_on_a_small_table_reads_little_of_a_large_one(sto
     read = {name: number - before.get(name, 0) for name, number in after.items()}
     assert read["execution_pkey"] >= BATCH, "what was read is not told"
     assert {name: number for name, number in read.items() if number > ROWS_MAX} == {}
+
+
+async def test_answers_of_thousands_are_looked_up_by_their_keys(store: PostgresStore, url: str):
+    """They also stand in the order in which they came: there each would be searched for among all of one member."""
+    connection: Any = await asyncpg.connect(url)
+    await actors.start(store, "joins")
+
+    def answer(n: int) -> Edge:
+        key = {"namespace": actors.NAMESPACE, "execution": "joins", "upstream": f"u{n}"}
+        return Edge(**key, answer="succeeded", answered_at=1, change_id=f"c{n}")
+
+    assert await store.load([answer(0).key]) == [None]
+    for first in range(0, MANY, 500):
+        answers = [Insert(answer(n)) for n in range(first, first + 500)]
+        assert (await actors.commit(store, actors.changing(store, "joins", *answers)))[0].applied
+    before = await read_by_key(store, connection)
+    found = await store.load([answer(n).key for n in range(500)])
+    after = await read_by_key(store, connection)
+    assert None not in found
+    in_order = await store.scan(Edge.KIND, (actors.NAMESPACE, "joins"), limit=10)
+    again = await read_by_key(store, connection)
+    await connection.close()
+    assert after["edge_pkey"] - before["edge_pkey"] == 500
+    assert after["edge_order"] == before["edge_order"]
+    assert [one.upstream for one in in_order if isinstance(one, Edge)] == [f"u{n}" for n in range(10)]
+    assert again["edge_order"] - after["edge_order"] == 10, "a page in order reads no more than itself"

@@ -46,6 +46,7 @@ from outlast.model.flow import (
     FlowState,
     Member,
     OnFailure,
+    OnSatisfied,
     Settled,
     Summary,
     decode_ids,
@@ -181,7 +182,11 @@ class Flows:
         """True if one of them goes on, so that the flow has not ended yet."""
         group = self._engine.group
         await asyncio.gather(*(group.commit(answered_edge(partition, end, one.downstream)) for one in page))
-        answers = await asyncio.gather(*(self.advance(end.namespace, one.downstream) for one in page))
+        # Of many, one look each would take longer than all the rest.
+        ids = [one.downstream for one in page] if len(page) > 1 else []
+        seen = {view.execution.id: view for view in await self.views(partition, end.namespace, ids)} if ids else {}
+        advancing = (self.advance(end.namespace, one.downstream, seen.get(one.downstream)) for one in page)
+        answers = await asyncio.gather(*advancing)
         return any(answer.answer is not Answer.ALREADY_RESOLVED for answer in answers)
 
     async def _all_at_once(
@@ -212,11 +217,13 @@ class Flows:
 
     # ---- a member that was answered -------------------------------------------------------------------------------
 
-    async def advance(self, namespace: str, execution_id: str) -> Advanced:
+    async def advance(self, namespace: str, execution_id: str, seen: MemberView | None = None) -> Advanced:
         """Count what has come, until nothing more has. One count of a member at a time: whoever comes while one is
-        under way shares the next, which sees all that is there by now."""
+        under way shares the next, which sees all that is there by now. `seen` is the member as it was behind what has
+        come: a count that begins at once need not look again."""
         key = member_key(namespace, execution_id)
-        found = await self._once_more(key, lambda: self._advance(namespace, execution_id))
+        first = None if key in self._counting else seen
+        found = await self._once_more(key, lambda: self._advance(namespace, execution_id, first))
         return found or Advanced(Answer.ALREADY_RESOLVED)
 
     async def _once_more(self, key: Key, count: Callable[[], Coroutine[Any, Any, Advanced | None]]) -> Advanced | None:
@@ -242,20 +249,20 @@ class Flows:
         self._counting_next.pop(key, None)
         return await self._once_more(key, count)
 
-    async def _advance(self, namespace: str, execution_id: str) -> Advanced | None:
+    async def _advance(self, namespace: str, execution_id: str, seen: MemberView | None) -> Advanced | None:
         partition = self._partition(namespace, execution_id)
         for _ in range(LOOKS_MAX):
-            views = await self.views(partition, namespace, [execution_id])
+            views = [seen] if seen is not None else await self.views(partition, namespace, [execution_id])
             if not views:
                 return None
-            [view] = views
+            [view], seen = views, None
             edges = await self._edges(namespace, execution_id, view.member.drained) if waits(view) else []
             advanced = await self.decided(view, edges, self._engine.entropy.new_id())
             if advanced.changes is None:
                 return advanced
             verdict = await self._engine.commit(advanced.changes)
             if verdict.applied and advanced.answer is not Answer.PENDING:
-                if advanced.answer is Answer.SATISFIED:
+                if advanced.answer is Answer.SATISFIED and view.member.on_satisfied is OnSatisfied.CANCEL_REMAINING:
                     await self.spare_siblings(namespace, execution_id)
                 return advanced
         raise StoreUnavailable(f"member {execution_id!r} changed {LOOKS_MAX:,} times while its answers were counted")

@@ -91,7 +91,9 @@ async def scan(
     if len(prefix) > len(table.kind.KEY):
         raise InvalidInput(f"scan: {prefix!r} is longer than a key of {kind}")
     conditions, values = _under(table, prefix, partitions)
-    order = ("seq",) if table.kind.SEQUENCED else table.kind.KEY
+    order = table.kind.KEY
+    if table.kind.SEQUENCED:
+        order, conditions = ("seq",), f"{conditions} AND x.seq >= 0"  # always so; it opens the index of the order
     going_on = ""
     if after is not None:
         if TABLES[after.kind] is not table or after.values[: len(prefix)] != prefix:
