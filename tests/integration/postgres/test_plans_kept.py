@@ -79,8 +79,14 @@ async def test_answers_of_thousands_are_looked_up_by_their_keys(store: PostgresS
     await actors.start(store, "joins")
 
     def answer(n: int) -> Edge:
-        key = {"namespace": actors.NAMESPACE, "execution": "joins", "upstream": f"u{n}"}
-        return Edge(**key, answer="succeeded", answered_at=1, change_id=f"c{n}")
+        return Edge(
+            namespace=actors.NAMESPACE,
+            execution="joins",
+            upstream=f"u{n}",
+            answer="succeeded",
+            answered_at=1,
+            change_id=f"c{n}",
+        )
 
     assert await store.load([answer(0).key]) == [None]
     for first in range(0, MANY, 500):
