@@ -180,10 +180,14 @@ async def test_code_goes_on_only_with_a_token_that_is_durable(tmp_path: Path):
         token_keys="key:" + "s" * 32,
     )
 
+    @app.step
+    async def until_all_is_recorded() -> None: ...
+
     @app.workflow
     async def asks() -> None:
         try:
             await outlast.deferred("first", bool).token()
+            await until_all_is_recorded()  # the next commit is that of the second token
             heard.append("the first")
             points.crash_at("commit:commit")
             await outlast.deferred("second", bool).token()
