@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from outlast import App, ExecutionConflict, Status
+from outlast.errors import UnknownWorkflow
+from outlast.runtime.parts import WorkflowDefinition
 from outlast.runtime.worker import Worker
 from outlast.store.port import Claimed, ClaimRequest
 from tests.acceptance.conftest import Gate, Place, status_is, until
@@ -24,6 +26,19 @@ async def with_room(app: App) -> Worker:
     worker = worker_of(app)
     await until(lambda: worker._lanes_empty and not worker._kick.is_set(), "the worker does not know of an empty lane")
     return worker
+
+
+def cannot_begin(worker: Worker, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+    """The code of what begins as the nth one is not found."""
+    really, asked = worker._definition, list[str]()
+
+    def definition(name: str, version: str) -> WorkflowDefinition:
+        asked.append(name)
+        if len(asked) == nth:
+            raise UnknownWorkflow(name, version)
+        return really(name, version)
+
+    monkeypatch.setattr(worker, "_definition", definition)
 
 
 async def test_what_is_started_where_there_is_room_is_held_from_its_first_commit(app: App, gate: Gate):

@@ -14,11 +14,10 @@ from outlast.machine.changes import Changes, Put
 from outlast.model.execution import Execution
 from outlast.model.lane import Lane
 from outlast.runtime.engine import Engine
-from outlast.runtime.parts import WorkflowDefinition
 from outlast.runtime.worker import Worker
 from tests.acceptance.conftest import Gate, Place, until
 from tests.acceptance.flow_workflows import member_is, workflows
-from tests.acceptance.test_fast_path import with_room
+from tests.acceptance.test_fast_path import cannot_begin, with_room
 
 
 def engine_of(app: App) -> Engine:
@@ -163,15 +162,7 @@ async def test_one_that_cannot_begin_gives_nobody_more_room_than_there_is(
     kit = workflows(app)
     async with app.worker(concurrency=3) as worker:
         await with_room(app)
-        really, asked = worker._definition, list[str]()
-
-        def definition(name: str, version: str) -> WorkflowDefinition:
-            asked.append(name)
-            if len(asked) == 2:
-                raise UnknownWorkflow(name, version)
-            return really(name, version)
-
-        monkeypatch.setattr(worker, "_definition", definition)
+        cannot_begin(worker, monkeypatch, 2)
         flow = app.flow("f", id="f")
         for n in range(3):
             flow.add(f"m{n}", kit.number, n)

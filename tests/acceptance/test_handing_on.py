@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from outlast import App, FlowCancelled, FlowHandle, Status
-from outlast.errors import UnknownWorkflow
 from outlast.machine import facts
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
@@ -19,10 +18,10 @@ from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.flows import handing_on
 from outlast.runtime.flows.ahead import Ahead, Behind, Known
 from outlast.runtime.flows.carrying import Flows
-from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.parts import Parts
 from tests.acceptance.conftest import Gate, Place, until
 from tests.acceptance.flow_workflows import member_is, workflows
-from tests.acceptance.test_fast_path import with_room
+from tests.acceptance.test_fast_path import cannot_begin, with_room
 
 
 @pytest.fixture
@@ -215,15 +214,7 @@ async def test_one_that_cannot_begin_keeps_neither_the_others_nor_their_room(
     kit = workflows(app)
     async with app.worker(concurrency=4) as worker:
         await with_room(app)
-        really, asked = worker._definition, list[str]()
-
-        def definition(name: str, version: str) -> WorkflowDefinition:
-            asked.append(name)
-            if len(asked) == 3:
-                raise UnknownWorkflow(name, version)
-            return really(name, version)
-
-        monkeypatch.setattr(worker, "_definition", definition)
+        cannot_begin(worker, monkeypatch, 3)
         flow = app.flow("f", id="f")
         first = flow.add("first", kit.number, 7)
         for n in range(3):

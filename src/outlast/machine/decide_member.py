@@ -37,6 +37,7 @@ from outlast.machine.parts import Fields, claim_gates, debt_of_end, key_of
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
+    CancelPolicy,
     Dependency,
     Edge,
     Flow,
@@ -91,13 +92,15 @@ class Ended(Struct, frozen=True, gc=False):
 
 
 class Advanced(Struct, frozen=True, gc=False):
-    """What the answers meant to a member: `input` if that was made of them, `skipped` if it ended by them.
+    """What the answers meant to a member: `input` if that was made of them, `skipped` if it ended by them, `spares` if
+    upstreams are left that it wants cancelled.
 
     `changes` is to be committed; None if there is nothing to write."""
 
     answer: Answer
     input: bytes | None = None
     skipped: bool = False
+    spares: bool = False
     changes: Changes | None = None
 
     @property
@@ -156,6 +159,12 @@ def makes_up_for_upstreams(view: MemberView) -> bool:
     return view.execution.status is Status.SKIPPED or view.member.settled is not Settled.IMPOSSIBLE
 
 
+def is_cancelled_with(flow: Flow, execution: Execution) -> bool:
+    """Whether the flow's cancel is for this one, too, and has not reached it."""
+    for_all = flow.state is FlowState.STOPPED and flow.policy is CancelPolicy.CANCEL_ALL
+    return for_all and flow.reason is not None and not execution.cancel_requested
+
+
 def wants_input(view: MemberView, edges: list[Edge]) -> bool:
     """Whether these answers let it run, with an input that must be made of what its upstreams gave."""
     member = view.member
@@ -178,13 +187,14 @@ def advance(
     if settled is Settled.OPEN:
         return Advanced(Answer.PENDING, changes=_only_counted(view, count, change_id))
     answer = Answer.SATISFIED if settled is Settled.SATISFIED else Answer.IMPOSSIBLE
+    spares = spares_siblings(member, settled, count)
     if not runs(member, settled, edges) or unusable is not None:
         skip = facts.Skip(change_id=change_id, cause=unusable or _blamed(edges))
-        return Advanced(answer, skipped=True, changes=_decided(view, skip, count, settled))
+        return Advanced(answer, skipped=True, spares=spares, changes=_decided(view, skip, count, settled, spares))
     assert member.binds == (input is not None), "an input is made for those that bind, and for no others"
     wake = facts.Wake(change_id=change_id, cause=Reason.DEPENDENCIES)
     made = () if input is None else (Insert(_input(view, input, change_id)),)
-    return Advanced(answer, input=input, changes=_decided(view, wake, count, settled, made))
+    return Advanced(answer, input=input, spares=spares, changes=_decided(view, wake, count, settled, spares, made))
 
 
 def _blamed(edges: list[Edge]) -> str:
@@ -204,13 +214,18 @@ def _only_counted(view: MemberView, count: Count, change_id: str) -> Changes:
 
 
 def _decided(
-    view: MemberView, fact: facts.Wake | facts.Skip, count: Count, settled: Settled, made: tuple[Insert, ...] = ()
+    view: MemberView,
+    fact: facts.Wake | facts.Skip,
+    count: Count,
+    settled: Settled,
+    spares: bool,
+    made: tuple[Insert, ...] = (),
 ) -> Changes:
     """What the machine says of the execution, and the join, which is settled by it."""
     answer = decide(View(view.partition, view.execution), fact, 0)
     assert not isinstance(answer, Refusal), "it waits for its dependencies"
     fields: Fields = {**structs.asdict(count), "settled": settled, "change_id": fact.change_id}
-    if spares_siblings(view.member, settled, count):
+    if spares:
         fields["siblings_at"] = Now(SIBLINGS_GRACE_MS)
     return structs.replace(
         answer,

@@ -38,6 +38,7 @@ from outlast.machine.decide_member import (
     finished,
     forgotten,
     handed_on,
+    is_cancelled_with,
     makes_up_for_upstreams,
     needs_upstreams,
     recounted,
@@ -289,9 +290,25 @@ def test_one_that_runs_on_failure_is_made_ready_by_it():
 def test_what_is_no_longer_needed_is_to_be_cancelled():
     view = waiting(upstreams=3, needed=1, on_satisfied=OnSatisfied.CANCEL_REMAINING)
     advanced = advance(view, [edge("a")], change_id="x")
+    assert advanced.spares
     assert isinstance(patch_of(advanced.changes, "member")["siblings_at"], Now)
     done = siblings_settled(PARTITION, view.member, "y")
     assert patch_of(done, "member") == {"siblings_at": None}
+
+
+def test_nobody_is_spared_where_all_may_run_or_all_have_ended():
+    assert not advance(waiting(upstreams=3, needed=1), [edge("a")], change_id="x").spares
+    alone = waiting(upstreams=1, needed=1, on_satisfied=OnSatisfied.CANCEL_REMAINING)
+    assert not advance(alone, [edge("a")], change_id="x").spares
+
+
+def test_a_member_is_cancelled_with_its_flow_until_it_has_heard_of_it():
+    running = active()
+    stopped = msgspec.structs.replace(GATE, state=FlowState.STOPPED, policy=CancelPolicy.CANCEL_ALL, reason="enough")
+    assert is_cancelled_with(stopped, running)
+    assert not is_cancelled_with(stopped, msgspec.structs.replace(running, cancel_requested=True))
+    assert not is_cancelled_with(msgspec.structs.replace(stopped, policy=CancelPolicy.CANCEL_PENDING), running)
+    assert not is_cancelled_with(GATE, running)
 
 
 def test_only_what_waits_for_more_than_its_turn_needs_its_upstreams():

@@ -46,7 +46,6 @@ from outlast.model.flow import (
     FlowState,
     Member,
     OnFailure,
-    OnSatisfied,
     Settled,
     Summary,
     decode_ids,
@@ -262,7 +261,7 @@ class Flows:
                 return advanced
             verdict = await self._engine.commit(advanced.changes)
             if verdict.applied and advanced.answer is not Answer.PENDING:
-                if advanced.answer is Answer.SATISFIED and view.member.on_satisfied is OnSatisfied.CANCEL_REMAINING:
+                if advanced.spares:
                     await self.spare_siblings(namespace, execution_id)
                 return advanced
         raise StoreUnavailable(f"member {execution_id!r} changed {LOOKS_MAX:,} times while its answers were counted")

@@ -16,10 +16,10 @@ from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavaila
 from outlast.machine import facts
 from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal, together
 from outlast.machine.decide_flow import FlowView, NewMember, grown, grown_before, growth_id
-from outlast.machine.decide_member import MemberView, widened
+from outlast.machine.decide_member import MemberView, is_cancelled_with, widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
-from outlast.model.flow import CancelPolicy, Dependency, Flow, FlowState, dependency_key, whole_of
+from outlast.model.flow import Dependency, Flow, dependency_key, whole_of
 from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
 
@@ -93,7 +93,7 @@ class Grow(Performed):
             joined_by = None if self.fan_in is None else self.fan_in.member
             answer = grown(FlowView(partition, flow, summary), members, change_id, joined_by=joined_by)
             if isinstance(answer, Refusal):
-                if _is_cancelled_with(flow, execution):
+                if is_cancelled_with(flow, execution):  # a refusal would only come first by chance
                     await _hears_of(engine, execution, flow)
                     return False
                 raise FlowRefused(self.flow, answer.code, answer.message)
@@ -164,13 +164,6 @@ class Grow(Performed):
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None
-
-
-def _is_cancelled_with(flow: Flow, execution: Execution) -> bool:
-    """Whether the flow's cancel is for this one, too, and its code has not heard of it. Then a refusal would only come
-    first by chance, and a retry of the flow would fail by what was recorded of it."""
-    for_all = flow.state is FlowState.STOPPED and flow.policy is CancelPolicy.CANCEL_ALL
-    return for_all and flow.reason is not None and not execution.cancel_requested
 
 
 async def _hears_of(engine: Engine, execution: Execution, flow: Flow) -> None:
