@@ -31,6 +31,7 @@ from outlast.machine.parts import (
     held_and_heard,
     inbox_record,
     key_of,
+    nothing_to_undo,
     rings_for,
     runnable,
 )
@@ -83,8 +84,13 @@ def time_out(view: View, execution: Execution, fact: facts.TimeOut) -> Changes |
         outcome=Outcome.TIMED_OUT,
         counted={"failures": failures},
     )
-    fence = [held_and_heard(execution, execution.inbox), *guards]
+    fence = [held_and_heard(execution, execution.inbox), *guards, *_no_undo_since(execution)]
     return changes(view, execution, fact, fence, writes, HOME)
+
+
+def _no_undo_since(execution: Execution) -> tuple[Guard, ...]:
+    """Its holder may register one until the moment that it is taken from it."""
+    return () if execution.unwinds else (nothing_to_undo(execution),)
 
 
 def lease_lost(view: View, execution: Execution, fact: facts.LeaseLost) -> Changes:
@@ -104,7 +110,7 @@ def lease_lost(view: View, execution: Execution, fact: facts.LeaseLost) -> Chang
         outcome=Outcome.INTERRUPTED,
         counted={"crashes": crashes},
     )
-    fence = [held_and_heard(execution, execution.inbox), *guards]
+    fence = [held_and_heard(execution, execution.inbox), *guards, *_no_undo_since(execution)]
     return changes(view, execution, fact, fence, writes, HOME)
 
 

@@ -72,7 +72,7 @@ def test_a_crash_too_many_ends_it_as_expired():
     execution = active(crash_cap=2)
     execution = after(after(execution, facts.LeaseLost), facts.Claim)
     changes = changes_of(execution, facts.LeaseLost)
-    assert changes.guards == (fence_and_inbox(execution), Lapsed(SESSION, "expires_at"))
+    assert changes.guards == (fence_and_inbox(execution), Lapsed(SESSION, "expires_at"), NOTHING_TO_UNDO)
     ended = after(execution, facts.LeaseLost)
     assert (ended.status, ended.cause, ended.crashes, ended.failures) == (Status.EXPIRED, "crashes", 2, 0)
 
@@ -128,6 +128,7 @@ def test_a_timeout_needs_its_time_to_have_come_on_a_worker_that_lives():
         fence_and_inbox(execution),
         Reached(KEY, "attempt_deadline_at"),
         Ahead(SESSION, "expires_at"),
+        NOTHING_TO_UNDO,
     )
 
 
@@ -156,6 +157,7 @@ def test_the_last_timeout_ends_it_as_expired():
         fence_and_inbox(execution),
         Reached(KEY, "attempt_deadline_at"),
         Ahead(SESSION, "expires_at"),
+        NOTHING_TO_UNDO,
     )
     ended = after(execution, facts.TimeOut)
     assert (ended.status, ended.cause, ended.failures) == (Status.EXPIRED, "attempt_timeout", 1)
