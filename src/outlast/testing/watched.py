@@ -71,14 +71,21 @@ class WatchedStore:
         self._grave: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.plans: list[CrashPlan] = []
         self.dead = asyncio.Event()
+        # They are there, and not only found: from Python 3.12 on, what a store can do is asked without `__getattr__`.
+        for name, method in inspect.getmembers(type(store), inspect.isfunction):
+            if not name.startswith("_"):
+                setattr(self, name, self._watched(name, method))
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._store, name)
-        if not inspect.iscoroutinefunction(found) or name == "close":
-            return found
+        return getattr(self._store, name)
+
+    def _watched(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        bound: Callable[..., Any] = getattr(self._store, name)
+        if not inspect.iscoroutinefunction(method) or name == "close":
+            return bound
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            return await self._call(name, found, args, kwargs)
+            return await self._call(name, bound, args, kwargs)
 
         return call
 

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -548,8 +548,11 @@ async def test_workflow_code_is_refused(app: App):
 async def test_other_stores_refuse_with_what_to_do(tmp_path: Path, make: Any):
     app = make_app(make(tmp_path))
     async with app.client():
-        with pytest.raises(TransactionUnsupported, match=r"PostgreSQL.*after the commit"):
-            await checkout_of(app).start_in(sqlite3.connect(":memory:"), "x")
+        with (
+            closing(sqlite3.connect(":memory:")) as theirs,
+            pytest.raises(TransactionUnsupported, match=r"PostgreSQL.*after the commit"),
+        ):
+            await checkout_of(app).start_in(theirs, "x")
 
 
 async def test_it_is_possible_in_a_step(app: App, url: str):

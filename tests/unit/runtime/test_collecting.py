@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlast import App
-from outlast.runtime.collecting import YOUNG, YOUNG_EACH, room_for, seldom_collecting
+from outlast.runtime.collecting import FROZEN_BY_PYTHON, YOUNG, YOUNG_EACH, room_for, seldom_collecting
 
 
 @pytest.fixture(autouse=True)
@@ -24,16 +24,16 @@ def test_young_objects_are_looked_at_seldom_until_it_ends():
     gc.set_threshold(700, 10, 10)
     with seldom_collecting():
         assert gc.get_threshold() == (YOUNG, 10, 10)
-        assert gc.get_freeze_count() > 0
+        assert gc.get_freeze_count() > FROZEN_BY_PYTHON
     assert gc.get_threshold() == (700, 10, 10)
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= FROZEN_BY_PYTHON
 
 
 def test_young_objects_have_the_room_that_executions_under_way_need():
     gc.set_threshold(700, 10, 10)
     with room_for(20):
         assert gc.get_threshold() == (20 * YOUNG_EACH, 10, 10)
-        assert gc.get_freeze_count() == 0
+        assert gc.get_freeze_count() <= FROZEN_BY_PYTHON
     with room_for(5_000):
         assert gc.get_threshold() == (YOUNG, 10, 10)
     with room_for(1):
@@ -80,7 +80,7 @@ def test_what_was_frozen_before_stays_so():
     gc.freeze()
     with seldom_collecting():
         pass
-    assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() > FROZEN_BY_PYTHON
 
 
 @pytest.mark.parametrize("own", [(0, 10, 10), (50_000, 20, 5)])
