@@ -9,6 +9,7 @@ import itertools
 import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -798,6 +799,31 @@ async def test_a_library_may_ask_the_loop_for_its_task_factory(app: App):
 
     async with app:
         assert await asks()
+
+
+async def test_steps_are_made_by_the_factory_that_somebody_gave_the_loop(app: App):
+    made: set[asyncio.Task[Any]] = set()
+
+    def factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(work, loop=loop, **options)
+        made.add(task)
+        return task
+
+    @app.step
+    async def charge() -> bool:
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.get_name() == "outlast charge"
+        return task in made
+
+    @app.workflow
+    async def pays() -> bool:
+        return await charge()
+
+    async with app:
+        assert not await pays()
+        asyncio.get_running_loop().set_task_factory(factory)
+        assert await pays()
 
 
 async def test_loops_and_conditionals_over_steps(app: App):

@@ -105,8 +105,8 @@ _GUARDS = (
         breaks="rule 1",
         what="a holder's writes are fenced by the status alone",
         file="machine/parts.py",
-        old='return Matches(key_of(execution), {"status": _ACTIVE, "epoch": execution.epoch})',
-        new='return Matches(key_of(execution), {"status": _ACTIVE})',
+        old='return Matches(_key(namespace, execution_id), {"status": _ACTIVE, "epoch": epoch})',
+        new='return Matches(_key(namespace, execution_id), {"status": _ACTIVE})',
         noticed_by=(
             f"{RULE}01_every_write_of_a_worker_is_fenced",
             f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",
@@ -117,8 +117,8 @@ _GUARDS = (
         breaks="rule 1",
         what="a holder's writes are fenced by the epoch alone, which a suspended execution still has",
         file="machine/parts.py",
-        old='return Matches(key_of(execution), {"status": _ACTIVE, "epoch": execution.epoch})',
-        new='return Matches(key_of(execution), {"epoch": execution.epoch})',
+        old='return Matches(_key(namespace, execution_id), {"status": _ACTIVE, "epoch": epoch})',
+        new='return Matches(_key(namespace, execution_id), {"epoch": epoch})',
         noticed_by=(f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",),
     ),
     Mutant(
@@ -126,8 +126,8 @@ _GUARDS = (
         breaks="rule 1",
         what="the entry of a step is fenced by the status alone",
         file="machine/decide_holder.py",
-        old='{"status": _ACTIVE, "epoch": fact.epoch}),),  # `held_by`, in short',
-        new='{"status": _ACTIVE}),),',
+        old="guards=(fence,),\n            writes=(Insert(entry),),",
+        new='guards=(Matches(fence.key, {"status": Status.ACTIVE}),),\n            writes=(Insert(entry),),',
         noticed_by=(
             f"{RULE}01_every_write_of_a_worker_is_fenced",
             f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",
@@ -138,8 +138,8 @@ _GUARDS = (
         breaks="rule 1",
         what="the entry of a step is fenced by the epoch alone, which a suspended execution still has",
         file="machine/decide_holder.py",
-        old='{"status": _ACTIVE, "epoch": fact.epoch}),),  # `held_by`, in short',
-        new='{"epoch": fact.epoch}),),',
+        old="guards=(fence,),\n            writes=(Insert(entry),),",
+        new='guards=(Matches(fence.key, {"epoch": fact.epoch}),),\n            writes=(Insert(entry),),',
         noticed_by=(f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",),
     ),
     Mutant(

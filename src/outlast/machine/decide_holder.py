@@ -56,7 +56,7 @@ from outlast.model.payload import Payload, Role
 from outlast.model.record import NOW
 from outlast.model.status import Reason, Status
 
-_ACTIVE, _SUCCEEDED = Status.ACTIVE, Status.SUCCEEDED
+_SUCCEEDED = Status.SUCCEEDED
 _ENDED_WELL = Outcome.SUCCEEDED
 _ENDED = (ENDS,)
 
@@ -96,12 +96,12 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
         change_id=fact.change_id,
     )
     if fact.plain:
-        key = key_of(execution)
+        fence = held_by(execution)
         return Changes(
             id=fact.change_id,
             partition=view.partition,
-            anchors=(key,),
-            guards=(Matches(key, {"status": _ACTIVE, "epoch": fact.epoch}),),  # `held_by`, in short
+            anchors=(fence.key,),
+            guards=(fence,),
             writes=(Insert(entry),),
         )
     return _step_and_more(view, execution, fact, entry)

@@ -88,7 +88,13 @@ def as_seen(execution: Execution) -> Matches:
 
 def held_by(execution: Execution) -> Matches:
     """The fence of every write by a holder: same epoch, still active. A zombie's write is refused here."""
-    return Matches(key_of(execution), {"status": _ACTIVE, "epoch": execution.epoch})
+    return _fence(execution.namespace, execution.id, execution.epoch)
+
+
+@lru_cache(maxsize=1_000)
+def _fence(namespace: str, execution_id: str, epoch: int) -> Matches:
+    """One for all that an attempt writes: what a store has made of it, it need not make again."""
+    return Matches(_key(namespace, execution_id), {"status": _ACTIVE, "epoch": epoch})
 
 
 def held_to_the_end(execution: Execution) -> Matches:

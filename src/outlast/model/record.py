@@ -17,7 +17,7 @@ from msgspec import Struct
 Plain: TypeAlias = str | int | bytes | bool | None
 
 
-class Now(Struct, frozen=True, gc=False):
+class Now(Struct, frozen=True, gc=False, cache_hash=True):
     """A time relative to the commit that writes it: `Now(5_000)` is five seconds after, by the store's clock."""
 
     plus_ms: int = 0
@@ -30,7 +30,7 @@ Time: TypeAlias = int | Now
 """Milliseconds since 1970 by the store's clock, or relative to the commit. Once stored, always absolute."""
 
 
-class Key(Struct, frozen=True, order=True, gc=False):
+class Key(Struct, frozen=True, order=True, gc=False, cache_hash=True):
     """Names one record: its kind and the values of its key fields."""
 
     kind: str

@@ -171,7 +171,11 @@ class LiveAttempt(AttemptState):
     async def outcome(self, operation: Operation) -> Any:
         """From now on it is performed: what it comes to, once that is durable. If the code gives it up, it does so
         here: nobody else has the future."""
-        future = self.begin(operation, watched=False)
+        future = operation.future
+        assert type(future) is asyncio.Future
+        if self._signal is not None:
+            raise self._signal
+        self._call(operation)
         try:
             return await future
         except asyncio.CancelledError:
@@ -179,15 +183,14 @@ class LiveAttempt(AttemptState):
                 self.give_up(operation)
             raise
 
-    def begin(self, operation: Operation, *, watched: bool = True) -> asyncio.Future[Any]:
+    def begin(self, operation: Operation) -> asyncio.Future[Any]:
         """From now on it is performed or waited for, and its future has its outcome once that is durable."""
         future = operation.future
         assert type(future) is asyncio.Future
         if self._signal is not None:
             raise self._signal
-        if watched:
-            operation.watcher = self
-            future.add_done_callback(operation, context=operation.context)
+        operation.watcher = self
+        future.add_done_callback(operation, context=operation.context)
         self._call(operation)
         return future
 
@@ -433,7 +436,9 @@ class LiveAttempt(AttemptState):
             self._settling.pop(operation, None)
         if entry is not None:
             self.replay.recorded[operation.key] = entry
-        self._arrives(operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0)
+        if outcome.error is not None:
+            marked(outcome.error, operation.key)
+        self._arrivals.append((operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0))
         self.nudge()
 
     def answered(self, operation: Operation) -> bool:
@@ -444,7 +449,9 @@ class LiveAttempt(AttemptState):
         """It is recorded, by its callback. The code may go on at once, in the context in which it is looked after,
         unless more is on its way to it, which it has in the same turn."""
         self.replay.recorded[operation.key] = None
-        self._arrives(operation, outcome, committed_at)
+        if outcome.error is not None:
+            marked(outcome.error, operation.key)
+        self._arrivals.append((operation, outcome, committed_at))
         if self._settling:
             self.nudge()
         elif self._ending is None:
@@ -454,12 +461,6 @@ class LiveAttempt(AttemptState):
         """It was not answered as it mostly is: the same is told once more, by an errand that sees to everything."""
         self._settling[operation] = None
         self.errand(self.settle(operation, outcome, placed))
-
-    def _arrives(self, operation: Operation, outcome: Outcome, recorded_at: int) -> None:
-        """The code has it when it is idle."""
-        if outcome.error is not None:
-            marked(outcome.error, operation.key)
-        self._arrivals.append((operation, outcome, recorded_at))
 
     def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""

@@ -55,7 +55,8 @@ class Recording:
                 attempt.settles_again(self._operation, self._outcome, self._fact)
         except Exception as error:
             self._broken(error)
-        self._tell()
+        if self._told is not None:
+            self._tell(self._told)
 
     def failed(self, error: Exception) -> None:
         attempt = self._attempt
@@ -69,11 +70,12 @@ class Recording:
                     unrecorded(attempt, self._operation, error)
         except Exception as broken:
             self._broken(broken)
-        self._tell()
+        if self._told is not None:
+            self._tell(self._told)
 
-    def _tell(self) -> None:
-        if self._told is not None and not self._told.done():
-            self._told.set_result(None)
+    def _tell(self, told: asyncio.Future[None]) -> None:
+        if not told.done():
+            told.set_result(None)
 
     def _broken(self, error: Exception) -> None:
         """A callback's own failure would be told to nobody but the log."""

@@ -25,13 +25,16 @@ from outlast.machine.changes import (
     Reached,
     channel_of,
 )
-from outlast.model.execution import Execution
-from outlast.model.record import Key, Now
+from outlast.model.execution import Execution, execution_key
+from outlast.model.record import Key, Now, Record
 from outlast.store.port import Verdict
-from outlast.store.valkey.keys import field
+from outlast.store.remembered import Remembered
+from outlast.store.valkey.keys import field, owner
 from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
+_HEAD = field(execution_key("", ""))[1]
+"""The field of an execution itself, in its owner's hash."""
 
 _GUARDS: dict[type, int] = {Matches: 1, Absent: 2, Reached: 3, Ahead: 4, Lapsed: 5}
 _WRITES: dict[type, int] = {Insert: 1, Patch: 2, Put: 3, Delete: 4, Add: 5}
@@ -55,7 +58,7 @@ class Batch:
     def __init__(self, partition: int, arguments: list[bytes]) -> None:
         """What it has beside its values goes to the end of `arguments`, and is named by its place there."""
         self._partition = partition
-        self._numbers: dict[tuple[str, str], int] = {}
+        self._numbers: dict[str, dict[str, int]] = {}
         """Of records, by owner and field; …"""
         self._by_key: dict[Key, int] = {}
         """… and, of those that were named by their keys, by these: it is seldom needed to make names of them."""
@@ -65,7 +68,8 @@ class Batch:
         """… and the other owners as they were named, one after the other: each, how many records of it, and these."""
         self._turns = 1
         """So many owners are told, the partition first; one that is named again in between is told again."""
-        self._owner, self._its = "", 0
+        self._owner: str = ""
+        self._its = 0
         """The last of them, and where it is told how many records it has."""
         self._named = 0
         self._count = 0
@@ -73,6 +77,44 @@ class Batch:
         self._blobs = arguments
 
     def add(self, changes: Changes) -> None:
+        guards, writes = changes.guards, changes.writes
+        self._count += 1
+        if len(guards) == 1 and len(writes) == 1 and not changes.rings:
+            guard, write = guards[0], writes[0]
+            if type(guard) is Matches and type(write) is Insert and self._entry(changes, guard, write.record):
+                return
+        self._any(changes)
+
+    def _entry(self, changes: Changes, guard: Matches, record: Record) -> bool:
+        """As `_any`, for what steps are: a record more of an execution that nothing of this batch is about yet, if that
+        is as it was. False, if it is anything else."""
+        key, anchors = guard.key, changes.anchors
+        if not anchors or anchors[0] is not key or key.kind != _EXECUTION:
+            return False
+        compared = _compared(guard)
+        if compared is None:
+            return False
+        of = owner(*key.values)
+        if of in self._numbers:
+            return False
+        its, name, body, times = LAYOUTS[record.KIND].packed(record)
+        if its != of:
+            return False
+        owners, blobs = self._owners, self._blobs
+        self._owner, self._its = of, len(owners) + 1
+        owners += (of, 2, _HEAD, name)
+        self._turns += 1
+        first = self._named + 1
+        second = self._named = first + 1
+        self._numbers[of] = {_HEAD: first, name: second}
+        blobs.append(body)
+        self._changes += (
+            len(compared) + 13, changes.id, first, 1, 1, first, len(compared) // 2, *compared,
+            1, 1, second, len(blobs), times, 0,
+        )  # fmt: skip
+        return True
+
+    def _any(self, changes: Changes) -> None:
         known, told, blobs = self._by_key, self._changes, self._blobs
         guards, writes, rings = changes.guards, changes.writes, changes.rings
         anchor = 0
@@ -83,14 +125,14 @@ class Batch:
         # Writes are named first: those of one owner stand together, and its records are read at once.
         written: list[Any] = []
         for write in writes:
-            what = _WRITES[type(write)]
             if isinstance(write, _WHOLE):
-                of, name, body, times = LAYOUTS[write.record.KIND].packed(write.record)
+                record = write.record
+                of, name, body, times = LAYOUTS[record.KIND].packed(record)
                 blobs.append(body)
-                written += (what, self._numbers.get((of, name)) or self._name(of, name), len(blobs), times)
+                written += (_WRITES[type(write)], self._number_of(of, name), len(blobs), times)
                 continue
             key = write.key
-            written += (what, known.get(key) or self._number(key))
+            written += (_WRITES[type(write)], known.get(key) or self._number(key))
             if isinstance(write, Patch):
                 written.append(len(write.fields))
                 written += layout_of(key.kind).some(write.fields, blobs)
@@ -112,7 +154,6 @@ class Batch:
         for ring in rings:
             told.append(channel_of(ring, self._partition))
         told[begins] = len(told) - begins
-        self._count += 1
 
     def packed(self, now: int | None) -> bytes:
         own = self._own
@@ -122,12 +163,17 @@ class Batch:
 
     def _number(self, key: Key) -> int:
         """The number of a record that was not named by its key before."""
-        of, name = field(key)
-        number = self._by_key[key] = self._numbers.get((of, name)) or self._name(of, name)
+        number = self._by_key[key] = self._number_of(*field(key))
         return number
 
-    def _name(self, of: str, name: str) -> int:
-        """The number of a record that was not named before; none is 0."""
+    def _number_of(self, of: str, name: str) -> int:
+        """None is 0."""
+        numbers = self._numbers.get(of)
+        if numbers is None:
+            numbers = self._numbers[of] = {}
+        number = numbers.get(name)
+        if number is not None:
+            return number
         if of:
             owners = self._owners
             if of != self._owner:
@@ -140,8 +186,19 @@ class Batch:
         else:
             self._own.append(name)
             number = -len(self._own)
-        self._numbers[of, name] = number
+        numbers[name] = number
         return number
+
+
+def _told(guard: Matches) -> list[Any] | None:
+    """How a script is told what an execution must be; None if that takes bytes, which are told apart."""
+    blobs: list[bytes] = []
+    told = LAYOUTS[_EXECUTION].compared(guard.fields, blobs)
+    return None if blobs else told
+
+
+_compared = Remembered(_told, most=4_096)
+"""The steps of an attempt share their guard."""
 
 
 def _exact(amount: int) -> int:

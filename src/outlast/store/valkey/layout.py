@@ -14,10 +14,10 @@ from enum import Enum, StrEnum
 from hashlib import sha256
 from operator import attrgetter
 from types import NoneType
-from typing import Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert, defstruct
 
 from outlast.errors import CorruptState, InvalidInput
 from outlast.model.completion import Completion
@@ -87,13 +87,13 @@ class Layout:
         self._first = first
         self._first_of = attrgetter(*first)
         self._blob_of = attrgetter(*self.blobs) if self.blobs else None
-        self._times_of = _all_of(kind.TIMES) if kind.TIMES else None
+        self._times_of: Callable[[Record], Any] = attrgetter(*kind.TIMES) if kind.TIMES else _no_times
         self._named = named_by(kind.KIND, first)
         self.head = head_of(len(self.fields))
         """What a table of its values begins with; it is not stored."""
         self._skipped = len(head_of(len(first)))
-        self._tails: dict[tuple[Any, ...], str] = {}
-        """How times that are relative are told."""
+        self._tails: dict[Any, str] = {(): ""}
+        """How times that are relative are told: by the one that a kind has, or by all of them."""
         self._readers = [_reader(allowed[name], name in kind.FLAGS, kind.WORDS.get(name)) for name in self.fields]
         self._flags = [number for number, name in enumerate(self.fields) if name in kind.FLAGS]
         self._words = [
@@ -101,9 +101,13 @@ class Layout:
         ]
         self._numbers = [number for number, name in enumerate(self.fields) if int in allowed[name]]
         self._allowed = allowed
-        self._whole: dict[tuple[type, ...], tuple[Where, Where, Where]] = {}
-        """Of whole records, by the types of their values (there are a few such shapes of each kind): which of these are
-        null, flags and numbers."""
+        self._row = defstruct(
+            f"{kind.KIND}_row", [(name, _exactly(hints[name])) for name in first], array_like=True, gc=False
+        )
+        """What the values of a whole record must be, for the library to see to: each by itself takes long."""
+        self._optional = [number for number, name in enumerate(first) if NoneType in allowed[name]]
+        self._flagged = [number for number, name in enumerate(first) if name in kind.FLAGS]
+        self._seldom = bool(self._optional or self._flagged)
         self._some: dict[tuple[str | type, ...], Some] = {}
         """Of some of their values, by fields and types."""
 
@@ -116,20 +120,18 @@ class Layout:
     def packed(self, record: Record) -> tuple[str, str, bytes, str]:
         """A whole record, to be written: its owner and its field there, all but its times and its number, and how a
         script is told its times."""
-        row = self._first_of(record)
-        shape = tuple(map(type, row))
-        nulls, flags, numbers = self._whole.get(shape) or self._checked(row, shape)
-        values: Any = row
-        if nulls or flags:
+        row = values = self._first_of(record)
+        try:
+            convert(row, self._row)
+        except ValidationError:
+            row = values = self._told(row)
+        if self._seldom:
             values = [*row]
-            for number in nulls:
-                values[number] = False
-            for number in flags:
-                values[number] = 1 if row[number] else 0
-        for number in numbers:
-            if not -EXACT < row[number] < EXACT:
-                values = [*values]
-                values[number] = _digits(row[number], f"{self.kind.KIND}.{self._first[number]}")
+            for number in self._optional:
+                if values[number] is None:
+                    values[number] = False
+            for number in self._flagged:
+                values[number] = 1 if values[number] else 0
         body = pack(values)[self._skipped :]
         if self._blob_of is not None:
             value = self._blob_of(record)
@@ -139,23 +141,25 @@ class Layout:
                 self._check(self.blobs[0], value)  # raises, if it is not nothing
                 body += _NULL
         of, name = self._named(row)
-        if self._times_of is None:
-            return of, name, body, ""
         times = self._times_of(record)
         tail = self._tails.get(times)
         return of, name, body, self._tail(times) if tail is None else tail
 
-    def _checked(self, row: tuple[Any, ...], shape: tuple[type, ...]) -> tuple[Where, Where, Where]:
+    def _told(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What cannot be told as it is: of numbers that are too large their digits."""
         for name, value in zip(self._first, row, strict=True):
             self._check(name, value)
-        made = self._whole[shape] = _are(shape, NoneType), _are(shape, bool), _are(shape, int)
-        return made
+        return tuple(
+            _digits(value, f"{self.kind.KIND}.{name}") if type(value) is int and not -EXACT < value < EXACT else value
+            for name, value in zip(self._first, row, strict=True)
+        )
 
-    def _tail(self, times: tuple[Any, ...]) -> str:
-        for name, time in zip(self.kind.TIMES, times, strict=True):
+    def _tail(self, times: Any) -> str:
+        every: tuple[Any, ...] = times if len(self.kind.TIMES) > 1 else (times,)
+        for name, time in zip(self.kind.TIMES, every, strict=True):
             self._check(name, time)
-        tail = "".join([_time_told(time, self.kind.KIND) + "," for time in times])
-        if all(time is None or type(time) is Now for time in times) and len(self._tails) < TAILS_MAX:
+        tail = "".join([_time_told(time, self.kind.KIND) + "," for time in every])
+        if all(time is None or type(time) is Now for time in every) and len(self._tails) < TAILS_MAX:
             self._tails[times] = tail
         return tail
 
@@ -269,12 +273,17 @@ def _raw(value: bytes) -> bytes:
     return (b"\xda" + size.to_bytes(2) if size < 1 << 16 else b"\xdb" + size.to_bytes(4)) + value
 
 
-def _all_of(names: tuple[str, ...]) -> Callable[[Record], tuple[Any, ...]]:
-    """Some values of a record, also if it is one."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    one = attrgetter(*names)
-    return lambda record: (one(record),)
+def _no_times(record: Record) -> tuple[()]:
+    return ()
+
+
+def _exactly(hint: Any) -> Any:
+    """The hint of a field, for numbers that a script can hold."""
+    if hint is int:
+        return Annotated[int, Meta(gt=-EXACT, lt=EXACT)]
+    if get_origin(hint) in (Union, types.UnionType):
+        return Union[tuple(_exactly(part) for part in get_args(hint))]  # noqa: UP007 (of parts that are not known here)
+    return hint
 
 
 def _are(shape: tuple[type, ...], type_: type) -> Where:
