@@ -116,7 +116,7 @@ class Step(Generic[P, R]):
         if attempt is None:
             call = _plain_call(self.fn, args, kwargs)
         else:
-            call = attempt.outcome(attempt.prepare(self.kind(args, kwargs)))
+            call = attempt.outcome(attempt.prepare(self.kind(args, kwargs), below=2))
         call.__qualname__ = self._shown  # by which Python warns if nobody awaits it
         return call
 

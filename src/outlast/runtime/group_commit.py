@@ -33,6 +33,7 @@ from outlast.model.record import Key
 from outlast.runtime.aside import Aside
 from outlast.runtime.patience import Pause, TimeS, patiently
 from outlast.runtime.refusals import Refusals
+from outlast.runtime.spawning import spawn
 from outlast.store.port import Committed, CommittedInPart, Sharded, Store, Verdict
 
 AGAIN_S = 0.01
@@ -150,7 +151,7 @@ class GroupCommit:
         line.waiting.append(one)
         pumps = len(line.pumps)
         if pumps == 0 or (pumps == 1 and self._follows and len(line.waiting) >= FOLLOWS_MIN and not line.kept_back):
-            line.pumps.add(self._loop.create_task(self._drain(line), name="outlast group commit"))
+            line.pumps.add(spawn(self._loop, self._drain(line), "outlast group commit"))
 
     def _line_of(self, store: Sharded, partition: int) -> _Line:
         line, number = self._under_way.get(partition, (None, 0))

@@ -27,6 +27,7 @@ from outlast.model.status import Reason, Status
 from outlast.runtime.attempts.attempt import LiveAttempt
 from outlast.runtime.attempts.mishaps import put_off
 from outlast.runtime.parts import Parts, WorkflowDefinition
+from outlast.runtime.spawning import spawn
 from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Leases, Query, Renewed
 
 _log = logging.getLogger(__name__)
@@ -379,8 +380,7 @@ class Worker:
         self._attempts[name] = attempt
         if self._begun is not None:
             self._begun.add(name)
-        running = attempt.real.create_task(self._run(name, attempt), name=f"outlast {execution.id}")
-        self._running[attempt] = running
+        self._running[attempt] = spawn(attempt.real, self._run(name, attempt), f"outlast {execution.id}")
 
     def leaves(self, attempt: LiveAttempt) -> None:
         """Its code has ended: others may have its room."""

@@ -159,14 +159,14 @@ class LiveAttempt(AttemptState):
 
     # ---- called by user code --------------------------------------------------------------------------------------
 
-    def prepare(self, kind: Kind) -> Operation:
-        """An operation of `async def` code. Its key is fixed here, at the call."""
+    def prepare(self, kind: Kind, *, below: int = 0) -> Operation:
+        """An operation of `async def` code. Its key is fixed here, at the call: so many frames below are Outlast's."""
         if self._signal is not None:
             raise self._signal
         code = self._code
         if type(code) is not AsyncCode:
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {faces.blocking(kind)}")
-        return self._operation(kind, asyncio.Future(loop=code.loop))
+        return self._operation(kind, asyncio.Future(loop=code.loop), below)
 
     async def outcome(self, operation: Operation) -> Any:
         """From now on it is performed: what it comes to, once that is durable. If the code gives it up, it does so
@@ -236,10 +236,10 @@ class LiveAttempt(AttemptState):
         future.add_done_callback(fires(fire))
         return future
 
-    def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any]) -> Operation:
+    def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any], below: int = 0) -> Operation:
         if self._asked is not None and self._asked.handling is not None:
             self._asked.refuse_operation(f"{kind.OP} {kind.name!r}")
-        return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place(below=2))
+        return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place(2 + below))
 
     def _call(self, operation: Operation) -> None:
         entry = self.replay.recorded.get(operation.key)

@@ -7,10 +7,8 @@ the execution can be suspended if all else waits too.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +21,7 @@ from outlast.runtime.attempts.operation import Operation, Outcome, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.step import exited
 from outlast.runtime.operations.transaction import TransactionCall
+from outlast.runtime.spawning import spawn
 from outlast.runtime.timers import Alarm
 
 if TYPE_CHECKING:
@@ -30,20 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 CLEAN_UP_S = 10.0
 """So long a step that was given up may take to come to its end before what it did is undone."""
-
-
-def begun(
-    loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], name: str, context: contextvars.Context
-) -> asyncio.Task[T]:
-    """As the loop makes one, unless somebody gave it a factory: some loops name a task twice, and that takes as long as
-    to begin it."""
-    if loop.get_task_factory() is None:
-        return asyncio.Task(work, loop=loop, name=name, context=context)
-    return loop.create_task(work, name=name, context=context)
 
 
 class Performing:
@@ -66,7 +53,7 @@ class Performing:
                 return
             done = tries[-1].occurrence  # those with a short backoff have no entry
         # The step's code runs in this task, in the context of its call; another try gets a task and a context anew.
-        operation.doing = self.live[operation] = begun(
+        operation.doing = self.live[operation] = spawn(
             self._real, self._perform(operation, done), f"outlast {operation.key[1]}", operation.context.copy()
         )
 

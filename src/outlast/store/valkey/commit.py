@@ -29,7 +29,7 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.record import Key, Now, Record
 from outlast.store.port import Verdict
 from outlast.store.remembered import Remembered
-from outlast.store.valkey.keys import field, owner
+from outlast.store.valkey.keys import field
 from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
@@ -91,11 +91,8 @@ class Batch:
         key, anchors = guard.key, changes.anchors
         if not anchors or anchors[0] is not key or key.kind != _EXECUTION:
             return False
-        compared = _compared(guard)
-        if compared is None:
-            return False
-        of = owner(*key.values)
-        if of in self._numbers:
+        of, compared = _fenced(guard)
+        if compared is None or of in self._numbers:
             return False
         its, name, body, times = LAYOUTS[record.KIND].packed(record)
         if its != of:
@@ -190,14 +187,15 @@ class Batch:
         return number
 
 
-def _told(guard: Matches) -> list[Any] | None:
-    """How a script is told what an execution must be; None if that takes bytes, which are told apart."""
+def _told(guard: Matches) -> tuple[str, list[Any] | None]:
+    """An execution as an owner, and how a script is told what it must be: None if that takes bytes, which are told
+    apart."""
     blobs: list[bytes] = []
     told = LAYOUTS[_EXECUTION].compared(guard.fields, blobs)
-    return None if blobs else told
+    return field(guard.key)[0], None if blobs else told
 
 
-_compared = Remembered(_told, most=4_096)
+_fenced = Remembered(_told, most=1_000)
 """The steps of an attempt share their guard."""
 
 

@@ -44,7 +44,8 @@ DIFFERENT: Any = True
 
 TAILS_MAX = 1_000
 _NULL = b"\xc2"
-_SHORT = [bytes([0xA0 | size]) if size < 32 else bytes([0xD9, size]) for size in range(1 << 8)]
+SHORT = 1 << 8
+_SHORT = [bytes([0xA0 | size]) if size < 32 else bytes([0xD9, size]) for size in range(SHORT)]
 """What short texts begin with."""
 _OTHERWISE = (NoneType, bool, int, Now, bytes)
 """The types of values that are sent otherwise than they are, in the order of `Some`."""
@@ -124,7 +125,7 @@ class Layout:
         try:
             convert(row, self._row)
         except ValidationError:
-            row = values = self._told(row)
+            row = values = self._digits_told(row)
         if self._seldom:
             values = [*row]
             for number in self._optional:
@@ -136,7 +137,7 @@ class Layout:
         if self._blob_of is not None:
             value = self._blob_of(record)
             if type(value) is bytes:
-                body += _raw(value)
+                body += _SHORT[len(value)] + value if len(value) < SHORT else _raw(value)
             else:
                 self._check(self.blobs[0], value)  # raises, if it is not nothing
                 body += _NULL
@@ -145,7 +146,7 @@ class Layout:
         tail = self._tails.get(times)
         return of, name, body, self._tail(times) if tail is None else tail
 
-    def _told(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _digits_told(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         """What cannot be told as it is: of numbers that are too large their digits."""
         for name, value in zip(self._first, row, strict=True):
             self._check(name, value)
@@ -268,7 +269,7 @@ def head_of(size: int) -> bytes:
 def _raw(value: bytes) -> bytes:
     """Bytes as scripts pack a text: they know no other."""
     size = len(value)
-    if size < 1 << 8:
+    if size < SHORT:
         return _SHORT[size] + value
     return (b"\xda" + size.to_bytes(2) if size < 1 << 16 else b"\xdb" + size.to_bytes(4)) + value
 
