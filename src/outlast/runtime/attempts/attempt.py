@@ -131,7 +131,7 @@ class LiveAttempt(AttemptState):
         if isinstance(ending, Raised):
             await self._settle_errands()  # what is on its way to the journal must be there before a retry reads it
         await self._commit(ending)
-        if self._errands or self._performing is not None:
+        if self._errands or (self._performing is not None and self._performing.live):
             await self._settle_errands()
         self._let_go()
         return ending
@@ -533,7 +533,7 @@ class LiveAttempt(AttemptState):
             if part is not None:
                 part.close()
         # As what is performed: nobody waits for the answer any more. What is on its way to the journal arrives there.
-        for operation, recording in list(self._settling.items()):
+        for operation, recording in [*self._settling.items()]:
             if recording is not None and not operation.dropped:
                 operation.dropped = True
                 del self._settling[operation]

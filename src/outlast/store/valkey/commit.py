@@ -29,7 +29,7 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.record import Key, Now, Record
 from outlast.store.port import Verdict
 from outlast.store.remembered import Remembered
-from outlast.store.valkey.keys import field
+from outlast.store.valkey.keys import field, owner
 from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
@@ -192,7 +192,7 @@ def _told(guard: Matches) -> tuple[str, list[Any] | None]:
     apart."""
     blobs: list[bytes] = []
     told = LAYOUTS[_EXECUTION].compared(guard.fields, blobs)
-    return field(guard.key)[0], None if blobs else told
+    return owner(*guard.key.values), None if blobs else told
 
 
 _fenced = Remembered(_told, most=1_000)
