@@ -361,7 +361,8 @@ class LiveAttempt(AttemptState):
         operation, outcome, recorded_at = arrival
         if operation.future.done():
             return  # what the code gave up, a replay does not show it
-        self.now_ms = max(self.now_ms, recorded_at)
+        if recorded_at > self.now_ms:
+            self.now_ms = recorded_at
         self._deliver(operation, outcome)
 
     def _deliver(self, operation: Operation, outcome: Outcome) -> None:
