@@ -169,8 +169,7 @@ class LiveAttempt(AttemptState):
         return self._operation(kind, asyncio.Future(loop=code.loop), below)
 
     async def outcome(self, operation: Operation) -> Any:
-        """From now on it is performed: what it comes to, once that is durable. If the code gives it up, it does so
-        here: nobody else has the future."""
+        """From now on it is performed: what it comes to, once durable. The code can give it up here and nowhere else."""
         future = operation.future
         assert type(future) is asyncio.Future
         if self._signal is not None:
@@ -266,7 +265,7 @@ class LiveAttempt(AttemptState):
 
     def idle(self) -> bool:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
-        if self._ending is not None or self._signal is not None:
+        if self._signal is not None:  # as from its end on (`_stop`)
             return False
         if self._unwinding is not None and self._unwinding.begun:
             return False
@@ -287,8 +286,10 @@ class LiveAttempt(AttemptState):
         if self._arrivals:
             self._deliver_arrival()
             return True
+        asked, waits, performing = self._asked, self._waits, self._performing
+        if asked is None and waits is None and performing is not None and performing.live:
+            return False  # a step runs, and nothing else is awaited or asked: so it is most of the time
         if not self._settling and not self.lease.transacts:
-            asked, waits = self._asked, self._waits
             if asked is not None and asked.updates and asked.takes(can_move=self._code.can_move):
                 return False
             if waits is not None and waits.receives():
@@ -359,11 +360,10 @@ class LiveAttempt(AttemptState):
             self._deliver_unbidden(arrival)
             return
         operation, outcome, recorded_at = arrival
-        if operation.future.done():
-            return  # what the code gave up, a replay does not show it
-        if recorded_at > self.now_ms:
-            self.now_ms = recorded_at
-        self._deliver(operation, outcome)
+        if not operation.future.done():  # what the code gave up, a replay does not show it
+            if recorded_at > self.now_ms:
+                self.now_ms = recorded_at
+            self._deliver(operation, outcome)
 
     def _deliver(self, operation: Operation, outcome: Outcome) -> None:
         if operation.future.done():
