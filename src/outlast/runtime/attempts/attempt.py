@@ -169,7 +169,7 @@ class LiveAttempt(AttemptState):
         return self._operation(kind, asyncio.Future(loop=code.loop), below)
 
     async def outcome(self, operation: Operation) -> Any:
-        """From now on it is performed: what it comes to, once durable. The code can give it up here and nowhere else."""
+        """From now on it is performed: what it comes to, once durable. The code can give it up here, nowhere else."""
         future = operation.future
         assert type(future) is asyncio.Future
         if self._signal is not None:
