@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct, structs
 
 from outlast.model.execution import Execution
-from outlast.model.journal import JournalEntry
 from outlast.model.kinds import KINDS
 from outlast.model.payload import Payload
 from outlast.model.record import Key, Now, Plain, Record
@@ -194,10 +193,8 @@ def together(first: Changes, others: Sequence[Changes]) -> Changes:
 
 def size_of(changes: Changes) -> int:
     """The bytes of its values; what it has beside them is small."""
-    size, writes = 0, changes.writes
-    if len(writes) == 1 and type(writes[0]) is Insert and type(writes[0].record) is JournalEntry:
-        return len(writes[0].record.value or b"")  # most changes are the entry of a step
-    for write in writes:
+    size = 0
+    for write in changes.writes:
         if type(write) is Insert or type(write) is Put:
             record = write.record
             if type(record) is Payload:  # almost every value is in one
