@@ -56,6 +56,7 @@ BATCHES = {
         structs.replace(step(SOME[0]), writes=step(SOME[1]).writes),
         step(SOME[1]),
     ],
+    "of the execution itself": [structs.replace(step(SOME[0]), writes=(Insert(SOME[0]),)), step(SOME[1])],
     "anchored elsewhere": [structs.replace(step(SOME[0]), anchors=(execution_key("shop", "order-9"),))],
     "without an anchor": [structs.replace(step(SOME[0]), anchors=())],
     "put": [structs.replace(step(SOME[0]), writes=tuple(Put(write.record) for write in step(SOME[0]).writes))],  # type: ignore[union-attr]

@@ -53,6 +53,20 @@ def test_a_time_that_is_relative_is_told_as_one():
     assert LAYOUTS["attempt"].packed(Attempt(**ATTEMPT, started_at=7, ended_at=2**60))[3] == f"=7,'{2**60},"
 
 
+@pytest.mark.parametrize("number", [1, 2**60])
+def test_a_record_has_the_name_that_its_key_has(number: int):
+    attempt = Attempt(**{**ATTEMPT, "number": number}, started_at=7)
+    assert LAYOUTS["attempt"].packed(attempt)[:2] == field(attempt.key)
+
+
+@pytest.mark.parametrize("kind", LAYOUTS)
+def test_values_of_wrong_types_are_refused_whatever_the_kind(kind: str):
+    layout = LAYOUTS[kind]
+    wrong = layout.kind(**dict.fromkeys(layout.fields, 1.5))
+    with pytest.raises(InvalidInput, match="a value that a record cannot have"):
+        layout.packed(wrong)
+
+
 @pytest.mark.parametrize("size", [0, 31, 32, 255, 256, 65_535, 65_536])
 def test_bytes_are_packed_as_scripts_pack_them(size: int):
     value = b"\xff" * size

@@ -95,7 +95,7 @@ class Batch:
         if compared is None or of in self._numbers:
             return False
         its, name, body, times = LAYOUTS[record.KIND].packed(record)
-        if its != of:
+        if its != of or name == _HEAD:
             return False
         owners, blobs = self._owners, self._blobs
         self._owner, self._its = of, len(owners) + 1

@@ -125,9 +125,9 @@ class Layout:
         try:
             convert(row, self._row)
         except ValidationError:
-            row = values = self._digits_told(row)
+            values = self._digits_told(row)
         if self._seldom:
-            values = [*row]
+            values = [*values]
             for number in self._optional:
                 if values[number] is None:
                     values[number] = False
