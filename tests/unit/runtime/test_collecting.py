@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -81,6 +83,16 @@ def test_what_was_frozen_before_stays_so():
     with seldom_collecting():
         pass
     assert gc.get_freeze_count() > FROZEN_BY_PYTHON
+
+
+def test_what_was_frozen_before_outlast_was_imported_stays_so():
+    code = (
+        "import gc; gc.freeze(); before = gc.get_freeze_count()\n"
+        "from outlast.runtime.collecting import seldom_collecting\n"
+        "with seldom_collecting(): pass\n"
+        "assert gc.get_freeze_count() >= before, 'it was let go'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("own", [(0, 10, 10), (50_000, 20, 5)])

@@ -169,12 +169,9 @@ class LiveAttempt(AttemptState):
         return self._operation(kind, asyncio.Future(loop=code.loop), below)
 
     async def outcome(self, operation: Operation) -> Any:
-        """From now on it is performed: what it comes to, once durable. The code can give it up here, nowhere else."""
-        future = operation.future
-        assert type(future) is asyncio.Future
-        if self._signal is not None:
-            raise self._signal
-        self._call(operation)
+        """From now on it is performed: what it comes to, once that is durable. If the code gives it up, it does so
+        here: nobody else has the future."""
+        future = self.begin(operation, watched=False)
         try:
             return await future
         except asyncio.CancelledError:
@@ -182,14 +179,15 @@ class LiveAttempt(AttemptState):
                 self.give_up(operation)
             raise
 
-    def begin(self, operation: Operation) -> asyncio.Future[Any]:
+    def begin(self, operation: Operation, *, watched: bool = True) -> asyncio.Future[Any]:
         """From now on it is performed or waited for, and its future has its outcome once that is durable."""
         future = operation.future
         assert type(future) is asyncio.Future
         if self._signal is not None:
             raise self._signal
-        operation.watcher = self
-        future.add_done_callback(operation, context=operation.context)
+        if watched:
+            operation.watcher = self
+            future.add_done_callback(operation, context=operation.context)
         self._call(operation)
         return future
 
@@ -265,7 +263,7 @@ class LiveAttempt(AttemptState):
 
     def idle(self) -> bool:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
-        if self._signal is not None:  # as from its end on (`_stop`)
+        if self._ending is not None or self._signal is not None:
             return False
         if self._unwinding is not None and self._unwinding.begun:
             return False
@@ -286,10 +284,8 @@ class LiveAttempt(AttemptState):
         if self._arrivals:
             self._deliver_arrival()
             return True
-        asked, waits, performing = self._asked, self._waits, self._performing
-        if asked is None and waits is None and performing is not None and performing.live:
-            return False  # a step runs, and nothing else is awaited or asked: so it is most of the time
         if not self._settling and not self.lease.transacts:
+            asked, waits = self._asked, self._waits
             if asked is not None and asked.updates and asked.takes(can_move=self._code.can_move):
                 return False
             if waits is not None and waits.receives():
@@ -360,10 +356,10 @@ class LiveAttempt(AttemptState):
             self._deliver_unbidden(arrival)
             return
         operation, outcome, recorded_at = arrival
-        if not operation.future.done():  # what the code gave up, a replay does not show it
-            if recorded_at > self.now_ms:
-                self.now_ms = recorded_at
-            self._deliver(operation, outcome)
+        if operation.future.done():
+            return  # what the code gave up, a replay does not show it
+        self.now_ms = max(self.now_ms, recorded_at)
+        self._deliver(operation, outcome)
 
     def _deliver(self, operation: Operation, outcome: Outcome) -> None:
         if operation.future.done():
@@ -437,9 +433,7 @@ class LiveAttempt(AttemptState):
             self._settling.pop(operation, None)
         if entry is not None:
             self.replay.recorded[operation.key] = entry
-        if outcome.error is not None:
-            marked(outcome.error, operation.key)
-        self._arrivals.append((operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0))
+        self._arrives(operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0)
         self.nudge()
 
     def answered(self, operation: Operation) -> bool:
@@ -450,9 +444,7 @@ class LiveAttempt(AttemptState):
         """It is recorded, by its callback. The code may go on at once, in the context in which it is looked after,
         unless more is on its way to it, which it has in the same turn."""
         self.replay.recorded[operation.key] = None
-        if outcome.error is not None:
-            marked(outcome.error, operation.key)
-        self._arrivals.append((operation, outcome, committed_at))
+        self._arrives(operation, outcome, committed_at)
         if self._settling:
             self.nudge()
         elif self._ending is None:
@@ -462,6 +454,12 @@ class LiveAttempt(AttemptState):
         """It was not answered as it mostly is: the same is told once more, by an errand that sees to everything."""
         self._settling[operation] = None
         self.errand(self.settle(operation, outcome, placed))
+
+    def _arrives(self, operation: Operation, outcome: Outcome, recorded_at: int) -> None:
+        """The code has it when it is idle."""
+        if outcome.error is not None:
+            marked(outcome.error, operation.key)
+        self._arrivals.append((operation, outcome, recorded_at))
 
     def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""
@@ -534,7 +532,7 @@ class LiveAttempt(AttemptState):
             if part is not None:
                 part.close()
         # As what is performed: nobody waits for the answer any more. What is on its way to the journal arrives there.
-        for operation, recording in [*self._settling.items()]:
+        for operation, recording in list(self._settling.items()):
             if recording is not None and not operation.dropped:
                 operation.dropped = True
                 del self._settling[operation]

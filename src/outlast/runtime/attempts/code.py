@@ -105,7 +105,7 @@ def _not_awaited(tasks: Iterable[asyncio.Task[Any]]) -> list[CoroutineType[Any, 
 class AsyncCode:
     """An `async def` workflow."""
 
-    __slots__ = ("_args", "_context", "_fn", "_kwargs", "_main", "_owner", "look", "loop")
+    __slots__ = ("_args", "_context", "_fn", "_kwargs", "_main", "_owner", "loop")
 
     def __init__(
         self,
@@ -117,7 +117,6 @@ class AsyncCode:
         real: asyncio.AbstractEventLoop,
     ) -> None:
         self.loop = WorkflowLoop(real, owner)
-        self.look = self.loop.look
         self._fn = fn
         self._args = args
         self._kwargs = kwargs
@@ -159,6 +158,9 @@ class AsyncCode:
 
     def nudge(self) -> None:
         self.loop.wake()
+
+    def look(self) -> None:
+        self.loop.look()
 
     @property
     def can_move(self) -> bool:

@@ -334,8 +334,7 @@ class Lease:
 
     def _leave(self, place: int) -> None:
         self._open.pop(place, None)
-        if self.transacts:
-            self.transacts.pop(place, None)
+        self.transacts.pop(place, None)
         if self._turns:
             turns, self._turns = self._turns, {}
             for turn in turns:

@@ -45,8 +45,8 @@ class Performing:
         self._backing_off: dict[Operation, Alarm] = {}
 
     def begin(self, operation: Operation) -> None:
-        known, done = self._attempt.replay.tries, 0
-        if known and (tries := known.get(operation.key)):
+        tries, done = self._attempt.replay.tries.get(operation.key), 0
+        if tries:
             wake_at = msgspec.json.decode(tries[-1].value or b"0", type=int)
             if wake_at > self._attempt.parts.engine.group.now:
                 self._back_off(operation, wake_at)

@@ -55,8 +55,7 @@ class Recording:
                 attempt.settles_again(self._operation, self._outcome, self._fact)
         except Exception as error:
             self._broken(error)
-        if self._told is not None:
-            self._tell(self._told)
+        self._tell()
 
     def failed(self, error: Exception) -> None:
         attempt = self._attempt
@@ -70,12 +69,11 @@ class Recording:
                     unrecorded(attempt, self._operation, error)
         except Exception as broken:
             self._broken(broken)
-        if self._told is not None:
-            self._tell(self._told)
+        self._tell()
 
-    def _tell(self, told: asyncio.Future[None]) -> None:
-        if not told.done():
-            told.set_result(None)
+    def _tell(self) -> None:
+        if self._told is not None and not self._told.done():
+            self._told.set_result(None)
 
     def _broken(self, error: Exception) -> None:
         """A callback's own failure would be told to nobody but the log."""

@@ -183,7 +183,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             if began is not None:
                 self._run(1)
                 began()
-            idle = self._owner.idle
             while True:
                 if self._ready:
                     left = self._run(left)
@@ -191,10 +190,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         self._slices += 1
                         if self._slices < SPIN_SLICES:
                             break
-                        self._circles, self._slices = True, 0
-                    elif self._slices or self._circles:
-                        self._circles, self._slices = False, 0
-                if not idle():
+                    self._circles = bool(self._ready)
+                    self._slices = 0
+                if not self._owner.idle():
                     break
         finally:
             sys.set_asyncgen_hooks(*hooks)

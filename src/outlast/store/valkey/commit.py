@@ -216,7 +216,7 @@ def batched(batch: Sequence[Changes], places: Mapping[int, Sequence[int]], now: 
     return tuple(arguments)
 
 
-APPLIED = {inbox: Verdict(True, inbox) for inbox in range(10)}
+_APPLIED = {inbox: Verdict(True, inbox) for inbox in range(10)}
 """What most changes are told."""
 
 
@@ -231,7 +231,7 @@ def takes_room(changes: Changes) -> bool:
 
 def verdict_of(changes: Changes, answer: Any) -> Verdict:
     if type(answer) is int:
-        return APPLIED.get(answer) or Verdict(True, answer)
+        return _APPLIED.get(answer) or Verdict(True, answer)
     if type(answer) is bytes:
         return Verdict(True, int(answer))
     what, inbox = int(answer[0]), None if answer[1] is None else int(answer[1])

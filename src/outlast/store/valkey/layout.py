@@ -44,8 +44,7 @@ DIFFERENT: Any = True
 
 TAILS_MAX = 1_000
 _NULL = b"\xc2"
-SHORT = 1 << 8
-_SHORT = [bytes([0xA0 | size]) if size < 32 else bytes([0xD9, size]) for size in range(SHORT)]
+_SHORT = [bytes([0xA0 | size]) if size < 32 else bytes([0xD9, size]) for size in range(1 << 8)]
 """What short texts begin with."""
 _OTHERWISE = (NoneType, bool, int, Now, bytes)
 """The types of values that are sent otherwise than they are, in the order of `Some`."""
@@ -107,8 +106,6 @@ class Layout:
         )
         """What the values of a whole record must be, for the library to see to: each by itself takes long."""
         self._optional = [number for number, name in enumerate(first) if NoneType in allowed[name]]
-        self._flagged = [number for number, name in enumerate(first) if name in kind.FLAGS]
-        self._seldom = bool(self._optional or self._flagged)
         self._some: dict[tuple[str | type, ...], Some] = {}
         """Of some of their values, by fields and types."""
 
@@ -126,18 +123,18 @@ class Layout:
             convert(row, self._row)
         except ValidationError:
             values = self._digits_told(row)
-        if self._seldom:
+        if self._optional or self._flags:
             values = [*values]
             for number in self._optional:
                 if values[number] is None:
                     values[number] = False
-            for number in self._flagged:
+            for number in self._flags:  # a flag is never among the last
                 values[number] = 1 if values[number] else 0
         body = pack(values)[self._skipped :]
         if self._blob_of is not None:
             value = self._blob_of(record)
             if type(value) is bytes:
-                body += _SHORT[len(value)] + value if len(value) < SHORT else _raw(value)
+                body += _raw(value)
             else:
                 self._check(self.blobs[0], value)  # raises, if it is not nothing
                 body += _NULL
@@ -269,7 +266,7 @@ def head_of(size: int) -> bytes:
 def _raw(value: bytes) -> bytes:
     """Bytes as scripts pack a text: they know no other."""
     size = len(value)
-    if size < SHORT:
+    if size < 1 << 8:
         return _SHORT[size] + value
     return (b"\xda" + size.to_bytes(2) if size < 1 << 16 else b"\xdb" + size.to_bytes(4)) + value
 

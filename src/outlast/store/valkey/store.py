@@ -51,7 +51,7 @@ from outlast.store.port import (
     Verdict,
 )
 from outlast.store.valkey import claim, health, reading, writing
-from outlast.store.valkey.commit import APPLIED, Arguments, batched, packed, takes_room, verdict_of
+from outlast.store.valkey.commit import Arguments, batched, packed, takes_room, verdict_of
 from outlast.store.valkey.doorbell import Doorbell, Listener
 from outlast.store.valkey.founding import SCHEMA, Founding, Made
 from outlast.store.valkey.keys import Names
@@ -273,8 +273,7 @@ class ValkeyStore:
                 continue
             for partition, (at, verdicts) in zip(some, answer, strict=True):
                 for place, told in zip(places[partition], verdicts, strict=True):
-                    outcomes[place] = (type(told) is int and APPLIED.get(told)) or verdict_of(batch[place], told)
-                    times[place] = at
+                    outcomes[place], times[place] = verdict_of(batch[place], told), at
         if not failed:
             return Committed(self._heard(max(times)), outcomes, times)
         if together and not servers.together:  # it knows better now
