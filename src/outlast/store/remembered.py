@@ -23,10 +23,10 @@ class Remembered(Generic[K, V]):
         self._known: dict[int, tuple[K, V]] = {}
 
     def __call__(self, thing: K) -> V:
-        known = self._known.get(id(thing))
-        if known is not None:
-            return known[1]
-        made = self._make(thing)
+        try:
+            return self._known[id(thing)][1]
+        except KeyError:
+            made = self._make(thing)
         if len(self._known) >= self._most:
             self._known.clear()
         self._known[id(thing)] = (thing, made)

@@ -171,7 +171,11 @@ class LiveAttempt(AttemptState):
     async def outcome(self, operation: Operation) -> Any:
         """From now on it is performed: what it comes to, once that is durable. If the code gives it up, it does so
         here: nobody else has the future."""
-        future = self.begin(operation, watched=False)
+        if self._signal is not None:
+            raise self._signal
+        future = operation.future
+        assert type(future) is asyncio.Future
+        self._call(operation)
         try:
             return await future
         except asyncio.CancelledError:
@@ -179,15 +183,14 @@ class LiveAttempt(AttemptState):
                 self.give_up(operation)
             raise
 
-    def begin(self, operation: Operation, *, watched: bool = True) -> asyncio.Future[Any]:
+    def begin(self, operation: Operation) -> asyncio.Future[Any]:
         """From now on it is performed or waited for, and its future has its outcome once that is durable."""
         future = operation.future
         assert type(future) is asyncio.Future
         if self._signal is not None:
             raise self._signal
-        if watched:
-            operation.watcher = self
-            future.add_done_callback(operation, context=operation.context)
+        operation.watcher = self
+        future.add_done_callback(operation, context=operation.context)
         self._call(operation)
         return future
 
@@ -346,7 +349,7 @@ class LiveAttempt(AttemptState):
             else:  # its type was changed under it: that is the deploy's fault, not the work's
                 self._diverge(entry, f"something else: {error}", operation.line)
             return False
-        self._deliver(operation, outcome)
+        self._deliver(operation, outcome, 0)
         return True
 
     def _deliver_arrival(self) -> None:
@@ -354,16 +357,14 @@ class LiveAttempt(AttemptState):
         if isinstance(arrival, JournalEntry):
             self._show_time(arrival)
             self._deliver_unbidden(arrival)
-            return
-        operation, outcome, recorded_at = arrival
-        if operation.future.done():
-            return  # what the code gave up, a replay does not show it
-        self.now_ms = max(self.now_ms, recorded_at)
-        self._deliver(operation, outcome)
+        else:
+            self._deliver(*arrival)
 
-    def _deliver(self, operation: Operation, outcome: Outcome) -> None:
+    def _deliver(self, operation: Operation, outcome: Outcome, recorded_at: int) -> None:
         if operation.future.done():
-            return  # the code gave it up
+            return  # the code gave it up: a replay does not show it
+        if recorded_at > self.now_ms:
+            self.now_ms = recorded_at
         self._outstanding.pop(operation.key, None)
         self._fired = operation.key if isinstance(operation.kind, Timer) else None
         if operation.watcher is not None:
@@ -371,7 +372,7 @@ class LiveAttempt(AttemptState):
         if type(self._code) is ThreadCode:
             self._code.delivered()
         if outcome.error is not None:
-            operation.future.set_exception(outcome.error)
+            operation.future.set_exception(marked(outcome.error, operation.key))
         else:
             operation.future.set_result(outcome.value)
 
@@ -433,7 +434,7 @@ class LiveAttempt(AttemptState):
             self._settling.pop(operation, None)
         if entry is not None:
             self.replay.recorded[operation.key] = entry
-        self._arrives(operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0)
+        self._arrivals.append((operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0))
         self.nudge()
 
     def answered(self, operation: Operation) -> bool:
@@ -444,7 +445,14 @@ class LiveAttempt(AttemptState):
         """It is recorded, by its callback. The code may go on at once, in the context in which it is looked after,
         unless more is on its way to it, which it has in the same turn."""
         self.replay.recorded[operation.key] = None
-        self._arrives(operation, outcome, committed_at)
+        code = self._code if self._awaits_one else None
+        if type(code) is AsyncCode and code.loop.takes_turn():
+            try:
+                self._deliver(operation, outcome, committed_at)
+            finally:
+                code.loop.pump()
+            return
+        self._arrivals.append((operation, outcome, committed_at))
         if self._settling:
             self.nudge()
         elif self._ending is None:
@@ -454,12 +462,6 @@ class LiveAttempt(AttemptState):
         """It was not answered as it mostly is: the same is told once more, by an errand that sees to everything."""
         self._settling[operation] = None
         self.errand(self.settle(operation, outcome, placed))
-
-    def _arrives(self, operation: Operation, outcome: Outcome, recorded_at: int) -> None:
-        """The code has it when it is idle."""
-        if outcome.error is not None:
-            marked(outcome.error, operation.key)
-        self._arrivals.append((operation, outcome, recorded_at))
 
     def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""

@@ -166,6 +166,12 @@ class AttemptState:
         return self._begun and self._ending is None
 
     @property
+    def _awaits_one(self) -> bool:
+        """Whether what comes first now is what the code has next, with nothing to be looked at before."""
+        more = self._settling or self._arrivals or self._held or self._unwinding
+        return not more and self._caught_up and self._signal is None and self._ending is None
+
+    @property
     def busy(self) -> bool:
         """Whether commits are awaited."""
         return bool(self._errands or self._settling)

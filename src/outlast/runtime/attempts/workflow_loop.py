@@ -170,6 +170,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if not self._pump_due:
             self.pump()
 
+    def takes_turn(self) -> bool:
+        """Whether nothing runs, nor is about to: then whoever asks delivers something, and pumps."""
+        if self._ready or self._pump_due or self._pumping or self._closed:
+            return False
+        self._pump_due = True  # what is delivered need not ask for a pump
+        return True
+
     def pump(self, began: Callable[[], None] | None = None) -> None:
         """Run until idle, or for a slice."""
         self._pump_due = False

@@ -33,6 +33,7 @@ from outlast.store.valkey.keys import field, owner
 from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
+assert not LAYOUTS[_EXECUTION].blobs, "what steps compare is told without arguments of its own"
 _HEAD = field(execution_key("", ""))[1]
 """The field of an execution itself, in its owner's hash."""
 
@@ -53,25 +54,14 @@ def packed(argument: object, *blobs: bytes) -> Arguments:
 
 
 class Batch:
-    """The changes of one partition, in order. Records are named by number: most are named more than once."""
+    """The changes of one partition, in order."""
+
+    __slots__ = ("_blobs", "_changes", "_count", "_named", "_partition")
 
     def __init__(self, partition: int, arguments: list[bytes]) -> None:
         """What it has beside its values goes to the end of `arguments`, and is named by its place there."""
         self._partition = partition
-        self._numbers: dict[str, dict[str, int]] = {}
-        """Of records, by owner and field; …"""
-        self._by_key: dict[Key, int] = {}
-        """… and, of those that were named by their keys, by these: it is seldom needed to make names of them."""
-        self._own: list[str] = []
-        """The fields of the partition's own records; …"""
-        self._owners: list[Any] = []
-        """… and the other owners as they were named, one after the other: each, how many records of it, and these."""
-        self._turns = 1
-        """So many owners are told, the partition first; one that is named again in between is told again."""
-        self._owner: str = ""
-        self._its = 0
-        """The last of them, and where it is told how many records it has."""
-        self._named = 0
+        self._named: Named | None = None
         self._count = 0
         self._changes: list[Any] = []
         self._blobs = arguments
@@ -86,38 +76,31 @@ class Batch:
         self._any(changes)
 
     def _entry(self, changes: Changes, guard: Matches, record: Record) -> bool:
-        """As `_any`, for what steps are: a record more of an execution that nothing of this batch is about yet, if that
-        is as it was. False, if it is anything else."""
+        """As `_any`, for what steps are: a record more of an execution, if that is as it was. False, if it is anything
+        else."""
         key, anchors = guard.key, changes.anchors
         if not anchors or anchors[0] is not key or key.kind != _EXECUTION:
             return False
         of, compared = _fenced(guard)
-        if compared is None or of in self._numbers:
-            return False
         its, name, body, times = LAYOUTS[record.KIND].packed(record)
         if its != of or name == _HEAD:
             return False
-        owners, blobs = self._owners, self._blobs
-        self._owner, self._its = of, len(owners) + 1
-        owners += (of, 2, _HEAD, name)
-        self._turns += 1
-        first = self._named + 1
-        second = self._named = first + 1
-        self._numbers[of] = {_HEAD: first, name: second}
+        blobs = self._blobs
         blobs.append(body)
-        self._changes += (
-            len(compared) + 13, changes.id, first, 1, 1, first, len(compared) // 2, *compared,
-            1, 1, second, len(blobs), times, 0,
-        )  # fmt: skip
+        self._changes += (0, of, name, changes.id, len(blobs), times, *compared)
         return True
 
     def _any(self, changes: Changes) -> None:
-        known, told, blobs = self._by_key, self._changes, self._blobs
+        told, blobs = self._changes, self._blobs
+        named = self._named
+        if named is None:
+            named = self._named = Named()
+        known, number_of = named.by_key, named.number
         guards, writes, rings = changes.guards, changes.writes, changes.rings
         anchor = 0
         for key in changes.anchors:
             if key.kind == _EXECUTION:
-                anchor = known.get(key) or self._number(key)
+                anchor = known.get(key) or number_of(key)
                 break
         # Writes are named first: those of one owner stand together, and its records are read at once.
         written: list[Any] = []
@@ -126,10 +109,10 @@ class Batch:
                 record = write.record
                 of, name, body, times = LAYOUTS[record.KIND].packed(record)
                 blobs.append(body)
-                written += (_WRITES[type(write)], self._number_of(of, name), len(blobs), times)
+                written += (_WRITES[type(write)], named.number_of(of, name), len(blobs), times)
                 continue
             key = write.key
-            written += (_WRITES[type(write)], known.get(key) or self._number(key))
+            written += (_WRITES[type(write)], known.get(key) or number_of(key))
             if isinstance(write, Patch):
                 written.append(len(write.fields))
                 written += layout_of(key.kind).some(write.fields, blobs)
@@ -139,7 +122,7 @@ class Batch:
         told += (0, changes.id, anchor, len(guards))
         for guard in guards:
             key = guard.key
-            told += (_GUARDS[type(guard)], known.get(key) or self._number(key))
+            told += (_GUARDS[type(guard)], known.get(key) or number_of(key))
             if isinstance(guard, Matches):
                 told.append(len(guard.fields))
                 told += LAYOUTS[key.kind].compared(guard.fields, blobs)
@@ -153,18 +136,43 @@ class Batch:
         told[begins] = len(told) - begins
 
     def packed(self, now: int | None) -> bytes:
-        own = self._own
-        told = [now or False, self._turns, "", len(own), *own, *self._owners, self._count, *self._changes]
+        told = [now or False, *(_NOTHING_NAMED if self._named is None else self._named.told()), self._count]
+        told += self._changes
         batch = pack(told)
         return batch if len(told) > VALUES_MAX else batch[len(head_of(len(told))) :]
 
-    def _number(self, key: Key) -> int:
+
+class Named:
+    """The records that changes name by number: most are named more than once."""
+
+    __slots__ = ("_count", "_its", "_numbers", "_own", "_owner", "_owners", "_turns", "by_key")
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, dict[str, int]] = {}
+        """By owner and field; …"""
+        self.by_key: dict[Key, int] = {}
+        """… and, of those that were named by their keys, by these: it is seldom needed to make names of them."""
+        self._own: list[str] = []
+        """The fields of the partition's own records; …"""
+        self._owners: list[Any] = []
+        """… and the other owners as they were named, one after the other: each, how many records of it, and these."""
+        self._turns = 1
+        """So many owners are told, the partition first; one that is named again in between is told again."""
+        self._owner: str = ""
+        self._its = 0
+        """The last of them, and where it is told how many records it has."""
+        self._count = 0
+
+    def told(self) -> list[Any]:
+        """How many owners, then of each: itself, how many records of it are named, their fields."""
+        return [self._turns, "", len(self._own), *self._own, *self._owners]
+
+    def number(self, key: Key) -> int:
         """The number of a record that was not named by its key before."""
-        number = self._by_key[key] = self._number_of(*field(key))
+        number = self.by_key[key] = self.number_of(*field(key))
         return number
 
-    def _number_of(self, of: str, name: str) -> int:
-        """None is 0."""
+    def number_of(self, of: str, name: str) -> int:
         numbers = self._numbers.get(of)
         if numbers is None:
             numbers = self._numbers[of] = {}
@@ -179,7 +187,7 @@ class Batch:
                 self._turns += 1
             owners[self._its] += 1
             owners.append(name)
-            number = self._named = self._named + 1
+            number = self._count = self._count + 1
         else:
             self._own.append(name)
             number = -len(self._own)
@@ -187,12 +195,13 @@ class Batch:
         return number
 
 
-def _told(guard: Matches) -> tuple[str, list[Any] | None]:
-    """An execution as an owner, and how a script is told what it must be: None if that takes bytes, which are told
-    apart."""
-    blobs: list[bytes] = []
-    told = LAYOUTS[_EXECUTION].compared(guard.fields, blobs)
-    return owner(*guard.key.values), None if blobs else told
+_NOTHING_NAMED = Named().told()
+
+
+def _told(guard: Matches) -> tuple[str, list[Any]]:
+    """An execution as an owner, and how a script is told what it must be: it has no bytes, which are told apart."""
+    told = LAYOUTS[_EXECUTION].compared(guard.fields, [])
+    return owner(*guard.key.values), [len(told) // 2, *told]
 
 
 _fenced = Remembered(_told, most=1_000)

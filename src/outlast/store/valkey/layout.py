@@ -12,12 +12,13 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, StrEnum
 from hashlib import sha256
-from operator import attrgetter
+from operator import itemgetter
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct, ValidationError, convert, defstruct
+from msgspec.structs import astuple
 
 from outlast.errors import CorruptState, InvalidInput
 from outlast.model.completion import Completion
@@ -85,9 +86,13 @@ class Layout:
         """In the order in which they are stored: what a script adds to a record that comes packed is at its end."""
         self.positions = {name: position for position, name in enumerate(self.fields, start=1)}
         self._first = first
-        self._first_of = attrgetter(*first)
-        self._blob_of = attrgetter(*self.blobs) if self.blobs else None
-        self._times_of: Callable[[Record], Any] = attrgetter(*kind.TIMES) if kind.TIMES else _no_times
+        declared = [field.name for field in fields]
+        self._first_of = itemgetter(*map(declared.index, first))
+        self._blob = declared.index(self.blobs[0]) if self.blobs else None
+        self._times_of: Callable[[tuple[Any, ...]], Any] = (
+            itemgetter(*map(declared.index, kind.TIMES)) if kind.TIMES else _no_times
+        )
+        """Of the values of a record as they are declared."""
         self._named = named_by(kind.KIND, first)
         self.head = head_of(len(self.fields))
         """What a table of its values begins with; it is not stored."""
@@ -118,7 +123,8 @@ class Layout:
     def packed(self, record: Record) -> tuple[str, str, bytes, str]:
         """A whole record, to be written: its owner and its field there, all but its times and its number, and how a
         script is told its times."""
-        row = values = self._first_of(record)
+        declared = astuple(record)
+        row = values = self._first_of(declared)
         try:
             convert(row, self._row)
         except ValidationError:
@@ -131,15 +137,15 @@ class Layout:
             for number in self._flags:  # a flag is never among the last
                 values[number] = 1 if values[number] else 0
         body = pack(values)[self._skipped :]
-        if self._blob_of is not None:
-            value = self._blob_of(record)
+        if self._blob is not None:
+            value = declared[self._blob]
             if type(value) is bytes:
                 body += _raw(value)
             else:
                 self._check(self.blobs[0], value)  # raises, if it is not nothing
                 body += _NULL
         of, name = self._named(row)
-        times = self._times_of(record)
+        times = self._times_of(declared)
         tail = self._tails.get(times)
         return of, name, body, self._tail(times) if tail is None else tail
 
@@ -271,7 +277,7 @@ def _raw(value: bytes) -> bytes:
     return (b"\xda" + size.to_bytes(2) if size < 1 << 16 else b"\xdb" + size.to_bytes(4)) + value
 
 
-def _no_times(record: Record) -> tuple[()]:
+def _no_times(declared: tuple[Any, ...]) -> tuple[()]:
     return ()
 
 

@@ -5,6 +5,8 @@
 --   now or false · how many owners, then of each: itself, how many records of it are named, their fields
 --   · how many changes, then of each: how many values it has, its id, its anchored execution or 0,
 --   how many guards and these, how many writes and these, how many rings and these
+--   Most changes insert a record of an execution that is as it was, and do nothing else. They name nothing by number:
+--   0, the execution, the record's field, the change's id, argument, times, how many, {position, value} ... that match
 -- Guards and writes name records by their number among all fields; the first owner is the partition itself, whose
 -- records have numbers below zero: they are named between those of executions.
 --   guard: 1, key, how many, {position, value} ... matches · 2, key: absent · 3|4|5, key, position: reached, ahead, lapsed
@@ -44,17 +46,20 @@ local function behind_write(batch, i)
   return what == 4 and i + 2 or i + 4
 end
 
+-- Whether there are values, and these are among them: how many, {position, value} ...
+local function matches(call, values, batch, i)
+  if not values then return false end
+  for at = i + 1, i - 1 + 2 * batch[i], 2 do
+    local position, value = batch[at], batch[at + 1]
+    if position < 0 or position > BESIDE then position, value = given(call, position, value) end
+    if values[position] ~= value then return false end
+  end
+  return true
+end
+
 local function holds(call, batch, i)
   local what, values = batch[i], values_of(call.named[batch[i + 1]])
-  if what == 1 then
-    if not values then return false end
-    for at = i + 3, i + 1 + 2 * batch[i + 2], 2 do
-      local position, value = batch[at], batch[at + 1]
-      if position < 0 or position > BESIDE then position, value = given(call, position, value) end
-      if values[position] ~= value then return false end
-    end
-    return true
-  end
+  if what == 1 then return matches(call, values, batch, i + 2) end
   if what == 2 then return not values end
   local time = values and tonumber(values[batch[i + 2]])
   if what == 3 then return time and time <= call.now end
@@ -156,6 +161,34 @@ local function verdict(call, batch, change)
   return inbox(call, batch, change) or { 1, false }
 end
 
+-- The record of an entry and its execution, read unless they are known.
+local function entry_of(call, owner, field)
+  local known = owner_of(call, owner)
+  local head, found = known.found[WHOLE_EXECUTION], known.found[field]
+  if not head and not found then
+    local got = command('HMGET', known.hash, WHOLE_EXECUTION, field)
+    return keep(known, WHOLE_EXECUTION, got[1]), keep(known, field, got[2])
+  end
+  head = head or keep(known, WHOLE_EXECUTION, command('HGET', known.hash, WHOLE_EXECUTION))
+  return head, found or keep(known, field, command('HGET', known.hash, field))
+end
+
+-- As `verdict`, of an entry; and where the next change begins.
+local function entered(call, batch, i)
+  local head, found = entry_of(call, batch[i + 1], batch[i + 2])
+  local execution, behind = values_of(head), i + 7 + 2 * batch[i + 6]
+  local matched, inbox = matches(call, execution, batch, i + 6), execution and execution[INBOX]
+  if matched and found.packed == false then
+    put(call, found, call.args[batch[i + 4]], batch[i + 5])
+    return inbox, behind
+  end
+  local taken, position = values_of(found), KINDS[found.kind].change_id
+  if taken and position and taken[position] == batch[i + 3] then return { 2, inbox }, behind end
+  local stands = execution
+  if matched then stands = taken end
+  return { 0, inbox, matched and -1 or 1, stands and copied(stands) }, behind
+end
+
 -- A hint: what was written stands, also if this user may not ring (doctor says so). Partitions that ring together ring one
 -- bell, and say that it is about no partition in particular.
 local function ring(calls, rings)
@@ -178,8 +211,12 @@ local function decided(call, batch)
   local count = batch[change]
   change = change + 1
   for number = 1, count do
-    verdicts[number] = verdict(call, batch, change)
-    change = change + batch[change]
+    if batch[change] == 0 then
+      verdicts[number], change = entered(call, batch, change)
+    else
+      verdicts[number] = verdict(call, batch, change)
+      change = change + batch[change]
+    end
   end
   return verdicts
 end
