@@ -1,8 +1,9 @@
 """The servers that a run needs, as durable as they come, and the systems that are measured on them.
 
 PostgreSQL: `fsync`, `full_page_writes` and `synchronous_commit` on, data on a disk, a new database for every turn.
-Valkey: an append-only file, `everysec` or `always`, on a disk; emptied for every turn. Nothing here is tuned for one
-system: all of them meet the same server, on the same socket or port.
+Valkey: an append-only file, `everysec` or `always`, on a disk, and a new server for every turn: one that was emptied
+still rewrites the log of the turn before, and whoever comes next pays for it. Nothing here is tuned for one system: all
+of them meet such servers, on the same kind of socket or port.
 """
 
 from __future__ import annotations
@@ -109,15 +110,13 @@ def valkey_stage(settings: Settings, *, appendfsync: str) -> Iterator[Stage]:
     ]
     systems += _peers(settings, VALKEY_PEERS)
     options = ("--appendonly", "yes", "--appendfsync", appendfsync, "--maxmemory-policy", "noeviction")
-    with ValkeyServer(port=free_ports(1)[0], options=options, room=ROOM) as server:
 
-        @contextmanager
-        def place(system: System) -> Iterator[str]:
-            server.ask("FLUSHALL")
-            server.ask("FUNCTION", "FLUSH")
+    @contextmanager
+    def place(system: System) -> Iterator[str]:
+        with ValkeyServer(port=free_ports(1)[0], options=options, room=ROOM) as server:
             yield f"redis://127.0.0.1:{server.port}/0"
 
-        yield Stage(systems, place)
+    yield Stage(systems, place)
 
 
 def _peers(settings: Settings, named: Mapping[str, Iterable[str]]) -> list[System]:

@@ -1,6 +1,6 @@
 """`make bench STORE=valkey`: Outlast beside Celery, Dramatiq, arq and taskiq, and the bars.
 
-All of them on one server with an append-only file that is flushed every second; once more with one that is flushed
+All of them on a server with an append-only file that is flushed every second; once more with one that is flushed
 with every write, marked `always`. The peers have no steps and no durable waits, so they are compared by backlogs and
 idle starts; FlowFabric, which has both, by the figures that it published (on 16 cores, printed as reference lines).
 """
