@@ -95,12 +95,12 @@ class Batch:
         named = self._named
         if named is None:
             named = self._named = Named()
-        known, number_of = named.by_key, named.number
+        known, number = named.by_key, named.number
         guards, writes, rings = changes.guards, changes.writes, changes.rings
         anchor = 0
         for key in changes.anchors:
             if key.kind == _EXECUTION:
-                anchor = known.get(key) or number_of(key)
+                anchor = known.get(key) or number(key)
                 break
         # Writes are named first: those of one owner stand together, and its records are read at once.
         written: list[Any] = []
@@ -112,7 +112,7 @@ class Batch:
                 written += (_WRITES[type(write)], named.number_of(of, name), len(blobs), times)
                 continue
             key = write.key
-            written += (_WRITES[type(write)], known.get(key) or number_of(key))
+            written += (_WRITES[type(write)], known.get(key) or number(key))
             if isinstance(write, Patch):
                 written.append(len(write.fields))
                 written += layout_of(key.kind).some(write.fields, blobs)
@@ -122,7 +122,7 @@ class Batch:
         told += (0, changes.id, anchor, len(guards))
         for guard in guards:
             key = guard.key
-            told += (_GUARDS[type(guard)], known.get(key) or number_of(key))
+            told += (_GUARDS[type(guard)], known.get(key) or number(key))
             if isinstance(guard, Matches):
                 told.append(len(guard.fields))
                 told += LAYOUTS[key.kind].compared(guard.fields, blobs)

@@ -86,13 +86,12 @@ class Layout:
         """In the order in which they are stored: what a script adds to a record that comes packed is at its end."""
         self.positions = {name: position for position, name in enumerate(self.fields, start=1)}
         self._first = first
+        # All of them are found among the values of a record in the order in which they are declared.
         declared = [field.name for field in fields]
         self._first_of = itemgetter(*map(declared.index, first))
         self._blob = declared.index(self.blobs[0]) if self.blobs else None
-        self._times_of: Callable[[tuple[Any, ...]], Any] = (
-            itemgetter(*map(declared.index, kind.TIMES)) if kind.TIMES else _no_times
-        )
-        """Of the values of a record as they are declared."""
+        times = [declared.index(name) for name in kind.TIMES]
+        self._times_of: Callable[[tuple[Any, ...]], Any] = itemgetter(*times) if times else _no_times
         self._named = named_by(kind.KIND, first)
         self.head = head_of(len(self.fields))
         """What a table of its values begins with; it is not stored."""
