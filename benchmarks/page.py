@@ -31,10 +31,10 @@ INTRO = """# Benchmarks
 
 How fast Outlast is, beside the yardstick and beside its peers, in turns of one run on one machine. `bare` is what the
 same disk, driver and batches give when nothing is decided, guarded or indexed: a prototype by hand, not something to
-use. Peers are pinned (`benchmarks/peers/*.txt`), each in an environment of its own, on the same server, as durable as
-Outlast, with the settings that their own documentation recommends; where a documented setting makes a peer faster, it
-has that. A figure is the median of interleaved turns, in brackets the least and the most of them. *A figure of another
-machine, or of a busy one, cannot be compared with these*: run `make bench STORE=…` on your own.
+use. Peers are pinned (`benchmarks/peers/*.txt`), each in an environment of its own, with a server set up like
+Outlast's, as durable, and with the settings that their own documentation recommends; where a documented setting makes a
+peer faster, it has that. A figure is the median of interleaved turns, in brackets the least and the most of them. *A
+figure of another machine, or of a busy one, cannot be compared with these*: run `make bench STORE=…` on your own.
 
 What is measured:
 

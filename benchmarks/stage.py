@@ -110,10 +110,11 @@ def valkey_stage(settings: Settings, *, appendfsync: str) -> Iterator[Stage]:
     ]
     systems += _peers(settings, VALKEY_PEERS)
     options = ("--appendonly", "yes", "--appendfsync", appendfsync, "--maxmemory-policy", "noeviction")
+    [port] = free_ports(1)
 
     @contextmanager
     def place(system: System) -> Iterator[str]:
-        with ValkeyServer(port=free_ports(1)[0], options=options, room=ROOM) as server:
+        with ValkeyServer(port=port, options=options, room=ROOM) as server:
             yield f"redis://127.0.0.1:{server.port}/0"
 
     yield Stage(systems, place)

@@ -26,6 +26,7 @@ REPLAY = "tests/acceptance/test_replay.py::test_"
 WAITING = "tests/acceptance/test_waits.py::test_"
 QUERIES = "tests/acceptance/test_queries.py::test_"
 FAST = "tests/acceptance/test_fast_path.py::test_"
+ENTRIES = "tests/conformance/test_valkey_entries.py::TestInShort::test_"
 
 CONTROL = (
     f"{CONFORMANCE}Commit::test_a_start_and_what_follows_may_share_a_batch",
@@ -872,10 +873,51 @@ _RUNTIME = (
         old="""        recording = Recording(self, operation, outcome, placed)
 """,
         new="""        recording = Recording(self, operation, outcome, placed)
-        self._arrives(operation, outcome, 0)
+        self._arrivals.append((operation, outcome, 0))
         self.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
+    ),
+    Mutant(
+        name="a-failed-delivery-leaves-the-loop-waiting",
+        breaks="settlement 9",
+        what="code of which one outcome could not be delivered is never run again",
+        file="runtime/attempts/workflow_loop.py",
+        old="""            self._pump_due = False
+            raise
+""",
+        new="""            raise
+""",
+        noticed_by=(
+            "tests/unit/runtime/test_code.py::test_what_is_delivered_to_code_that_rests_is_run_at_once_and_what_cannot_be_leaves_it_at_rest",
+        ),
+    ),
+    Mutant(
+        name="valkey-a-zombies-step-enters",
+        breaks="rule 1",
+        what="on Valkey a step enters the journal whoever holds the execution",
+        file="store/valkey/scripts/commit.lua",
+        old="  if as_it_was and found.packed == false then\n",
+        new="  if found.packed == false then\n",
+        noticed_by=(f"{ENTRIES}a_zombie_is_told_what_its_execution_is", f"{ENTRIES}nobodys_step_is_refused"),
+    ),
+    Mutant(
+        name="valkey-a-step-overwrites",
+        breaks="rule 3",
+        what="on Valkey a step is written over the one that stands",
+        file="store/valkey/scripts/commit.lua",
+        old="  if as_it_was and found.packed == false then\n",
+        new="  if as_it_was then\n",
+        noticed_by=(f"{ENTRIES}what_stands_is_told",),
+    ),
+    Mutant(
+        name="valkey-a-repeated-step-is-refused",
+        breaks="rule 3",
+        what="on Valkey a step whose reply was lost is refused when it is told again",
+        file="store/valkey/scripts/commit.lua",
+        old="  if made_by(found, batch[i + 3]) then",
+        new="  if false then",
+        noticed_by=(f"{ENTRIES}what_stands_is_told", f"{ENTRIES}a_zombie_is_told_what_its_execution_is"),
     ),
     Mutant(
         name="other-outcomes-delivered-before-recorded",
@@ -885,7 +927,7 @@ _RUNTIME = (
         old="""        lease, entry = self.lease, outcome.entry
 """,
         new="""        lease, entry = self.lease, outcome.entry
-        self._arrives(operation, outcome, 0)
+        self._arrivals.append((operation, outcome, 0))
         self.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_a_token_that_is_durable",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from outlast.store.remembered import Remembered
 
 
@@ -35,3 +37,9 @@ def test_it_forgets_when_it_has_too_many():
     things = [object() for _ in range(4)]
     assert [remembered(thing) for thing in things] == [1, 2, 3, 4]
     assert [remembered(thing) for thing in (things[3], things[0])] == [4, 5]
+
+
+def test_what_cannot_be_made_is_refused_for_its_own_reason():
+    with pytest.raises(ZeroDivisionError) as refused:
+        Remembered(lambda thing: 1 // 0, most=3)((1, 2))
+    assert refused.value.__context__ is None

@@ -26,7 +26,8 @@ class Remembered(Generic[K, V]):
         try:
             return self._known[id(thing)][1]
         except KeyError:
-            made = self._make(thing)
+            pass
+        made = self._make(thing)
         if len(self._known) >= self._most:
             self._known.clear()
         self._known[id(thing)] = (thing, made)

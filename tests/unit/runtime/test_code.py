@@ -141,3 +141,32 @@ class _Noting(NobodysLoop):
         assert error is None
         self._seen.append("ended")
         self._ended.set_result(None)
+
+
+async def test_what_is_delivered_to_code_that_rests_is_run_at_once_and_what_cannot_be_leaves_it_at_rest():
+    waited: list[asyncio.Future[str]] = []
+
+    async def waits() -> list[str]:
+        got: list[str] = []
+        for _ in range(2):
+            waited.append(asyncio.get_running_loop().create_future())
+            got.append(await waited[-1])
+        return got
+
+    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    class Owner(NobodysLoop):
+        def code_ended(self, value: Any, error: BaseException | None) -> None:
+            ended.set_result(value)
+
+    code = AsyncCode(waits, (), {}, contextvars.copy_context(), Owner(), ended.get_loop())
+    code.begin()
+    with pytest.raises(asyncio.InvalidStateError):
+        code.loop.go_on(asyncio.Future.result, waited[0])
+    assert code.loop.go_on(waited[0].set_result, "first")
+    assert len(waited) == 2
+    waited[1].set_result("second")
+    assert not code.loop.go_on(waited.clear)  # it is about to run
+    assert await asyncio.wait_for(ended, 10) == ["first", "second"]
+    code.close()
+    assert not code.loop.go_on(waited.clear)

@@ -54,6 +54,7 @@ from outlast.runtime.attempts.operation import (
     Operation,
     Outcome,
     calling_place,
+    carried,
     described,
     failed_with,
     recorded_outcome,
@@ -266,37 +267,40 @@ class LiveAttempt(AttemptState):
 
     def idle(self) -> bool:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
-        if self._ending is not None or self._signal is not None:
-            return False
-        if self._unwinding is not None and self._unwinding.begun:
-            return False
-        if not self._caught_up:
-            delivered = self._deliver_next()
-            if delivered is not None:
-                return delivered
-            self._caught_up = not self.replay
-            if self._stream is not None:
-                self._stream.replayed()
-            if self._giving_up is not None:
-                self._giving_up.replayed()
-        if self._held and not (self._suspending is not None and self._suspending.under_way):
-            held, self._held = self._held, {}
-            for operation in held:
-                if not operation.future.done():
-                    self.begin_or_hold(operation)
-        if self._arrivals:
-            self._deliver_arrival()
-            return True
-        if not self._settling and not self.lease.transacts:
-            asked, waits = self._asked, self._waits
-            if asked is not None and asked.updates and asked.takes(can_move=self._code.can_move):
+        try:
+            undoes = self._unwinding is not None and self._unwinding.begun
+            if undoes or self._ending is not None or self._signal is not None:
                 return False
-            if waits is not None and waits.receives():
-                return False
-        runs = self._settling or (self._performing is not None and self._performing.live)
-        if not runs and not self._code.can_move:
-            self.nothing_runs()
-        return False
+            if not self._caught_up:
+                delivered = self._deliver_next()
+                if delivered is not None:
+                    return delivered
+                self._caught_up = not self.replay
+                if self._stream is not None:
+                    self._stream.replayed()
+                if self._giving_up is not None:
+                    self._giving_up.replayed()
+            if self._held and not (self._suspending is not None and self._suspending.under_way):
+                held, self._held = self._held, {}
+                for operation in held:
+                    if not operation.future.done():
+                        self.begin_or_hold(operation)
+            if self._arrivals:
+                self._deliver_arrival()
+                return True
+            if not self._settling and not self.lease.transacts:
+                asked, waits = self._asked, self._waits
+                if asked is not None and asked.updates and asked.takes(can_move=self._code.can_move):
+                    return False
+                if waits is not None and waits.receives():
+                    return False
+            runs = self._settling or (self._performing is not None and self._performing.live)
+            if not runs and not self._code.can_move:
+                self.nothing_runs()
+            return False
+        except Exception as error:  # the loop that asks has nobody to tell
+            errand_failed(self, error, logging.ERROR)
+            return False
 
     def _deliver_next(self) -> bool | None:
         """What is next in the journal. None: there is no more, or none that binds."""
@@ -372,7 +376,7 @@ class LiveAttempt(AttemptState):
         if type(self._code) is ThreadCode:
             self._code.delivered()
         if outcome.error is not None:
-            operation.future.set_exception(marked(outcome.error, operation.key))
+            operation.future.set_exception(carried(marked(outcome.error, operation.key)))
         else:
             operation.future.set_result(outcome.value)
 
@@ -443,14 +447,10 @@ class LiveAttempt(AttemptState):
 
     def settled(self, operation: Operation, outcome: Outcome, committed_at: int) -> None:
         """It is recorded, by its callback. The code may go on at once, in the context in which it is looked after,
-        unless more is on its way to it, which it has in the same turn."""
+        unless more is on its way to it, which it has in the same turn. Mostly it rests, and has nothing before this."""
         self.replay.recorded[operation.key] = None
-        code = self._code if self._awaits_one else None
-        if type(code) is AsyncCode and code.loop.takes_turn():
-            try:
-                self._deliver(operation, outcome, committed_at)
-            finally:
-                code.loop.pump()
+        code = self._code if self._comes_next else None
+        if type(code) is AsyncCode and code.loop.go_on(self._deliver, operation, outcome, committed_at):
             return
         self._arrivals.append((operation, outcome, committed_at))
         if self._settling:

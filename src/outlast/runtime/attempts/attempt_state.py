@@ -166,10 +166,12 @@ class AttemptState:
         return self._begun and self._ending is None
 
     @property
-    def _awaits_one(self) -> bool:
-        """Whether what comes first now is what the code has next, with nothing to be looked at before."""
-        more = self._settling or self._arrivals or self._held or self._unwinding
-        return not more and self._caught_up and self._signal is None and self._ending is None
+    def _comes_next(self) -> bool:
+        """Whether what is recorded now is what the code has next: it lives, and nothing else has come, is on its way or
+        waits for a look. Code that may have to be undone is looked at more closely (`idle`)."""
+        before = self._settling or self._arrivals or self._held
+        alive = self._ending is None and self._signal is None and self._unwinding is None
+        return alive and self._caught_up and not before
 
     @property
     def busy(self) -> bool:

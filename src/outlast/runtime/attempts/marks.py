@@ -14,7 +14,7 @@ _MARK = "__outlast_operation__"
 
 def marked(error: Exception, key: OperationKey) -> Exception:
     with suppress(AttributeError):  # an exception that takes no attributes: a retry replays it
-        setattr(error, _MARK, key)
+        BaseException.__setattr__(error, _MARK, key)  # not by code of its own
     return error
 
 

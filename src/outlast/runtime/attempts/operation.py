@@ -17,7 +17,6 @@ from outlast import limits
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
 from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry, OperationKey
 from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
-from outlast.runtime.attempts.marks import marked
 
 if TYPE_CHECKING:
     import asyncio
@@ -145,6 +144,15 @@ def failed_with(values: Values, error: Exception, *, tries: int = 1) -> Outcome:
     return Outcome(values.seal(encode_failure(failure_of(error))), error=error, tries=tries)
 
 
+def carried(error: Exception) -> Exception:
+    """What a future can carry of it: a `def` child may have ended with StopIteration, or a deferred been rejected with it."""
+    if not isinstance(error, StopIteration):
+        return error
+    instead = RuntimeError(f"ended with StopIteration: {error}")
+    instead.__cause__ = error
+    return instead
+
+
 def recorded_outcome(values: Values, execution_id: str, operation: Operation, entry: JournalEntry) -> Outcome:
     """What a recorded operation comes to, decoded as it was the first time."""
     data = entry.value or b"null"
@@ -152,7 +160,7 @@ def recorded_outcome(values: Values, execution_id: str, operation: Operation, en
         return Outcome(data, value=operation.kind.decode(values, data, ResultOf(operation)))
     failure = decode_failure(values.unseal(data))
     error = raised_again(failure, execution_id=execution_id, what=str(operation))
-    return Outcome(data, error=marked(error, operation.key))
+    return Outcome(data, error=error)
 
 
 def described(op: str, key: OperationKey) -> str:

@@ -15,7 +15,7 @@ import sys
 from asyncio import events
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from outlast import limits
 from outlast.errors import InvalidDuration, LimitExceeded, WrongPlace
@@ -23,6 +23,7 @@ from outlast.model.journal import OperationKey
 from outlast.runtime.attempts.signals import LEFT
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 SLICE = 1_000
 """After so many callbacks the real loop has its turn: leases are renewed while a long journal is replayed."""
@@ -170,11 +171,17 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if not self._pump_due:
             self.pump()
 
-    def takes_turn(self) -> bool:
-        """Whether nothing runs, nor is about to: then whoever asks delivers something, and pumps."""
+    def go_on(self, deliver: Callable[[Unpack[Ts]], None], *args: *Ts) -> bool:
+        """Deliver this to code that rests, and run at once what it wakes. False, if something runs or is about to."""
         if self._ready or self._pump_due or self._pumping or self._closed:
             return False
         self._pump_due = True  # what is delivered need not ask for a pump
+        try:
+            deliver(*args)
+        except BaseException:
+            self._pump_due = False
+            raise
+        self.pump()
         return True
 
     def pump(self, began: Callable[[], None] | None = None) -> None:

@@ -33,7 +33,6 @@ from outlast.store.valkey.keys import field, owner
 from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
-assert not LAYOUTS[_EXECUTION].blobs, "what steps compare is told without arguments of its own"
 _HEAD = field(execution_key("", ""))[1]
 """The field of an execution itself, in its owner's hash."""
 
@@ -199,8 +198,10 @@ _NOTHING_NAMED = Named().told()
 
 
 def _told(guard: Matches) -> tuple[str, list[Any]]:
-    """An execution as an owner, and how a script is told what it must be: it has no bytes, which are told apart."""
-    told = LAYOUTS[_EXECUTION].compared(guard.fields, [])
+    """An execution as an owner, and how a script is told what it must be."""
+    blobs: list[bytes] = []
+    told = LAYOUTS[_EXECUTION].compared(guard.fields, blobs)
+    assert not blobs, "an execution has no bytes: what is remembered can name no argument of a batch"
     return owner(*guard.key.values), [len(told) // 2, *told]
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from hashlib import sha256
 from importlib.resources import files
 
-from outlast.model.execution import Execution, execution_key
+from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
 from outlast.store.port import EARLY_EVENTS
 from outlast.store.valkey.indexes import lua_of
-from outlast.store.valkey.keys import LETTERS, LISTED, OWNED, field
+from outlast.store.valkey.keys import LETTERS, LISTED, OWNED
 from outlast.store.valkey.layout import BESIDE, INDEXES, LAYOUTS, ORDER, TIME_DIGITS, Layout
 
 SCRIPTS = ("records", "commit", "claim", "renew", "due", "find", "load", "append", "purge", "health", "migrate")
@@ -62,7 +62,6 @@ def _tables() -> str:
     lines = [
         f"local KINDS = {_lua([_kind(layout) for layout in LAYOUTS.values()])}",
         f"local INBOX = {LAYOUTS[Execution.KIND].positions['inbox']}",
-        f"local WHOLE_EXECUTION = {_lua(field(execution_key('', ''))[1])}",
         "local WIDTHS = { "
         + ", ".join(
             f"[{width}] = '%0{width}.0f'" for width in sorted({p.up or p.down or 0 for p in _PARTS if p.up or p.down})

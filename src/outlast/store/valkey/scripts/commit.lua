@@ -5,8 +5,9 @@
 --   now or false · how many owners, then of each: itself, how many records of it are named, their fields
 --   · how many changes, then of each: how many values it has, its id, its anchored execution or 0,
 --   how many guards and these, how many writes and these, how many rings and these
---   Most changes insert a record of an execution that is as it was, and do nothing else. They name nothing by number:
---   0, the execution, the record's field, the change's id, argument, times, how many, {position, value} ... that match
+--   Most changes insert a record of an execution that is as it was, and do nothing else. They name nothing by number, and
+--   are read when it is their turn: 0 in the place of that count, the execution, the record's field, the change's id,
+--   argument, times, how many, {position, value} ... that match
 -- Guards and writes name records by their number among all fields; the first owner is the partition itself, whose
 -- records have numbers below zero: they are named between those of executions.
 --   guard: 1, key, how many, {position, value} ... matches · 2, key: absent · 3|4|5, key, position: reached, ahead, lapsed
@@ -16,7 +17,7 @@
 -- answer: of each partition {now, verdicts}: inbox, or {1, inbox}: applied · {2, inbox} applied before
 --          {0, inbox, number of the guard, or minus that of the insert, the record that stands}
 
--- Everything that is named, read at once: by number. The second result is where the changes begin.
+-- Everything that has a number, read at once: by that. The second result is where the changes begin.
 local function read(call, batch)
   local named, at = {}, 3
   for _ = 1, batch[2] do
@@ -91,18 +92,23 @@ local function refusal(call, batch, change)
   return nil, writes
 end
 
--- Whether a record that the change would leave bears its name: it was applied before, and the reply was lost.
+-- Whether a record bears the name of a change: it was applied before, and the reply was lost.
+local function made_by(found, id)
+  local position, values = KINDS[found.kind].change_id, values_of(found)
+  return position and values and values[position] == id
+end
+
+-- Whether a record that the change would leave bears its name.
 local function own(call, batch, change)
   local i, id = writes_of(batch, change), batch[change + 1]
   local count = batch[i]
   i = i + 1
   for _ = 1, count do
     local what, found = batch[i], call.named[batch[i + 1]]
-    local position = KINDS[found.kind].change_id
-    local values = position and values_of(found)
-    if values and values[position] == id then
+    if made_by(found, id) then
       if what == 1 then return true end
       if what == 2 then
+        local position = KINDS[found.kind].change_id
         for at = i + 3, i + 1 + 2 * batch[i + 2], 2 do
           if batch[at] == position then return true end
         end
@@ -161,32 +167,31 @@ local function verdict(call, batch, change)
   return inbox(call, batch, change) or { 1, false }
 end
 
--- The record of an entry and its execution, read unless they are known.
+-- The execution of an entry and its record, read unless they are known.
 local function entry_of(call, owner, field)
-  local known = owner_of(call, owner)
-  local head, found = known.found[WHOLE_EXECUTION], known.found[field]
-  if not head and not found then
-    local got = command('HMGET', known.hash, WHOLE_EXECUTION, field)
-    return keep(known, WHOLE_EXECUTION, got[1]), keep(known, field, got[2])
+  local known, itself = owner_of(call, owner), LETTERS[EXECUTION.kind]
+  local execution, found = known.found[itself], known.found[field]
+  if not execution and not found then
+    local got = command('HMGET', known.hash, itself, field)
+    return keep(known, itself, got[1]), keep(known, field, got[2])
   end
-  head = head or keep(known, WHOLE_EXECUTION, command('HGET', known.hash, WHOLE_EXECUTION))
-  return head, found or keep(known, field, command('HGET', known.hash, field))
+  execution = execution or keep(known, itself, command('HGET', known.hash, itself))
+  return execution, found or keep(known, field, command('HGET', known.hash, field))
 end
 
 -- As `verdict`, of an entry; and where the next change begins.
 local function entered(call, batch, i)
-  local head, found = entry_of(call, batch[i + 1], batch[i + 2])
-  local execution, behind = values_of(head), i + 7 + 2 * batch[i + 6]
-  local matched, inbox = matches(call, execution, batch, i + 6), execution and execution[INBOX]
-  if matched and found.packed == false then
+  local behind = i + 7 + 2 * batch[i + 6]
+  local execution, found = entry_of(call, batch[i + 1], batch[i + 2])
+  local values = values_of(execution)
+  local come, as_it_was = values and values[INBOX], matches(call, values, batch, i + 6)
+  if as_it_was and found.packed == false then
     put(call, found, call.args[batch[i + 4]], batch[i + 5])
-    return inbox, behind
+    return come, behind
   end
-  local taken, position = values_of(found), KINDS[found.kind].change_id
-  if taken and position and taken[position] == batch[i + 3] then return { 2, inbox }, behind end
-  local stands = execution
-  if matched then stands = taken end
-  return { 0, inbox, matched and -1 or 1, stands and copied(stands) }, behind
+  if made_by(found, batch[i + 3]) then return { 2, come }, behind end
+  local stands = values_of(as_it_was and found or execution)
+  return { 0, come, as_it_was and -1 or 1, stands and copied(stands) }, behind
 end
 
 -- A hint: what was written stands, also if this user may not ring (doctor says so). Partitions that ring together ring one
