@@ -145,7 +145,7 @@ def failed_with(values: Values, error: Exception, *, tries: int = 1) -> Outcome:
 
 
 def carried(error: Exception) -> Exception:
-    """What a future can carry of it: a `def` child may have ended with StopIteration, or a deferred been rejected with it."""
+    """What a future can carry of it: a `def` child may end with StopIteration, and a deferred be rejected with it."""
     if not isinstance(error, StopIteration):
         return error
     instead = RuntimeError(f"ended with StopIteration: {error}")
