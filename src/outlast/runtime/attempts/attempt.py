@@ -376,7 +376,7 @@ class LiveAttempt(AttemptState):
         if type(self._code) is ThreadCode:
             self._code.delivered()
         if outcome.error is not None:
-            operation.future.set_exception(carried(marked(outcome.error, operation.key)))
+            operation.future.set_exception(carried(operation, marked(outcome.error, operation.key)))
         else:
             operation.future.set_result(outcome.value)
 

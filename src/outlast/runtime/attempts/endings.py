@@ -22,6 +22,7 @@ from outlast.machine import facts, superseding
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
+from outlast.runtime.attempts.operation import ended_with
 from outlast.runtime.attempts.signals import ContinuedAsNew
 from outlast.runtime.flows.handing_on import hand_on
 
@@ -95,9 +96,7 @@ def ending_of(value: Any, error: BaseException | None, *, cancelled: bool) -> Co
         case Exception():
             return Raised(error)
         case _:
-            wrapped = RuntimeError(f"the workflow ended with {type(error).__name__}: {error}")
-            wrapped.__cause__ = error
-            return Raised(wrapped)
+            return Raised(ended_with("the workflow", error))
 
 
 def _going_on(group: BaseExceptionGroup[BaseException]) -> ContinuedAsNew | None:

@@ -144,13 +144,16 @@ def failed_with(values: Values, error: Exception, *, tries: int = 1) -> Outcome:
     return Outcome(values.seal(encode_failure(failure_of(error))), error=error, tries=tries)
 
 
-def carried(error: Exception) -> Exception:
+def ended_with(what: object, raised: BaseException) -> RuntimeError:
+    """What is told instead of an end that a future cannot carry, or that would end more than its own code."""
+    error = RuntimeError(f"{what} ended with {type(raised).__name__}: {raised}")
+    error.__cause__ = raised
+    return error
+
+
+def carried(operation: Operation, error: Exception) -> Exception:
     """What a future can carry of it: a `def` child may end with StopIteration, and a deferred be rejected with it."""
-    if not isinstance(error, StopIteration):
-        return error
-    instead = RuntimeError(f"ended with StopIteration: {error}")
-    instead.__cause__ = error
-    return instead
+    return ended_with(operation, error) if isinstance(error, StopIteration) else error
 
 
 def recorded_outcome(values: Values, execution_id: str, operation: Operation, entry: JournalEntry) -> Outcome:

@@ -18,7 +18,7 @@ from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
 from outlast.runtime.attempts.current import attempt_var, operation_var
-from outlast.runtime.attempts.operation import Operation, Outcome, ResultOf, failed_with
+from outlast.runtime.attempts.operation import Operation, Outcome, ResultOf, ended_with, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.parts import Parts
 
@@ -138,7 +138,7 @@ class StepCall(Performed):
         except BaseException as raised:  # a task that ends with SystemExit takes the loop along
             if is_closing(raised):
                 raise
-            raise ended_with(self.step.name, raised) from raised
+            raise ended_with(f"step {self.step.name!r}", raised) from raised
 
     def _called(self, loop: asyncio.AbstractEventLoop, begun: Callable[[], None]) -> Any:
         """In a thread. A future cannot carry StopIteration, and a loop ends with SystemExit."""
@@ -151,7 +151,7 @@ class StepCall(Performed):
         except BaseException as raised:
             if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
                 raise
-            raise ended_with(step.name, raised) from raised
+            raise ended_with(f"step {step.name!r}", raised) from raised
 
 
 def stood_in(parts: Parts, step: StepDefinition) -> StepDefinition:
@@ -170,7 +170,7 @@ def own_error(operation: Operation, raised: BaseException) -> Exception:
         return raised
     if isinstance(raised, asyncio.CancelledError) and _all_stops():
         raise raised
-    return ended_with(operation.kind.name, raised)
+    return ended_with(f"step {operation.kind.name!r}", raised)
 
 
 def is_closing(raised: BaseException) -> bool:
@@ -189,7 +189,7 @@ def exited(values: Values, operation: Operation, raised: GeneratorExit) -> Outco
         runs = False
     if not runs:
         raise raised
-    return failed_with(values, ended_with(operation.kind.name, raised))
+    return failed_with(values, ended_with(f"step {operation.kind.name!r}", raised))
 
 
 def _all_stops() -> bool:
@@ -205,9 +205,3 @@ async def _hear_out(operation: Operation) -> None:
     except asyncio.CancelledError:
         if operation.dropped or _all_stops():
             raise
-
-
-def ended_with(name: str, raised: BaseException) -> RuntimeError:
-    error = RuntimeError(f"step {name!r} ended with {type(raised).__name__}: {raised}")
-    error.__cause__ = raised
-    return error

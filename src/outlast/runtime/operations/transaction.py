@@ -11,9 +11,9 @@ from outlast import limits
 from outlast.errors import CodecHookFailed, TransactionUnsupported
 from outlast.model.execution import Execution
 from outlast.runtime.attempts.current import attempt_var, connection_var
-from outlast.runtime.attempts.operation import Operation, Outcome, ResultOf, failed_with
+from outlast.runtime.attempts.operation import Operation, Outcome, ResultOf, ended_with, failed_with
 from outlast.runtime.operations.performed import BackOff
-from outlast.runtime.operations.step import StepCall, ended_with, is_closing, own_error, stood_in
+from outlast.runtime.operations.step import StepCall, is_closing, own_error, stood_in
 from outlast.runtime.parts import Parts
 from outlast.store.port import Transacting
 
@@ -97,7 +97,7 @@ class TransactionCall(StepCall):
         except BaseException as raised:  # the store gives back errors only
             if is_closing(raised):
                 raise
-            raise ended_with(self.step.name, raised) from raised
+            raise ended_with(f"step {self.step.name!r}", raised) from raised
         finally:
             connection_var.reset(token)
         return parts.values.settle(result, self.step.result, ResultOf(operation))[0]
