@@ -14,6 +14,7 @@ from outlast.machine.beginnings import (
     tags_of,
 )
 from outlast.machine.changes import (
+    HOME,
     Add,
     Changes,
     Code,
@@ -25,7 +26,15 @@ from outlast.machine.changes import (
     Write,
 )
 from outlast.machine.claiming import new_attempt
-from outlast.machine.parts import as_seen, changes, claim_gates, inbox_record, rings_for, runnable
+from outlast.machine.parts import (
+    as_seen,
+    changes,
+    claim_gates,
+    hears_without_waking,
+    inbox_record,
+    rings_for,
+    runnable,
+)
 from outlast.model import event
 from outlast.model.execution import Execution
 from outlast.model.status import Reason, Status
@@ -126,12 +135,12 @@ def _sent_again(view: View, existing: Execution, fact: facts.Start) -> Changes |
     if existing.status.terminal:
         return Refusal(Code.TERMINAL, f"has ended: it is {existing.status}")
     wakes = [sent.name for sent in fact.sends if Reason.event(sent.name) in existing.waits_for]
-    status, writes = existing.status, _sent(existing, fact)
-    if status is Status.SUSPENDED and wakes:
-        fields = {**runnable(existing), "change_id": fact.change_id}
-        status = fields["status"]
-        writes.append(Patch(existing.key, fields))
-    return changes(view, existing, fact, [as_seen(existing)], writes, *rings_for(existing, status))
+    writes = _sent(existing, fact)
+    if existing.status is not Status.SUSPENDED or not wakes:
+        return changes(view, existing, fact, [hears_without_waking(existing)], writes, HOME)
+    fields = {**runnable(existing), "change_id": fact.change_id}
+    writes.append(Patch(existing.key, fields))
+    return changes(view, existing, fact, [as_seen(existing)], writes, *rings_for(existing, fields["status"]))
 
 
 def _sent(existing: Execution, fact: facts.Start) -> list[Write]:

@@ -86,6 +86,15 @@ def as_seen(execution: Execution) -> Matches:
     )
 
 
+def hears_without_waking(execution: Execution) -> Matches:
+    """All that a message depends on which wakes nobody: its target has not ended, waits for what it waited for, and is
+    in the same journal. Neither the epoch nor the status is among it: others may claim and suspend meanwhile."""
+    return Matches(
+        key_of(execution),
+        {"waits": execution.waits, "journal_generation": execution.journal_generation, "finished_at": None},
+    )
+
+
 def held_by(execution: Execution) -> Matches:
     """The fence of every write by a holder: same epoch, still active. A zombie's write is refused here."""
     return _fence(execution.namespace, execution.id, execution.epoch)

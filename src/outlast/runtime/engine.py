@@ -41,6 +41,7 @@ from outlast.runtime.group_commit import GroupCommit
 from outlast.runtime.outbox import Outbox
 from outlast.runtime.patience import Pause
 from outlast.runtime.settling import Debt, settling
+from outlast.runtime.shared_views import SharedViews
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
@@ -101,6 +102,7 @@ class Engine:
             time_s=self.timing.time_s,
         )
 
+        self._views = SharedViews(self.look)
         self.flows = Flows(self)
         self.outbox = Outbox(self)
         self.carries = carries
@@ -153,30 +155,42 @@ class Engine:
         """Tell the machine a fact about an execution, until it is settled. `seen` saves the first look. `settles` is
         the debt that the fact was: struck off with it, where both live in one partition. `while_` is what made somebody
         say it, of the same partition: refused if that holds no more, however late it is said."""
-        execution = seen if seen is not None else await self.look(namespace, execution_id)
-        for looks in range(LOOKS_MAX):
-            view, now = self.view(namespace, execution_id, execution), await self._now()
-            answer = decide(view, fact, now)
-            if isinstance(answer, Refusal):
-                return Told(execution, refusal=answer)
-            if isinstance(fact, CancelRequested) and execution is not None and looks < LOOKS_TOGETHER:
-                answer = await self.cascade(view, execution, fact, answer, now)
-            if settles is not None:
-                answer = settling(answer, settles)
-            if while_:
-                answer = structs.replace(answer, guards=(*while_, *answer.guards))
-            verdict = await self.commit(answer)
-            if verdict.applied:
-                return Told(execution, verdict=verdict)
-            if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
-                return Told(execution, verdict=verdict)  # somebody else carried it
-            if verdict.refused_by in while_:
-                return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
-            if _taken(verdict):
-                return Told(execution, instead=verdict.current, verdict=verdict)
-            if isinstance(verdict.refused_by, Reached | Ahead | Lapsed) and not isinstance(fact, ANY_TIME):
-                return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
-            execution = await self.look(namespace, execution_id)
+        shared = self._views.enter(namespace, execution_id)
+        since = shared.asked
+        if seen is not None and not shared.is_known:
+            shared.know(seen)
+        try:
+            await self._now()  # before the view is asked: nothing may come between that and the commit
+            execution, is_current = await shared.now(since)
+            for looks in range(LOOKS_MAX):
+                view, now = self.view(namespace, execution_id, execution), self.group.now
+                answer = decide(view, fact, now)
+                if isinstance(answer, Refusal):
+                    if is_current:
+                        return Told(execution, refusal=answer)
+                    execution, is_current = await shared.settled()
+                    continue
+                if isinstance(fact, CancelRequested) and execution is not None and looks < LOOKS_TOGETHER:
+                    answer = await self.cascade(view, execution, fact, answer, now)
+                if settles is not None:
+                    answer = settling(answer, settles)
+                if while_:
+                    answer = structs.replace(answer, guards=(*while_, *answer.guards))
+                verdict = await shared.verdict(execution, answer, self.group.commit(answer), now)
+                if verdict.applied:
+                    self.post(answer)
+                    return Told(execution, verdict=verdict)
+                if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
+                    return Told(execution, verdict=verdict)  # somebody else carried it
+                if verdict.refused_by in while_:
+                    return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
+                if _taken(verdict):
+                    return Told(execution, instead=verdict.current, verdict=verdict)
+                if isinstance(verdict.refused_by, Reached | Ahead | Lapsed) and not isinstance(fact, ANY_TIME):
+                    return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
+                execution, is_current = await shared.now(since)
+        finally:
+            self._views.leave(namespace, execution_id, shared)
         raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")
 
     async def tell_all(self, said: Sequence[tuple[Execution, AnyFact]]) -> list[bool]:

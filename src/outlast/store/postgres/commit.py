@@ -87,8 +87,10 @@ async def commit(
         if len(some) == len(batch) and not refused:
             return Committed(at, [verdicts[number] for number in range(len(batch))])
         times |= dict.fromkeys((number for number, _ in some), at)
-        for number, changes in refused:
-            verdicts[number], times[number] = await _explained(pool, time, partitions, changes)
+        if refused:
+            explained = await _explained(pool, time, partitions, refused)
+            verdicts |= {number: verdict for number, (verdict, _) in explained.items()}
+            times |= {number: explained_at for number, (_, explained_at) in explained.items()}
         if not waiting:
             numbers = range(len(batch))
             return Committed(max(times.values()), [verdicts[n] for n in numbers], [times[n] for n in numbers])
@@ -460,28 +462,38 @@ def _expect(row: Row, fields: dict[str, Plain]) -> None:
 # ---- refusals -----------------------------------------------------------------------------------------------------
 
 
-async def _explained(pool: Pool, time: StoreTime, partitions: int, changes: Changes) -> tuple[Verdict, int]:
-    """A refused change by itself, under its locks: what refused it, or that it was applied before, or (now) its way."""
+async def _explained(
+    pool: Pool, time: StoreTime, partitions: int, refused: list[Numbered]
+) -> dict[int, tuple[Verdict, int]]:
+    """Refused changes under their locks: what refused each, or that it was applied before, or (now) its way."""
 
-    async def look(session: Session) -> tuple[Verdict, int]:
-        call = Call([(0, changes)])
+    async def look(session: Session) -> dict[int, tuple[Verdict, int]]:
+        call = Call(refused)
         now = (await call.locked(session, time))["now_ms"]
-        keys = seen_by(changes)
+        keys = list(dict.fromkeys(key for _, changes in refused for key in seen_by(changes)))
         records = dict(zip(keys, await load(session, partitions, keys, checked=False), strict=True))
-        anchor = _anchored(changes)
-        execution = records.get(anchor) if anchor else None
-        inbox = execution.inbox if isinstance(execution, Execution) else None
-        failed = failed_guard(changes.guards, changes.writes, records, now)
-        if failed is not None:
-            return explanation(changes, records, failed), now
+        answers: dict[int, tuple[Verdict, int]] = {}
+        for number, changes in refused:
+            failed = failed_guard(changes.guards, changes.writes, records, now)
+            if failed is not None:
+                answers[number] = explanation(changes, records, failed), now
+        if len(refused) > 1 or answers:
+            return answers
+        [(number, changes)] = refused
         made = await call.made(session, time, careful=True)
         if made["refused_list"]:
             raise StoreUnavailable(f"the change {changes.id!r} met others at every turn")
-        return Verdict(True, _inbox_after(changes, inbox, {})), made["now_ms"]
+        anchor = _anchored(changes)
+        execution = records.get(anchor) if anchor else None
+        inbox = execution.inbox if isinstance(execution, Execution) else None
+        return {number: (Verdict(True, _inbox_after(changes, inbox, {})), made["now_ms"])}
 
-    verdict, now = await pool.call("commit", look, transaction=True)
-    time.saw(now)
-    return verdict, now
+    explained = await pool.call("commit", look, transaction=True)
+    time.saw(max(at for _, at in explained.values()) if explained else 0)
+    for numbered in refused:
+        if numbered[0] not in explained:  # its guards hold by now: it is made by itself, as others may change that
+            explained |= await _explained(pool, time, partitions, [numbered])
+    return explained
 
 
 def seen_by(changes: Changes) -> list[Key]:
