@@ -233,12 +233,47 @@ _GUARDS = (
         noticed_by=(f"{SETTLEMENT}02_a_completion_beats_a_cancel_not_yet_observed",),
     ),
     Mutant(
+        name="crashes-counted-since-the-start",
+        breaks="rule 2",
+        what="a recorded step does not reset the counter of crashes since the last progress",
+        file="machine/decide_holder.py",
+        old='        fields["crashes_since_progress"] = 0\n    if fact.adopts',
+        new="        pass\n    if fact.adopts",
+        noticed_by=(
+            "tests/unit/machine/test_crashes.py::test_a_step_forgives_the_crashes_before_it",
+            f"{CONFORMANCE}Reconciler::test_crashes_with_progress_between_them_do_not_end_it",
+        ),
+    ),
+    Mutant(
+        name="progress-missed-by-a-takeover",
+        breaks="settlement 4",
+        what="a crash counts, although a step was recorded after it was decided upon",
+        file="machine/decide_clock.py",
+        old="if crashes else ()\n\n\ndef lease_lost",
+        new="if crashes < 0 else ()\n\n\ndef lease_lost",
+        noticed_by=(
+            "tests/unit/machine/test_crashes.py::test_a_crash_is_decided_anew_if_a_step_was_recorded_meanwhile",
+            f"{CONFORMANCE}Reconciler::test_a_crash_that_was_decided_before_a_step_is_refused_after_it",
+        ),
+    ),
+    Mutant(
+        name="quarantine-lifted-by-a-step",
+        breaks="rule 2",
+        what="what records something in each attempt and kills its process is never a suspect",
+        file="machine/decide_holder.py",
+        old="crashes = execution.crashes_since_suspension + int(crashed)",
+        new="crashes = execution.crashes_since_progress + int(crashed)",
+        noticed_by=(
+            "tests/unit/machine/test_crashes.py::test_what_records_something_in_each_attempt_and_dies_is_a_suspect_all_the_same",
+        ),
+    ),
+    Mutant(
         name="takeover-of-the-living",
         breaks="settlement 4",
         what="a lease can be lost although its session lives",
         file="machine/decide_clock.py",
-        old='guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"),)',
-        new="guards: tuple[Guard, ...] = ()",
+        old='(Lapsed(_session(view, execution), "expires_at"), *_no_progress_since(execution))',
+        new="_no_progress_since(execution)",
         noticed_by=(
             f"{CONFORMANCE}Takeover::test_a_takeover_is_refused_if_the_worker_renewed_just_before",
             f"{ENGINE}lease_that_was_renewed_meanwhile_is_not_lost",
@@ -310,8 +345,8 @@ _TRANSITIONS = (
         breaks="rule 2",
         what="a lost lease uses up an attempt of the user's code, and never the crash cap",
         file="machine/decide_holder.py",
-        old="next_attempt(execution, failures=int(not crashed), crashes=int(crashed))",
-        new="next_attempt(execution, failures=1, crashes=0)",
+        old="counted = next_attempt(execution, crashed=crashed)",
+        new="counted = next_attempt(execution, crashed=False)",
         noticed_by=(
             f"{RULE}02_failures_crashes_and_suspensions_are_counted_apart",
             f"{RULE}02_crashes_have_a_cap_of_their_own",
@@ -322,13 +357,12 @@ _TRANSITIONS = (
         breaks="rule 2",
         what="a lost lease forgets the failures and crashes before it: it is tried for ever",
         file="machine/parts.py",
-        old="""        "failures": execution.failures + failures,
-        "crashes": execution.crashes + crashes,
-        "attempt": execution.attempt + 1,
+        old="""    return {**counted, "attempt": execution.attempt + 1, "attempt_open": False, "ran_ms": 0}
 """,
-        new="""        "failures": failures if crashes else execution.failures + failures,
-        "crashes": 0 if crashes else execution.crashes,
-        "attempt": 1 if crashes else execution.attempt + 1,
+        new="""    if crashed:
+        counted = dict.fromkeys(("failures", *counted), 0)
+    attempt = 1 if crashed else execution.attempt + 1
+    return {**counted, "attempt": attempt, "attempt_open": False, "ran_ms": 0}
 """,
         noticed_by=(
             f"{RULE}02_crashes_have_a_cap_of_their_own",

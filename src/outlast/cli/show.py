@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -23,7 +24,7 @@ from outlast.cli.documents import (
 )
 from outlast.cli.timeline import Line, label, timeline
 from outlast.cli.waiting import Situation, situation_of, why
-from outlast.cli.words import duration, failure, failure_line, local, moment, plain, shown
+from outlast.cli.words import duration, failure, failure_line, local, moment, plain, plural, shown
 from outlast.client.info import Info, ProgressInfo, info_of
 from outlast.model.attempt import Attempt
 from outlast.model.event import CHILD, Event
@@ -31,6 +32,7 @@ from outlast.model.execution import Execution, parse_route
 from outlast.model.journal import JournalEntry
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
+from outlast.runtime.unreceived import counted
 from outlast.store.port import Store
 
 SHOWN_MAX = 60
@@ -53,6 +55,11 @@ class Everything:
     @property
     def info(self) -> Info:
         return structs.replace(info_of(self.execution), reason=self.situation.offers.reason(self.execution))
+
+    @property
+    def unreceived(self) -> list[Event]:
+        """The events that nobody will receive any more."""
+        return [event for event in self.events if event.is_unreceived] if self.execution.status.terminal else []
 
 
 async def show(
@@ -85,6 +92,7 @@ async def show(
                 "attempts": [attempt_document(attempt) for attempt in found.attempts],
                 "journal": [journal_document(entry) for entry in found.journal],
                 "events": [event_document(event) for event in found.events],
+                "unreceived": len(found.unreceived),
                 "input": plain(found.input),
                 "progress": plain(found.progress),
                 "result": plain(found.output),
@@ -204,6 +212,8 @@ def _facts(found: Everything, now: int) -> Table:
         ("tags", ", ".join(f"{key}={value}" for key, value in sorted(e.tag_map.items()))),
         ("created", f"{local(created):%Y-%m-%d %H:%M:%S %Z}, {duration(max(0, now - created))} ago"),
         ("counted", _counted(e)),
+        ("crashes", _crashes(e)),
+        ("unreceived", _unreceived(found)),
         ("timeout", "" if e.timeout_ms is None else f"{duration(e.timeout_ms)} for each attempt"),
         ("purged", "" if e.purge_at is None else f"at {moment(settled(e.purge_at) or 0, now=now)}"),
     ]
@@ -228,11 +238,25 @@ def _counted(e: Execution) -> str:
     parts: list[str] = []
     if e.failures:
         parts.append(f"{e.failures} of {e.retry_policy.max_attempts} failures")
-    if e.crashes:
-        parts.append(f"{e.crashes} of {e.crash_cap} crashes")
     if e.generation > 1:
         parts.append(f"generation {e.generation}")
     return ", ".join(parts)
+
+
+def _crashes(e: Execution) -> str:
+    """How near it is to either bound."""
+    if not e.crashes:
+        return ""
+    return (
+        f"{e.crashes_since_progress} since its last progress ({e.crash_cap} end it), "
+        f"{e.crashes} in all ({e.life_crash_cap} end it)"
+    )
+
+
+def _unreceived(found: Everything) -> str:
+    """What was sent to an execution that ended before it received it."""
+    names = Counter(event.name for event in found.unreceived)
+    return f"{plural(names.total(), 'event')} that nobody received: {counted(names)}" if names else ""
 
 
 def _attempts(attempts: list[Attempt], now: int, *, narrow: bool) -> RenderableType:

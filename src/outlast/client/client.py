@@ -35,6 +35,7 @@ from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import (
     ExecutionConflict,
+    ExecutionEnded,
     ExecutionNotFound,
     ExecutionRefused,
     InvalidInput,
@@ -193,7 +194,7 @@ class Client:
     async def _refuse_other(self, fact: facts.Start, told: Told) -> None:
         """What was not started is fine if it is the same."""
         if told.refusal is not None and told.refusal.code is Code.TERMINAL:
-            raise ExecutionRefused(fact.id, Code.TERMINAL, told.refusal.message)
+            raise _ended(fact.id, told)
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
 
@@ -543,6 +544,8 @@ class Client:
             return
         if refusal.code is Code.UNKNOWN:
             raise ExecutionNotFound(self.namespace, execution_id)
+        if refusal.code is Code.TERMINAL and told.before is not None:
+            raise _ended(execution_id, told)
         raise ExecutionRefused(execution_id, refusal.code, refusal.message)
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
@@ -571,6 +574,12 @@ class Client:
 
     def _new_id(self) -> str:
         return self._engine.entropy.new_id()
+
+
+def _ended(execution_id: str, told: Told) -> ExecutionEnded:
+    assert told.refusal is not None
+    assert told.before is not None
+    return ExecutionEnded(execution_id, told.refusal.message, status=told.before.status, cause=told.before.cause)
 
 
 def _is_plain(entry: JournalEntry) -> bool:

@@ -15,6 +15,7 @@ from outlast.machine.changes import (
     Code,
     Guard,
     Lapsed,
+    Matches,
     Patch,
     Reached,
     Refusal,
@@ -26,6 +27,7 @@ from outlast.machine.parts import (
     Fields,
     as_seen,
     changes,
+    crashes_after,
     ended,
     ends_wait,
     held_and_heard,
@@ -93,22 +95,32 @@ def _no_undo_since(execution: Execution) -> tuple[Guard, ...]:
     return () if execution.unwinds else (nothing_to_undo(execution),)
 
 
+def _no_progress_since(execution: Execution) -> tuple[Guard, ...]:
+    """The first step after a crash resets the counter, and moves neither the epoch nor the inbox."""
+    crashes = execution.crashes_since_progress
+    return (Matches(key_of(execution), {"crashes_since_progress": crashes}),) if crashes else ()
+
+
 def lease_lost(view: View, execution: Execution, fact: facts.LeaseLost) -> Changes:
-    """A crash is no failure of the user's code: it is counted apart, up to a cap of its own."""
-    guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"),)
-    crashes = execution.crashes + 1
-    if crashes < execution.crash_cap:
+    """A crash is no failure of the user's code. It is counted apart, since the last progress and in all, each up to a
+    cap of its own."""
+    guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"), *_no_progress_since(execution))
+    past_cap = execution.crashes_since_progress + 1 - execution.crash_cap
+    past_life_cap = execution.crashes + 1 - execution.life_crash_cap
+    past = max(past_cap, past_life_cap)
+    if past < 0:
         return try_again(view, execution, fact, Outcome.INTERRUPTED, guards=guards)
-    if execution.unwinds and crashes < execution.crash_cap + limits.UNWIND_CRASHES_MAX:
-        return unwind_first(view, execution, fact, Outcome.INTERRUPTED, cause="crashes", guards=guards)
+    cause = "crashes" if past_cap >= 0 else "crashes_in_life"
+    if execution.unwinds and past < limits.UNWIND_CRASHES_MAX:
+        return unwind_first(view, execution, fact, Outcome.INTERRUPTED, cause=cause, guards=guards)
     writes = ended(
         view,
         execution,
         fact,
         Status.EXPIRED,
-        cause=execution.expires_for or "crashes",
+        cause=execution.expires_for or cause,
         outcome=Outcome.INTERRUPTED,
-        counted={"crashes": crashes},
+        counted=crashes_after(execution),
     )
     fence = [held_and_heard(execution, execution.inbox), *guards, *_no_undo_since(execution)]
     return changes(view, execution, fact, fence, writes, HOME)

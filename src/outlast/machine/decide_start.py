@@ -60,6 +60,7 @@ RESTARTED = (
     "deadline_ms",
     "retry",
     "crash_cap",
+    "life_crash_cap",
     "retention_ms",
 )
 """What a restart takes from the new start; identity, epoch and inbox go on."""

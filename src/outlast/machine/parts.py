@@ -216,14 +216,18 @@ def ends_wait(
     return [Insert(entry)]
 
 
-def next_attempt(execution: Execution, *, failures: int = 0, crashes: int = 0) -> Fields:
+def next_attempt(execution: Execution, *, crashed: bool) -> Fields:
     """The counters after an attempt that ended without ending the execution."""
+    counted: Fields = crashes_after(execution) if crashed else {"failures": execution.failures + 1}
+    return {**counted, "attempt": execution.attempt + 1, "attempt_open": False, "ran_ms": 0}
+
+
+def crashes_after(execution: Execution) -> Fields:
+    """The counters of crashes after one more."""
     return {
-        "failures": execution.failures + failures,
-        "crashes": execution.crashes + crashes,
-        "attempt": execution.attempt + 1,
-        "attempt_open": False,
-        "ran_ms": 0,
+        "crashes": execution.crashes + 1,
+        "crashes_since_progress": execution.crashes_since_progress + 1,
+        "crashes_since_suspension": execution.crashes_since_suspension + 1,
     }
 
 

@@ -43,6 +43,11 @@ class Event(Record, frozen=True, kw_only=True):
     seq: int = 0
     change_id: str
 
+    @property
+    def is_unreceived(self) -> bool:
+        """Whether somebody sent it, and the code has not received it."""
+        return not self.consumed and (self.name == UPDATE or not self.name.startswith(RESERVED_PREFIX))
+
 
 def ended_name(child: str) -> str:
     """The events that say how a child ended: one for each of its generations that did."""

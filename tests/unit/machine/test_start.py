@@ -300,6 +300,7 @@ OTHER: dict[str, Any] = {
     "timeout_ms": 800,
     "retry": RetryPolicy(max_attempts=9),
     "crash_cap": 3,
+    "life_crash_cap": 30,
     "retention_ms": 1_000,
     "tags": {"shop": "paris"},
     "parent": "order-41",

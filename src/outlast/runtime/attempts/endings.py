@@ -25,6 +25,7 @@ from outlast.model.status import Reason
 from outlast.runtime.attempts.operation import ended_with
 from outlast.runtime.attempts.signals import ContinuedAsNew
 from outlast.runtime.flows.handing_on import hand_on
+from outlast.runtime.unreceived import warn_of_unreceived
 
 if TYPE_CHECKING:
     from outlast.runtime.attempts.attempt import LiveAttempt
@@ -194,6 +195,8 @@ async def _fail(attempt: LiveAttempt, error: Exception, recorded: Failure | None
             jitter=parts.engine.entropy.random(),
         )
     )
+    if not tries_again(lease.execution, retryable=retryable):
+        await warn_of_unreceived(parts.engine, [lease.execution])
 
 
 def is_retryable(workflow: WorkflowDefinition, error: Exception) -> bool:

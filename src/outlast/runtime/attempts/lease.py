@@ -427,6 +427,7 @@ class Lease:
         if not verdict.applied:
             await self.look()
             raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
+        self._made_progress()
         if not verdict.again:
             entry, data = self._recorded(made[0], transacted.now), made[0].value or b"null"
         else:
@@ -482,6 +483,7 @@ class Lease:
                 if isinstance(fact, facts.StepRecorded):
                     if fact.adopts is not None:
                         self.execution = structs.replace(self.execution, has_children=True)
+                    self._made_progress()
                     if verdict.again:
                         committed_at = await self._recorded_at(fact, committed_at)
                 return verdict, committed_at
@@ -498,6 +500,11 @@ class Lease:
                 return verdict, committed_at  # nobody waits for the answer any more
             if verdict.refused_by is None or verdict.refused_by.key.kind != Execution.KIND:
                 raise CorruptState(f"execution {self.execution.id!r}: refused by {verdict.refused_by}")
+
+    def _made_progress(self) -> None:
+        """Something was recorded: after a crash that resets its counter, once."""
+        if self.execution.crashes_since_progress:
+            self.execution = structs.replace(self.execution, crashes_since_progress=0)
 
     async def _without(self, fact: facts.StepRecorded, taken: Absent) -> facts.StepRecorded | None:
         """The same entry, when a child that it starts or adopts is known already: it is told, instead of started here.
