@@ -17,20 +17,9 @@ from outlast.model import event as names
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution
-from outlast.model.journal import (
-    CANCEL,
-    ORIGIN,
-    PATCH,
-    RETRY,
-    START,
-    UNDO_SCOPE,
-    UNWIND,
-    UPDATE,
-    WAIT,
-    JournalEntry,
-    Origin,
-)
+from outlast.model.journal import BEGAN, CANCELLED, FAILED, NOTHING, UNDO_SCOPE, JournalEntry, Origin
 from outlast.model.names import INTERRUPT
+from outlast.model.operation import OPERATIONS, Detail
 from outlast.model.record import Time, settled
 from outlast.model.status import Status
 from outlast.runtime.outbox import Undelivered
@@ -119,29 +108,84 @@ def _attempt(attempt: Attempt, begun: set[int | None], *, several: bool) -> list
 
 
 def _recorded(entry: JournalEntry, now: int) -> _Placed:
+    """What the table of operations says about its word."""
     about = {"scope": entry.scope, "name": entry.name, "occurrence": entry.occurrence, "tries": entry.tries}
-    what, more = NOTED.get(entry.op, _operation)(entry, now)
-    return _placed(entry.recorded_at, 3, entry.op, what, about=about, **more)
+    operation = OPERATIONS[entry.op]
+    title = operation.title.format(name=entry.name)
+    if operation.beside:
+        what = _named(title, *_call_beside(entry))
+    elif entry.scope == UNDO_SCOPE:
+        what = _named(f"undo {entry.name}", entry.occurrence, "")
+    elif operation.called and not operation.unbidden:
+        what = _named("interrupt" if entry.name == INTERRUPT else title, entry.occurrence, entry.scope.rstrip("!"))
+    else:
+        what = title
+    return _placed(entry.recorded_at, 3, entry.op, what, about=about, **_DETAILS[operation.detail](entry, now))
 
 
-_Said: TypeAlias = tuple[str, dict[str, str]]
-"""What a row says, and its outcome, tone and detail."""
+_Said: TypeAlias = dict[str, str]
+"""The outcome, tone and detail of a row."""
 
 
-def _failed_try(entry: JournalEntry, now: int) -> _Said:
-    """A failed try is journaled beside its step, under SCOPE~CALL, with the time of the next one."""
-    outcome, again = f"try {entry.occurrence} failed", f"again from {_time_in(entry, now)}"
-    return _named(f"step {entry.name}", *_call_beside(entry)), {
-        "outcome": outcome,
-        "tone": "cancelled",
-        "detail": again,
-    }
+def _outcome(entry: JournalEntry, now: int) -> _Said:
+    if entry.outcome == FAILED:
+        value = failure_line(entry.value)
+    elif entry.value == NOTHING:
+        value = ""
+    else:
+        value = shown(entry.value)
+    tries = f"try {entry.tries}: " if entry.tries > 1 else ""
+    outcome = "given up" if entry.outcome == CANCELLED else entry.outcome
+    return {"outcome": outcome, "tone": entry.outcome, "detail": f"{tries}{value}"}
 
 
-def _wait(entry: JournalEntry, now: int) -> _Said:
-    """How long an operation may wait is written beside it."""
-    until = f"until {_time_in(entry, now)}"
-    return _named(f"wait {entry.name}", *_call_beside(entry)), {"outcome": "began", "tone": "quiet", "detail": until}
+def _started(entry: JournalEntry, now: int) -> _Said:
+    """With the id of the child or flow, if it was started."""
+    value = plain(entry.value)
+    said = _outcome(entry, now)
+    return (
+        said | {"detail": str(cast("dict[str, Any]", value)["id"])}
+        if isinstance(value, dict) and "id" in value
+        else said
+    )
+
+
+def _next_try(entry: JournalEntry, now: int) -> _Said:
+    """A failed try stands beside its step, with the time of the next one."""
+    again = f"again from {_time_in(entry, now)}"
+    return {"outcome": f"try {entry.occurrence} failed", "tone": CANCELLED, "detail": again}
+
+
+def _limit(entry: JournalEntry, now: int) -> _Said:
+    return {"outcome": BEGAN, "tone": "quiet", "detail": f"until {_time_in(entry, now)}"}
+
+
+def _noted(entry: JournalEntry, now: int) -> _Said:
+    return {"outcome": "noted", "tone": "quiet", "detail": shown(entry.value)}
+
+
+def _failure(entry: JournalEntry, now: int) -> _Said:
+    return {"detail": failure_line(entry.value)}
+
+
+def _source(entry: JournalEntry, now: int) -> _Said:
+    return {"detail": f"from {msgspec.json.decode(entry.value or b'', type=Origin).id}"}
+
+
+def _nothing(entry: JournalEntry, now: int) -> _Said:
+    return {}
+
+
+_DETAILS: dict[Detail, Callable[[JournalEntry, int], _Said]] = {
+    Detail.OUTCOME: _outcome,
+    Detail.STARTED: _started,
+    Detail.NEXT_TRY: _next_try,
+    Detail.LIMIT: _limit,
+    Detail.NOTED: _noted,
+    Detail.FAILURE: _failure,
+    Detail.SOURCE: _source,
+    Detail.NOTHING: _nothing,
+}
 
 
 def _call_beside(entry: JournalEntry) -> tuple[int, str]:
@@ -155,58 +199,6 @@ def _time_in(entry: JournalEntry, now: int) -> str:
         return moment(msgspec.json.decode(entry.value or b"", type=int), now=now)
     except msgspec.MsgspecError:
         return shown(entry.value)
-
-
-def _cancel(entry: JournalEntry, now: int) -> _Said:
-    return "cancel told to the code", {}
-
-
-def _origin(entry: JournalEntry, now: int) -> _Said:
-    return f"forked from {msgspec.json.decode(entry.value or b'', type=Origin).id}", {}
-
-
-def _update(entry: JournalEntry, now: int) -> _Said:
-    return f"update {entry.name} told to the code", {}
-
-
-def _patches(entry: JournalEntry, now: int) -> _Said:
-    return "patches of its code", {"outcome": "noted", "tone": "quiet", "detail": shown(entry.value)}
-
-
-def _unwind(entry: JournalEntry, now: int) -> _Said:
-    return "undoing began", {"detail": failure_line(entry.value)}
-
-
-def _operation(entry: JournalEntry, now: int) -> _Said:
-    if entry.scope == UNDO_SCOPE:
-        what = _named(f"undo {entry.name}", entry.occurrence, "")
-    else:
-        called = "interrupt" if entry.name == INTERRUPT else f"{entry.op} {entry.name}"
-        what = _named(called, entry.occurrence, entry.scope.rstrip("!"))
-    failed = entry.outcome == "failed"
-    value = failure_line(entry.value) if failed else "" if entry.value == b"null" else _value(entry)
-    tries = f"try {entry.tries}: " if entry.tries > 1 else ""
-    outcome = "given up" if entry.outcome == "cancelled" else entry.outcome
-    return what, {"outcome": outcome, "tone": entry.outcome, "detail": f"{tries}{value}"}
-
-
-NOTED: dict[str, Callable[[JournalEntry, int], _Said]] = {
-    RETRY: _failed_try,
-    WAIT: _wait,
-    CANCEL: _cancel,
-    ORIGIN: _origin,
-    UPDATE: _update,
-    PATCH: _patches,
-    UNWIND: _unwind,
-}
-"""What the engine notes beside operations; any other entry is an operation that the code called."""
-
-
-def _value(entry: JournalEntry) -> str:
-    value = plain(entry.value)
-    if entry.op == START and isinstance(value, dict) and "id" in value:
-        return str(cast("dict[str, Any]", value)["id"])
-    return shown(entry.value)
 
 
 def _named(what: str, occurrence: int, scope: str) -> str:
