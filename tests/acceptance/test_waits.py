@@ -22,7 +22,8 @@ from outlast import (
     limits,
 )
 from outlast.app import store_for
-from outlast.cli.waiting import situation_of, why
+from outlast.client.views.explanation import explain
+from outlast.client.views.situation import situation_of
 from outlast.machine import facts
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry
@@ -1325,7 +1326,7 @@ async def test_what_stands_still_says_so_where_it_is_shown_until_it_goes_on(plac
     async def shown() -> str:
         [e] = await looks.load([execution_key("default", "stuck")])
         assert isinstance(e, Execution)
-        return why(e, await situation_of(looks, e))
+        return explain(e, await situation_of(looks, e)).text
 
     async def stands() -> bool:
         return bool(lines) and f"no durable operation can end, at {__file__}:{lines[0]}: only" in await shown()

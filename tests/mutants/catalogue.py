@@ -479,8 +479,8 @@ _TRANSITIONS = (
         breaks="settlement 9",
         what="of many entries that a retry supersedes, the failure leaves ahead of what was given up because of it",
         file="machine/superseding.py",
-        old="        return 1\n    return 2 if entry.op in (RETRY, WAIT) else 3\n",
-        new="        return 3\n    return 2 if entry.op in (RETRY, WAIT) else 1\n",
+        old="        return 1\n    return 2 if entry.op in BESIDE_CALLS else 3\n",
+        new="        return 3\n    return 2 if entry.op in BESIDE_CALLS else 1\n",
         noticed_by=(f"{MACHINE}superseding.py::test_what_was_given_up_leaves_first_and_the_first_failure_last",),
     ),
     Mutant(

@@ -14,7 +14,7 @@ from outlast.app import App
 from outlast.cli.context import Context, ContextArgument, execution_of
 from outlast.cli.loading import Target, load
 from outlast.cli.reading import reading
-from outlast.cli.words import plural
+from outlast.client.views.words import plural
 from outlast.errors import ExecutionNotFound, InvalidInput, StoreError, UnknownWorkflow
 from outlast.model.execution import Execution
 from outlast.model.status import OPEN

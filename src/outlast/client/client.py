@@ -49,8 +49,9 @@ from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution, execution_key
-from outlast.model.journal import NOTHING, ORIGIN, PATCH, RETRY, WAIT, JournalEntry
+from outlast.model.journal import NOTHING, JournalEntry
 from outlast.model.names import check_name
+from outlast.model.operation import PLAIN
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
@@ -584,4 +585,4 @@ def _ended(execution_id: str, told: Told) -> ExecutionEnded:
 
 def _is_plain(entry: JournalEntry) -> bool:
     """Whether its value is the engine's own, which no codec hook has sealed."""
-    return entry.value in (None, NOTHING) or entry.op in (RETRY, WAIT, PATCH, ORIGIN)
+    return entry.value in (None, NOTHING) or entry.op in PLAIN

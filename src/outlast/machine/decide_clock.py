@@ -40,7 +40,8 @@ from outlast.machine.parts import (
 from outlast.model import event
 from outlast.model.attempt import Outcome
 from outlast.model.execution import Execution
-from outlast.model.journal import NOTHING, SLEEP, TIMER
+from outlast.model.journal import NOTHING
+from outlast.model.operation import ENDED_BY_TIME
 from outlast.model.record import Key
 from outlast.model.session import session_key
 from outlast.model.status import TIMED_REASONS, Reason, Status
@@ -59,7 +60,7 @@ def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusa
     fields: Fields = {**runnable(execution), "change_id": fact.change_id}
     writes: list[Write] = [Patch(key_of(execution), fields)]
     if timed:
-        writes += ends_wait(execution, fact, None, SLEEP, TIMER, value=NOTHING)
+        writes += ends_wait(execution, fact, None, ENDED_BY_TIME, value=NOTHING)
     return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))
 
 

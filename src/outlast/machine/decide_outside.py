@@ -209,7 +209,7 @@ def _meets(
     now stays for the next one."""
     if isinstance(execution.wake_at, int) and execution.wake_at <= now:
         return []
-    return ends_wait(execution, fact, name, op, outcome=outcome, value=value)
+    return ends_wait(execution, fact, name, (op,), outcome=outcome, value=value)
 
 
 def _resolved(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
 
 from outlast.machine import facts
@@ -188,7 +188,13 @@ def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: 
 
 
 def ends_wait(
-    execution: Execution, fact: facts.Fact, name: str | None, *ops: str, outcome: str = SUCCEEDED, value: bytes | None
+    execution: Execution,
+    fact: facts.Fact,
+    name: str | None,
+    ops: Container[str],
+    *,
+    outcome: str = SUCCEEDED,
+    value: bytes | None,
 ) -> list[Write]:
     """The outcome of the one operation that suspended code awaits, recorded by what ends the wait: whoever claims it
     finds it in the journal, and need not write it down before the code goes on. Nothing, if the code awaits something

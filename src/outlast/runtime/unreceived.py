@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from outlast import limits
 from outlast.model.event import UPDATE, Event
@@ -29,5 +29,5 @@ async def warn_of_unreceived(engine: Engine, executions: Sequence[Execution]) ->
                 )
 
 
-def counted(names: Counter[str]) -> str:
+def counted(names: Mapping[str, int]) -> str:
     return ", ".join(f"{'update' if name == UPDATE else name} ({count:,})" for name, count in names.items())

@@ -35,14 +35,13 @@ from outlast.model.journal import (
     CANCEL,
     CANCELLED,
     FAILED,
-    RETRY,
-    START,
     SUCCEEDED,
     JournalEntry,
     OperationKey,
     journal_key,
 )
 from outlast.model.names import INTERRUPT
+from outlast.model.operation import READ_LATER
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.status import Status
@@ -60,9 +59,6 @@ AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
 
 UNRECORDABLE = (InvalidInput, ExecutionConflict)
 """An outcome that cannot be recorded for such a reason is a failure of its operation."""
-
-READ_LATER = frozenset({RETRY, START})
-"""What an attempt reads again of that which it has recorded itself: when a try is due, and which child was started."""
 
 CANCELLED_BY: OperationKey = ("", "outlast:cancel", 1)
 """The place of the cancel in the journal: the code hears of one."""

@@ -16,7 +16,8 @@ from outlast.errors import CodecHookFailed
 from outlast.machine import facts
 from outlast.machine.changes import Changes
 from outlast.model.execution import Execution
-from outlast.model.journal import BEGAN, WAITED, Awaited, JournalEntry, OperationKey
+from outlast.model.journal import BEGAN, Awaited, JournalEntry, OperationKey
+from outlast.model.operation import WAITED
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.runtime.attempts.asked import Asked
 from outlast.runtime.attempts.attempt import LiveAttempt
