@@ -879,6 +879,17 @@ _RUNTIME = (
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
     ),
     Mutant(
+        name="tasks-are-hashed-by-their-address",
+        breaks="settlement 9",
+        what="a set of tasks has another order when the code is replayed in another process",
+        file="runtime/attempts/workflow_loop.py",
+        old="        self._number = loop.number  # first",
+        new="        self._number = id(self)  # first",
+        noticed_by=(
+            "tests/acceptance/test_sets_of_tasks.py::test_sets_of_tasks_and_futures_have_the_same_order_in_every_replay",
+        ),
+    ),
+    Mutant(
         name="a-failed-delivery-leaves-the-loop-waiting",
         breaks="settlement 9",
         what="code of which one outcome could not be delivered is never run again",
