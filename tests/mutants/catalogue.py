@@ -530,11 +530,11 @@ _STORE = (
         breaks="settlement 3",
         what="the additions of a refused or repeated change are applied",
         file="store/sqlite/commit.py",
-        old="        again = any(self._own(changes, write) for write in changes.writes)\n",
+        old="        again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))\n",
         new="""        for write in changes.writes:
             if type(write) is Add:
                 self._write(write)
-        again = any(self._own(changes, write) for write in changes.writes)
+        again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))
 """,
         noticed_by=(
             f"{CONFORMANCE}Verdict::test_additions_count_once_when_a_change_is_repeated_verbatim",
@@ -546,7 +546,7 @@ _STORE = (
         breaks="settlement 3",
         what="a change whose reply was lost is refused by its own record",
         file="store/sqlite/commit.py",
-        old="again = any(self._own(changes, write) for write in changes.writes)",
+        old="again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))",
         new="again = False",
         noticed_by=(
             f"{SETTLEMENT}03_refusal_by_ones_own_record_is_success",
@@ -558,7 +558,7 @@ _STORE = (
         breaks="settlement 3",
         what="a refusal by somebody else's record is taken for success",
         file="store/sqlite/commit.py",
-        old="again = any(self._own(changes, write) for write in changes.writes)",
+        old="again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))",
         new="again = True",
         noticed_by=(
             f"{CONFORMANCE}Verdict::test_another_change_with_the_same_writes_is_not_oneself",
