@@ -564,11 +564,11 @@ _STORE = (
         breaks="settlement 3",
         what="the additions of a refused or repeated change are applied",
         file="store/sqlite/commit.py",
-        old="        again = any(self._own(changes, write) for write in changes.writes)\n",
+        old="        again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))\n",
         new="""        for write in changes.writes:
             if type(write) is Add:
                 self._write(write)
-        again = any(self._own(changes, write) for write in changes.writes)
+        again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))
 """,
         noticed_by=(
             f"{CONFORMANCE}Verdict::test_additions_count_once_when_a_change_is_repeated_verbatim",
@@ -580,7 +580,7 @@ _STORE = (
         breaks="settlement 3",
         what="a change whose reply was lost is refused by its own record",
         file="store/sqlite/commit.py",
-        old="again = any(self._own(changes, write) for write in changes.writes)",
+        old="again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))",
         new="again = False",
         noticed_by=(
             f"{SETTLEMENT}03_refusal_by_ones_own_record_is_success",
@@ -592,7 +592,7 @@ _STORE = (
         breaks="settlement 3",
         what="a refusal by somebody else's record is taken for success",
         file="store/sqlite/commit.py",
-        old="again = any(self._own(changes, write) for write in changes.writes)",
+        old="again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))",
         new="again = True",
         noticed_by=(
             f"{CONFORMANCE}Verdict::test_another_change_with_the_same_writes_is_not_oneself",
@@ -911,6 +911,17 @@ _RUNTIME = (
         self.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
+    ),
+    Mutant(
+        name="tasks-are-hashed-by-their-address",
+        breaks="settlement 9",
+        what="a set of tasks has another order when the code is replayed in another process",
+        file="runtime/attempts/workflow_loop.py",
+        old="        self._number = loop.number  # first",
+        new="        self._number = id(self)  # first",
+        noticed_by=(
+            "tests/acceptance/test_sets_of_tasks.py::test_sets_of_tasks_and_futures_have_the_same_order_in_every_replay",
+        ),
     ),
     Mutant(
         name="a-failed-delivery-leaves-the-loop-waiting",
