@@ -192,7 +192,8 @@ async def _fail(attempt: LiveAttempt, error: Exception, recorded: Failure | None
             retryable=retryable,
             supersedes=last,
             jitter=parts.engine.entropy.random(),
-        )
+        ),
+        failure=failure,
     )
 
 
