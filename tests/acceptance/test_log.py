@@ -27,6 +27,17 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def infos_of(caplog: pytest.LogCaptureFixture, about: str) -> list[str]:
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    return [line for line in lines if line.startswith(about)]
+
+
+async def die(app: App) -> None:
+    opened, app._opened = app._opened, None
+    assert opened is not None
+    await opened.abandon()
+
+
 def place_of(mark: str, function: str) -> str:
     """The line of this file that ends with a mark, as the log names it."""
     lines = HERE.read_text().splitlines()
@@ -153,11 +164,6 @@ async def test_a_deadline_that_passes_leaves_a_line(clocked: Place, caplog: pyte
 async def test_an_execution_whose_workers_all_died_leaves_a_line_where_it_expired(
     clocked: Place, caplog: pytest.LogCaptureFixture
 ):
-    async def die(app: App) -> None:
-        opened, app._opened = app._opened, None
-        assert opened is not None
-        await opened.abandon()
-
     for life in range(5):
         app, gate = clocked.app(), Gate()
 
@@ -216,17 +222,151 @@ async def test_many_failures_at_once_are_counted(
     def counted() -> list[str]:
         return [line for line in warnings_of(caplog) if " more executions " in line]
 
+    def alone() -> int:
+        return sum(line.startswith("execution ") for line in warnings_of(caplog))
+
+    def number_in(line: str) -> int:
+        return int(line.split(" s ")[1].split()[0])
+
     async with app:
         handles = await app.start_many(checkout.bind(number) for number in range(50))
         for handle in handles:
             with pytest.raises((CardDeclined, ValueError)):
                 await handle.result("20s")
 
-        await until(counted, "nobody has counted the failures")
-    lines = warnings_of(caplog)
-    alone = [line for line in lines if line.startswith("execution ")]
-    total = sum(int(line.split(" s ")[1].split()[0]) for line in counted())
-    assert len(alone) >= 10
-    assert len(alone) + total == 50
-    assert "more executions failed: checkout CardDeclined " in counted()[0]
-    assert len(lines) < 30
+        await until(lambda: alone() + sum(number_in(line) for line in counted()) == 50, "not all are counted")
+    assert alone() >= 10
+    assert " more executions failed or expired: checkout CardDeclined " in counted()[0]
+    assert len(warnings_of(caplog)) < 30
+
+
+async def test_each_retry_of_a_step_says_what_failed_and_when_it_goes_on(app: App, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    tries: list[int] = []
+
+    @app.step(retry=Retry(max_attempts=3, initial="10ms", backoff=2, jitter=0))
+    async def charge() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise CardDeclined("try again")  # refused here
+        return "paid"
+
+    @app.workflow
+    async def checkout() -> str:
+        return await charge()
+
+    async with app:
+        handle = await checkout.options(id="it").start()
+        assert await handle.result("20s") == "paid"
+    error = f"CardDeclined: try again ({place_of('refused here', 'charge')})"
+    assert infos_of(caplog, "execution") == [
+        f"execution it of workflow checkout: try 1 of step charge failed, and the next one follows in 0.01 s: {error}",
+        f"execution it of workflow checkout: try 2 of step charge failed, and the next one follows in 0.02 s: {error}",
+    ]
+    [record, _] = [record for record in caplog.records if record.name == "outlast.executions"]
+    said = {name: record.__dict__[name] for name in ("execution", "workflow", "step", "attempt")}
+    assert said == {"execution": "it", "workflow": "checkout", "step": "charge", "attempt": 1}
+
+
+async def test_each_retry_of_an_execution_says_what_failed_and_when_it_goes_on(
+    clocked: Place, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    app = clocked.app()
+    tries: list[int] = []
+
+    @app.workflow(retry=Retry(max_attempts=2, initial="1h", max_delay="1h", jitter=0))
+    async def checkout() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise CardDeclined("later")  # put off here
+
+    async with app:
+        handle = await checkout.options(id="it").start()
+        await status_is(handle, "blocked")
+        await clocked.pass_time(app, "2h")
+        await handle.result("20s")
+    error = f"CardDeclined: later ({place_of('put off here', 'checkout')})"
+    assert infos_of(caplog, "execution") == [
+        f"execution it of workflow checkout: attempt 1 failed, and attempt 2 follows in 3600 s: {error}"
+    ]
+
+
+async def test_an_attempt_that_times_out_and_is_followed_by_another_says_so(app: App, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    tries: list[int] = []
+
+    @app.step
+    async def hangs_once() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            await asyncio.sleep(600)
+
+    @app.workflow(timeout="200ms", retry=Retry(max_attempts=5, initial=0))
+    async def checkout() -> None:
+        await hangs_once()
+
+    async with app:
+        await (await checkout.options(id="it").start()).result("20s")
+    line = "execution it of workflow checkout: attempt 1 took longer than its timeout, and attempt 2 follows at once"
+    assert infos_of(caplog, "execution")[0] == line
+
+
+async def test_the_worker_that_takes_over_from_a_dead_one_says_so(clocked: Place, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.INFO)
+    first, second = clocked.app(), clocked.app()
+    gate = Gate()
+    ran: list[str] = []
+
+    def build(app: App, name: str) -> Any:
+        @app.step(name="work")
+        async def work() -> str:
+            ran.append(name)
+            if name == "first":
+                await gate()
+            return name
+
+        @app.workflow(name="order")
+        async def order() -> str:
+            return await work()
+
+        return order
+
+    order = build(first, "first")
+    build(second, "second")
+    async with first:
+        await order.options(id="it").start()
+        await gate.reached()
+        assert first._opened is not None
+        assert first._opened.worker is not None
+        dead = first._opened.worker.name
+        await die(first)
+    async with second:
+        await clocked.pass_time(second, "2d")
+        assert await second.execution("it").result("20s") == "second"
+    taken = "was taken from worker {}, which died or lost its lease: attempt 2 follows"
+    assert infos_of(caplog, "execution") == [f"execution it of workflow order {taken.format(dead)}"]
+
+
+async def test_a_worker_says_when_it_starts_and_what_its_drain_waits_for(
+    app: App, gate: Gate, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+
+    @app.step
+    async def work() -> None:
+        await gate()
+
+    @app.workflow
+    async def order() -> None:
+        await work()
+
+    async with app.worker(drain="50ms", concurrency=7) as worker:
+        await order.options(id="it").start()
+        await gate.reached()
+    assert infos_of(caplog, "worker") == [
+        f"worker {worker.name} has started: it runs up to 7 executions at a time from lane default",
+        f"worker {worker.name} drains: it claims nothing more, waits up to 0.05 s for 1 execution (it), "
+        "and hands back what still runs then",
+        f"worker {worker.name} has stopped, and handed back 1 execution (it)",
+    ]

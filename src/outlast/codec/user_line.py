@@ -10,6 +10,7 @@ import os
 import re
 import sysconfig
 from pathlib import Path
+from traceback import walk_tb
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in ([^\n]+)')
 _NEXT_ERROR = re.compile(
@@ -28,14 +29,28 @@ def user_line(traceback: str) -> str:
     awaited_at = ""
     for section in reversed(_NEXT_ERROR.split(traceback)):
         frames = _FRAME.findall(section)
-        if not frames:
-            continue
-        own = [frame for frame in frames if _is_user(frame[0])] or [frame for frame in frames if _is_code(frame[0])]
-        if own and not frames[-1][0].startswith(_OUTLAST):
-            return _shown(*own[-1])
-        if own and not awaited_at:
-            awaited_at = _shown(*own[-1])
+        line = _innermost(frames)
+        if line and not frames[-1][0].startswith(_OUTLAST):
+            return line
+        awaited_at = awaited_at or line
     return awaited_at
+
+
+def raised_at(error: BaseException) -> str:
+    """The same of an error that was raised in this process."""
+    frames = [
+        (frame.f_code.co_filename, str(line), frame.f_code.co_name) for frame, line in walk_tb(error.__traceback__)
+    ]
+    return _innermost(frames)
+
+
+def _innermost(frames: list[tuple[str, str, str]]) -> str:
+    """Of the user's own code; else of a library that is not Python's."""
+    for belongs in (_is_user, _is_code):
+        for path, line, function in reversed(frames):
+            if belongs(path):
+                return f"{path.removeprefix(f'{Path.cwd()}{os.sep}')}:{line} in {function}"
+    return ""
 
 
 def _is_code(path: str) -> bool:
@@ -43,10 +58,4 @@ def _is_code(path: str) -> bool:
 
 
 def _is_user(path: str) -> bool:
-    return (
-        _is_code(path) and f"{os.sep}site-packages{os.sep}" not in path and f"{os.sep}dist-packages{os.sep}" not in path
-    )
-
-
-def _shown(path: str, line: str, function: str) -> str:
-    return f"{path.removeprefix(f'{Path.cwd()}{os.sep}')}:{line} in {function}"
+    return _is_code(path) and "site-packages" not in path and "dist-packages" not in path

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from outlast.model.status import Status
-from outlast.observe.events import Event, ExecutionEnded
+from outlast.observe.events import AttemptEnded, Event, ExecutionEnded
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ class Telemetry:
         self._observers = tuple(observers)
         self.hears = frozenset[type[Event]]().union(*(observer.hears for observer in observers))
         self.ends = frozenset[Status]().union(*(observer.ends for observer in observers))
+        self.reads_commits = bool(self.ends) or AttemptEnded in self.hears
+        """Whether somebody hears what is read from the changes that were committed."""
 
     def tell(self, event: Event) -> None:
         for observer in self._observers:

@@ -137,7 +137,7 @@ class Engine:
         if len(changes.writes) > 1:
             if self.carries:
                 self.outbox.post(changes)
-            if self.telemetry.ends:
+            if self.telemetry.reads_commits:
                 tell_of_commit(self.telemetry, changes, execution, failure)
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
