@@ -16,6 +16,8 @@ from outlast.client.flows import FlowClient
 from outlast.client.waiters import Waiters
 from outlast.errors import StoreClosed
 from outlast.machine.changes import ends_channel, lane_channel, partition_channel
+from outlast.observe.log import LogObserver
+from outlast.observe.telemetry import Telemetry
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.attempts.inquiry import Inquiries
@@ -46,7 +48,8 @@ class Opened:
         self.loop = asyncio.get_running_loop()
         self._app = app
         self._store = store
-        self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True)
+        self._telemetry = Telemetry([LogObserver()])
+        self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True, telemetry=self._telemetry)
         self.waiters = Waiters(store, self._engine.timing)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
@@ -207,6 +210,7 @@ class Opened:
         """Everything is let go of, whatever fails on the way; what failed is raised at the end."""
         async with AsyncExitStack() as last:
             last.callback(self._collecting.close)
+            last.callback(self._telemetry.close)
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
             if self.parts is not None:

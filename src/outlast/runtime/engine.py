@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
+from outlast.codec.failures import Failure
 from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine.changes import (
     Absent,
@@ -34,6 +35,8 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Now, Plain, Record
+from outlast.observe.telemetry import Telemetry
+from outlast.runtime.commit_events import tell_of_commit
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.family import with_children
 from outlast.runtime.flows.carrying import Flows
@@ -88,8 +91,10 @@ class Engine:
         patience_s: float = 30.0,
         pause: Pause | None = None,
         carries: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.store = store
+        self.telemetry = telemetry or Telemetry()
         self.entropy = entropy or SystemEntropy()
         self.timing: Timing = timing or LoopTiming()
         self.places: dict[str, Key | None] = {}
@@ -114,11 +119,11 @@ class Engine:
         await self.group.close()
         await self.flows.close()
 
-    async def commit(self, changes: Changes) -> Verdict:
-        """Commit, and carry at once what the commit owes to others."""
+    async def commit(self, changes: Changes, *, execution: Execution | None = None) -> Verdict:
+        """Commit, and carry at once what the commit owes to others. `execution`: whom it is about, as it was."""
         verdict = await self.group.commit(changes)
         if verdict.applied:
-            self.post(changes)
+            self.post(changes, execution)
         return verdict
 
     async def commit_timed(self, changes: Changes) -> tuple[Verdict, int]:
@@ -128,10 +133,14 @@ class Engine:
             self.post(changes)
         return verdict, committed_at
 
-    def post(self, changes: Changes) -> None:
-        """What was committed is carried to others, if they are owed something."""
-        if self.carries and len(changes.writes) > 1:
-            self.outbox.post(changes)
+    def post(self, changes: Changes, execution: Execution | None = None, failure: Failure | None = None) -> None:
+        """What was committed is carried to others, if they are owed something, and told to observers. `execution` is
+        whom it is about, as it was before; `failure` is what its code raised."""
+        if len(changes.writes) > 1:
+            if self.carries:
+                self.outbox.post(changes)
+            if self.telemetry.reads_commits:
+                tell_of_commit(self.telemetry, changes, execution, failure)
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
         return View(partition_of(namespace, execution_id, self.store.partitions), execution)
@@ -178,7 +187,7 @@ class Engine:
                     answer = structs.replace(answer, guards=(*while_, *answer.guards))
                 verdict = await shared.verdict(execution, answer, self.group.commit(answer), now)
                 if verdict.applied:
-                    self.post(answer)
+                    self.post(answer, execution)
                     return Told(execution, verdict=verdict)
                 if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
                     return Told(execution, verdict=verdict)  # somebody else carried it
@@ -207,11 +216,11 @@ class Engine:
         asked = [self.group.commit(answer) for answer in answers if answer is not None]
         verdicts = iter(await asyncio.gather(*asked, return_exceptions=True))
         done: list[bool] = []
-        for answer in answers:
+        for (execution, _), answer in zip(said, answers, strict=True):
             verdict = None if answer is None else next(verdicts)
             applied = isinstance(verdict, Verdict) and verdict.applied
             if applied and answer is not None:
-                self.post(answer)
+                self.post(answer, execution)
             done.append(applied)
         return done
 

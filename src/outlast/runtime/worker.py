@@ -21,9 +21,10 @@ from outlast.machine.changes import Changes, Delete, Put
 from outlast.machine.facts import HandBack, Wake
 from outlast.model.execution import Execution, parse_route
 from outlast.model.partition import partition_of
-from outlast.model.record import Now
+from outlast.model.record import Now, settled
 from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer, session_key
 from outlast.model.status import Reason, Status
+from outlast.observe.events import WorkerDrained, WorkerDrains, WorkerStarted
 from outlast.runtime.attempts.attempt import LiveAttempt
 from outlast.runtime.attempts.mishaps import put_off
 from outlast.runtime.parts import Parts, WorkflowDefinition
@@ -125,6 +126,8 @@ class Worker:
     # ---- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        options, tell = self._options, self._parts.engine.telemetry.tell
+        tell(WorkerStarted(options.name, options.lanes, options.capabilities, options.concurrency))
         self._duties = [
             asyncio.create_task(self._claim_for_ever(), name="outlast claim"),
             asyncio.create_task(self._renew_for_ever(), name="outlast renew"),
@@ -156,8 +159,11 @@ class Worker:
         await self._until_promises_are_kept()
         for attempt in self._attempts.values():
             attempt.suspending.hurry()
+        options, tell = self._options, self._parts.engine.telemetry.tell
+        tell(WorkerDrains(options.name, tuple(name for _, name in self._attempts), options.drain_ms))
         if self._running:
-            await asyncio.wait(self._running.values(), timeout=self._options.drain_ms / 1_000)
+            await asyncio.wait(self._running.values(), timeout=options.drain_ms / 1_000)
+        left = tuple(name for _, name in self._attempts)
         await self.stop()
         await asyncio.gather(*self._errands, return_exceptions=True)
         for duty in others:
@@ -166,6 +172,7 @@ class Worker:
         await asyncio.gather(*(duty for duty in others if duty is not None), return_exceptions=True)
         self._duties = []
         await self._end_sessions()
+        tell(WorkerDrained(options.name, handed_back=left))
 
     async def _until_promises_are_kept(self) -> None:
         """Starts under way are answered soon, and handed back then; nobody waits for ever for a store that is gone."""
@@ -276,6 +283,8 @@ class Worker:
         if not serves:
             return False
         options = self._options
+        # Two suspects never share a process: the one that kills it must not take another along.
+        has_suspect = any(parse_route(attempt.execution.route).suspect for attempt in self._attempts.values())
         request = ClaimRequest(
             namespace=options.namespace,
             lanes=options.lanes,
@@ -286,7 +295,7 @@ class Worker:
             limit=limit,
             lease_ttl_ms=options.lease_ttl_ms,
             leap=2 + int(self._parts.engine.entropy.random() * (limits.LEAP_MAX - 1)),
-            suspects=0 if any(is_suspect(attempt) for attempt in self._attempts.values()) else 1,
+            suspects=0 if has_suspect else 1,
             first=True,
         )
         self._claiming = limit
@@ -371,7 +380,7 @@ class Worker:
     def _begin(self, claimed: ClaimedExecution) -> None:
         execution = claimed.execution
         group = self._parts.engine.group
-        group.now = max(group.now, _ms(execution))
+        group.now = max(group.now, settled(execution.claimed_at) or 0)
         definition = self._definition(execution.workflow, execution.version)
         attempt = LiveAttempt(self._parts, claimed, definition, self)
         name = (execution.namespace, execution.id)
@@ -588,13 +597,3 @@ class Worker:
         except OutlastError as error:
             if not engine.group.refusals.explain(error):
                 _log.warning("execution %s could not be handed back, and is tried again: %s", execution_id, error)
-
-
-def is_suspect(attempt: LiveAttempt) -> bool:
-    """Two suspects never share a process: the one that kills it must not take another along."""
-    return parse_route(attempt.execution.route).suspect
-
-
-def _ms(execution: Execution) -> int:
-    assert isinstance(execution.claimed_at, int)
-    return execution.claimed_at

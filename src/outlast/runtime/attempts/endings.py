@@ -193,7 +193,8 @@ async def _fail(attempt: LiveAttempt, error: Exception, recorded: Failure | None
             retryable=retryable,
             supersedes=last,
             jitter=parts.engine.entropy.random(),
-        )
+        ),
+        failure=failure,
     )
     if not tries_again(lease.execution, retryable=retryable):
         await warn_of_unreceived(parts.engine, [lease.execution])

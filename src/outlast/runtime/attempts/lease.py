@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from msgspec import structs
 
 from outlast import limits
+from outlast.codec.failures import Failure
 from outlast.errors import (
     CorruptState,
     ExecutionConflict,
@@ -457,11 +458,12 @@ class Lease:
 
     # ---- facts ----------------------------------------------------------------------------------------------------
 
-    async def tell(self, fact: facts.AnyFact) -> Verdict | None:
-        """Commit what the machine makes of a fact; None if it made nothing of it."""
-        return (await self.tell_timed(fact))[0]
+    async def tell(self, fact: facts.AnyFact, *, failure: Failure | None = None) -> Verdict | None:
+        """Commit what the machine makes of a fact; None if it made nothing of it. `failure` is what a `Fail` has as
+        bytes."""
+        return (await self.tell_timed(fact, failure=failure))[0]
 
-    async def tell_timed(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
+    async def tell_timed(self, fact: facts.AnyFact, *, failure: Failure | None = None) -> tuple[Verdict | None, int]:
         """… and the store's time of that commit, or of the one that was repeated."""
         engine = self._parts.engine
         while True:
@@ -474,7 +476,7 @@ class Lease:
                 self._listener.hear(verdict.inbox)
             if verdict.applied:
                 if len(answer.writes) > 1 or not isinstance(fact, facts.StepRecorded):  # else it concerns nobody else
-                    engine.post(answer)
+                    engine.post(answer, view.execution, failure)
                     self._parts.committed(view, answer)
                 if isinstance(fact, facts.StepRecorded):
                     if fact.adopts is not None:
@@ -530,7 +532,7 @@ class Lease:
             self._listener.hear(verdict.inbox)
         if not verdict.applied:
             return None
-        engine.post(answer)
+        engine.post(answer, view.execution)
         self._parts.committed(view, answer)
         return verdict, committed_at
 

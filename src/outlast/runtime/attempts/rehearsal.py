@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from msgspec import Struct, structs
 
+from outlast.codec.failures import Failure
 from outlast.errors import CodecHookFailed
 from outlast.machine import facts
 from outlast.machine.changes import Changes
@@ -263,5 +264,5 @@ class _NothingWritten(Lease):
     async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> tuple[Verdict, int] | None:
         raise AssertionError(f"a replay would tell {fact}")
 
-    async def tell_timed(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
+    async def tell_timed(self, fact: facts.AnyFact, *, failure: Failure | None = None) -> tuple[Verdict | None, int]:
         return None, 0
