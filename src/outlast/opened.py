@@ -24,6 +24,7 @@ from outlast.runtime.attempts.inquiry import Inquiries
 from outlast.runtime.collecting import room_for
 from outlast.runtime.engine import Engine
 from outlast.runtime.fast_path import FastPath
+from outlast.runtime.local_holder import LocalHolder, local_parts
 from outlast.runtime.parts import Parts
 from outlast.runtime.settings import WorkerSettings
 from outlast.runtime.watchdog import Watchdog
@@ -51,6 +52,7 @@ class Opened:
         self._telemetry = Telemetry([LogObserver()])
         self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True, telemetry=self._telemetry)
         self.waiters = Waiters(store, self._engine.timing)
+        self._holder = LocalHolder(self._engine, committed=self.waiters.committed)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
@@ -92,11 +94,10 @@ class Opened:
 
     def _new_parts(self, tokens: Tokens, *, threads: int) -> Parts:
         config = self._app.config
-        return Parts(
-            self._engine,
+        return local_parts(
+            self._holder,
             self._app.values,
             threads=threads,
-            committed=self.waiters.committed,
             resident_ms=config.resident_ms,
             tokens=tokens,
             token_ttl_ms=config.token_ttl_ms,
@@ -121,9 +122,9 @@ class Opened:
         if settings.reconcilers:
             sharing = Sharing(self._store, name) if config.reconcile_shared else None
             self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
-        worker = Worker(self.parts, options, serves=app.registry.served, definition=app.definition_of)
+        worker = Worker(self.parts, self._engine, options, serves=app.registry.served, definition=app.definition_of)
         if config.fast_path:
-            self.parts.rooms = worker
+            self._holder.rooms = worker
             self._engine.flows.rooms = worker
             self._engine.flows.ahead.remembers = True
         return worker

@@ -33,6 +33,8 @@ from outlast.runtime.attempts.waits import Waits
 from outlast.runtime.operations.timer import Timer
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
+pytestmark = pytest.mark.on_carried
+
 
 async def suspended_on(handle: Any, reason: str) -> None:
     async def reached() -> bool:

@@ -56,11 +56,11 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime.attempts.inquiry import Inquiries
-from outlast.runtime.attempts.journal import begun_anew, whole_journal
 from outlast.runtime.attempts.stream import envelope_of
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.fast_path import FastPath
 from outlast.runtime.flows.purging import purge_ended_flows
+from outlast.runtime.journal_reader import begun_anew, whole_journal
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Joined, Joining, Query
 from outlast.tokens import Claims, Tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outlast.errors import ExecutionConflict
 from outlast.machine import facts
 from outlast.machine.beginnings import (
     REOPENED,
@@ -82,6 +83,15 @@ def start(view: View, fact: facts.Start) -> Changes | Refusal:
     if same:
         return Refusal(Code.CONFLICT, f"exists and is {existing.status}")
     return Refusal(Code.CONFLICT, f"exists with other arguments and is {existing.status}")
+
+
+def conflict_with(existing: Execution, fact: facts.Start) -> ExecutionConflict | None:
+    """What code is told that starts a child where another one is; None if it is the same one."""
+    answer = start(View(0, existing), fact)
+    if not isinstance(answer, Refusal) or answer.code is not Code.CONFLICT:
+        return None
+    there = f"{existing.workflow} ({existing.status})"
+    return ExecutionConflict(fact.id, existing=there, given=f"{fact.workflow} here")
 
 
 def _new(view: View, fact: facts.Start) -> Changes:

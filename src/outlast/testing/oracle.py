@@ -31,6 +31,7 @@ from outlast.model.flow import Flow, FlowState, Member, Summary, flow_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.lane import Lane, Quota, lane_key, quota_key
+from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -38,7 +39,7 @@ from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session, session_key
 from outlast.model.status import Status
 from outlast.model.tag import Tag, tag_key
-from outlast.store.port import Appended, ClaimRequest, DueItem, DueKind, Filter, Query, Verdict, filter_of
+from outlast.store.port import Appended, DueItem, DueKind, Filter, Query, Verdict, filter_of
 
 R = TypeVar("R", bound=Record)
 Stream = tuple[str, str]

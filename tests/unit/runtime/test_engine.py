@@ -18,12 +18,13 @@ from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import Event, event_key
 from outlast.model.execution import Execution
+from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
 from outlast.model.status import Reason, Status
 from outlast.runtime import engine as engine_module
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import SeededEntropy
-from outlast.store.port import ClaimRequest, DueKind
+from outlast.store.port import DueKind
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
 

@@ -14,8 +14,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Raw
-
 from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
@@ -67,7 +65,7 @@ from outlast.runtime.settling import settling
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
-    from outlast.runtime.parts import Rooms
+    from outlast.runtime.rooms import Rooms
 
 Seen: TypeAlias = dict[Key, Record | None]
 """What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
@@ -450,20 +448,6 @@ class Flows:
         assert flow is None or isinstance(flow, Flow)
         assert summary is None or isinstance(summary, Summary)
         return flow, summary
-
-    async def results(self, namespace: str, flow_id: str, values: Values) -> tuple[dict[str, Raw], dict[str, str]]:
-        """What the members gave that succeeded, as JSON; and how the others ended; in the order of the members."""
-        outputs: dict[str, Raw] = {}
-        views: list[MemberView] = []
-        async for page in self.roster(namespace, flow_id):
-            views += await self.views(self._partition(namespace, flow_id), namespace, page)
-        views.sort(key=lambda view: view.member.position)
-        succeeded = [view for view in views if view.execution.status is Status.SUCCEEDED]
-        keys = [payload_key(namespace, v.execution.id, v.execution.generation, Role.OUTPUT) for v in succeeded]
-        for view, record in zip(succeeded, await self._load(keys), strict=True):
-            if isinstance(record, Payload):
-                outputs[view.member.name] = Raw(values.unseal(record.value, f"result of {view.execution.id!r}"))
-        return outputs, await self.failures(views, values)
 
     async def failures(self, views: list[MemberView], values: Values) -> dict[str, str]:
         """How those ended that did not succeed; what was raised by the first of them."""

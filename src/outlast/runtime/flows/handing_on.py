@@ -27,9 +27,8 @@ from outlast.runtime.flows.ahead import Behind, Waiting
 from outlast.runtime.flows.composing import MadeOf
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempts.lease import Lease
     from outlast.runtime.flows.carrying import Flows
-    from outlast.runtime.parts import Parts
+    from outlast.runtime.local_holder import LocalHolder
     from outlast.store.port import Verdict
 
 _log = logging.getLogger(__name__)
@@ -43,16 +42,16 @@ class Next(Struct, frozen=True, gc=False):
     input: bytes | None = None
 
 
-async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
+async def hand_on(holder: LocalHolder, e: Execution, fact: facts.Complete) -> bool:
     """Commit the end together with what it means to those behind it. False if that can't be: nothing is written."""
-    e, flows = lease.execution, parts.engine.flows
-    if not parts.engine.carries:
+    flows = holder.engine.flows
+    if not holder.engine.carries:
         return False
     known = await flows.ahead.take(e)
     if known is not None:
         if known.behind is None:
             return False
-        if await _hand_on(parts, lease, fact, known.behind):
+        if await _hand_on(holder, e, fact, known.behind):
             return True
     try:
         behind = await flows.behind(e)
@@ -60,18 +59,18 @@ async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
         return False  # the end itself waits for the store, as ever
     if behind is not None and known is not None and known.behind is not None:
         flows.ahead.outdated(known.behind.flow, by=behind.flow)
-    return behind is not None and await _hand_on(parts, lease, fact, behind)
+    return behind is not None and await _hand_on(holder, e, fact, behind)
 
 
-async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Behind) -> bool:
-    e, gate, flows = lease.execution, behind.flow, parts.engine.flows
+async def _hand_on(holder: LocalHolder, e: Execution, fact: facts.Complete, behind: Behind) -> bool:
+    gate, flows = behind.flow, holder.engine.flows
     end = Ended(e.namespace, e.id, Status.SUCCEEDED, e.generation)
     nexts: list[Next] = []
     begun: dict[str, Execution] = {}
     try:
         for waiting in behind.waiting:
             try:
-                found = await _next(parts, gate, waiting, end, fact.output, in_place_of=None if nexts else e)
+                found = await _next(holder, gate, waiting, end, fact.output, in_place_of=None if nexts else e)
             except OutlastError:
                 found = None  # its input cannot be made now: that is owed, and does not keep the end waiting
             if found is None:
@@ -80,13 +79,13 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
         for one in nexts:
             if one.input is not None:
                 flows.ahead.look(one.view.execution)
-        told = await lease.tell_once(fact, partial(_amended, behind, end, nexts))
+        told = await holder.tell_once(e, fact, partial(_amended, behind, end, nexts))
         if told is not None:
-            begun = await _begun(parts, nexts, *told)
+            begun = await _begun(holder, nexts, *told)
     finally:
         for one in nexts:
             try:
-                _begin(parts, one, begun.get(one.view.execution.id))
+                _begin(holder, one, begun.get(one.view.execution.id))
             except Exception:  # the end stands, and the others begin: a renewal finds what is held and does not run
                 _log.exception("execution %s could not begin with the end of %s", one.view.execution.id, e.id)
     if told is not None:
@@ -111,15 +110,15 @@ def _went_on(flows: Flows, execution: Execution, end: Ended, output: bytes, *, e
 
 
 async def _next(
-    parts: Parts, gate: Flow, waiting: Waiting, end: Ended, output: bytes, *, in_place_of: Execution | None
+    holder: LocalHolder, gate: Flow, waiting: Waiting, end: Ended, output: bytes, *, in_place_of: Execution | None
 ) -> Next | None:
-    engine, view, given = parts.engine, waiting.view, waiting.given
+    engine, view, given = holder.engine, waiting.view, waiting.given
     execution = view.execution
     made_of = MadeOf(given.value, output) if given is not None and view.member.binds else None
     advanced = await engine.flows.decided(view, [edge_of(end, execution.id)], engine.entropy.new_id(), made_of)
     if advanced.changes is None or advanced.skipped:
         return None
-    data, rooms = _input(view, advanced, given), parts.rooms
+    data, rooms = _input(view, advanced, given), holder.rooms
     worker = None if rooms is None or data is None else rooms.promise_next(execution, in_place_of=in_place_of)
     if rooms is None or worker is None:
         return Next(view, advanced.changes)
@@ -130,7 +129,7 @@ async def _next(
     return Next(view, held, data)
 
 
-async def _begun(parts: Parts, nexts: list[Next], verdict: Verdict, committed_at: int) -> dict[str, Execution]:
+async def _begun(holder: LocalHolder, nexts: list[Next], verdict: Verdict, committed_at: int) -> dict[str, Execution]:
     """What is held here by that commit. If its reply was lost, when it began is in the records."""
     here = [one for one in nexts if one.input is not None]
     if not verdict.again:
@@ -138,17 +137,17 @@ async def _begun(parts: Parts, nexts: list[Next], verdict: Verdict, committed_at
         found = [execution_after(view, one.changes, committed_at) for view, one in zip(views, here, strict=True)]
         return {execution.id: execution for execution in found if execution is not None}
     try:
-        records = await parts.engine.store.load([one.view.execution.key for one in here])
+        records = await holder.engine.store.load([one.view.execution.key for one in here])
     except OutlastError:
         return {}  # a renewal finds that they are held and do not run
     pairs = zip(here, records, strict=True)
     return {e.id: e for one, e in pairs if isinstance(e, Execution) and e.claim_id == one.changes.id}
 
 
-def _begin(parts: Parts, one: Next, execution: Execution | None) -> None:
+def _begin(holder: LocalHolder, one: Next, execution: Execution | None) -> None:
     if one.input is None:
         return
-    rooms = parts.rooms
+    rooms = holder.rooms
     assert rooms is not None
     if execution is None:
         rooms.release()

@@ -97,8 +97,8 @@ class StepCall(Performed):
             # The code sees what a replay would raise, live as well.
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled, tries=tries)
-        wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
-        if StepRetried in (telemetry := parts.engine.telemetry).hears:
+        wait_ms = delay_ms(step.retry, tries, parts.entropy.random())
+        if StepRetried in (telemetry := parts.telemetry).hears:
             telemetry.tell(
                 StepRetried(
                     namespace=execution.namespace,
@@ -113,8 +113,8 @@ class StepCall(Performed):
                 )
             )
         if wait_ms > HOLD_MAX_MS:
-            return BackOff(await parts.engine.store.now() + wait_ms, tries)
-        await parts.engine.timing.sleep(wait_ms / 1_000)
+            return BackOff(await parts.holder.time() + wait_ms, tries)
+        await parts.timing.sleep(wait_ms / 1_000)
         return None
 
     async def _invoke(self, parts: Parts, operation: Operation) -> Any:
@@ -122,7 +122,7 @@ class StepCall(Performed):
         context = operation.context.copy()
         context.run(operation_var.set, operation)
         loop = asyncio.get_running_loop()
-        limit = parts.engine.timing.limit(step.timeout_s if step.is_async else None)
+        limit = parts.timing.limit(step.timeout_s if step.is_async else None)
 
         def begun() -> None:
             """A step that waits for a thread does not run yet: its time counts from here."""

@@ -17,11 +17,12 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.lane import Lane, Quota, quota_key
+from outlast.model.lease import Claimed, ClaimRequest
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session, session_key
 from outlast.model.status import Status
-from outlast.store.port import Claimed, ClaimRequest, Store, Verdict
+from outlast.store.port import Store, Verdict
 
 R = TypeVar("R", bound=Record)
 
