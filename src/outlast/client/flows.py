@@ -40,9 +40,9 @@ from outlast.machine.decide_flow import (
     reopening,
     staged,
     staged_members,
-    stopped,
 )
 from outlast.machine.decide_member import MemberView
+from outlast.machine.decide_stop import stopped
 from outlast.model.execution import Execution
 from outlast.model.flow import CancelPolicy, Flow, Summary, summary_key, whole_of
 from outlast.model.payload import Payload, Role, payload_key

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, structs
 
 from outlast.errors import OutlastError, StoreUnavailable
+from outlast.machine.amendments import Debt, settling
 from outlast.machine.changes import (
     Absent,
     Ahead,
@@ -20,8 +21,6 @@ from outlast.machine.changes import (
     Code,
     Guard,
     Lapsed,
-    Matches,
-    Patch,
     Reached,
     Refusal,
     View,
@@ -30,17 +29,17 @@ from outlast.machine.changes import (
 )
 from outlast.machine.decide import decide
 from outlast.machine.facts import AnyFact, CancelRequested, ChildCompleted, DeferredResolved, EventSent, Start
+from outlast.machine.upkeep import debt_postponed
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.record import Key, Now, Plain, Record
+from outlast.model.record import Key, Record
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.family import with_children
 from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.group_commit import GroupCommit
 from outlast.runtime.outbox import Outbox
 from outlast.runtime.patience import Pause
-from outlast.runtime.settling import Debt, settling
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
@@ -289,15 +288,7 @@ class Engine:
 
     async def postpone(self, delivery: Delivery, *, error: str, delay_ms: int) -> None:
         """A delivery that failed is tried again later, and says why."""
-        fields: dict[str, Plain | Now] = {"due_at": Now(delay_ms), "tries": delivery.tries + 1, "error": error[:1_000]}
-        changes = Changes(
-            id=self.entropy.new_id(),
-            partition=delivery.partition,
-            anchors=(delivery.key,),
-            guards=(Matches(delivery.key, {"tries": delivery.tries}),),
-            writes=(Patch(delivery.key, fields),),
-        )
-        await self.group.commit(changes)
+        await self.group.commit(debt_postponed(delivery, self.entropy.new_id(), error=error, delay_ms=delay_ms))
 
     async def _now(self) -> int:
         if self.group.now == 0:

@@ -20,7 +20,8 @@ from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Matches, together
+from outlast.machine.amendments import settling, together
+from outlast.machine.changes import Changes, Matches
 from outlast.machine.decide_member import (
     Advanced,
     Ended,
@@ -63,7 +64,6 @@ from outlast.model.record import settled as time_of
 from outlast.model.status import Status
 from outlast.runtime.flows.ahead import Ahead, Behind, Outputs, Waiting, are_few, are_simple
 from outlast.runtime.flows.composing import MadeOf, composed, load_all
-from outlast.runtime.settling import settling
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine

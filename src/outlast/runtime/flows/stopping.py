@@ -17,10 +17,11 @@ from msgspec import Struct
 
 from outlast.errors import OutlastError, StoreError
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Matches, Patch, Refusal, together
+from outlast.machine.amendments import together
+from outlast.machine.changes import Refusal
 from outlast.machine.decide import decide
-from outlast.machine.decide_flow import acknowledged, may_run_on, put_off
 from outlast.machine.decide_member import MemberView, dropped
+from outlast.machine.decide_stop import acknowledged, all_acknowledged, may_run_on, put_off
 from outlast.model.flow import Flow, FlowState
 from outlast.model.partition import partition_of
 from outlast.model.record import settled as time_of
@@ -77,7 +78,7 @@ async def cancel_members(
     elif running and not left and done.owed == 0:
         done.put_off = await _put_off(engine, flow, partition, running)
     elif not running and not left and not owed and done.owed == 0:
-        await _clear(engine, flow, partition)
+        await engine.commit(all_acknowledged(partition, flow, engine.entropy.new_id()))
     done.owed += left + len(running)
     return done
 
@@ -183,19 +184,6 @@ async def _drop(engine: Engine, flow: Flow, partition: int, names: list[str], me
             return
         if verdict.refused_by is not None and verdict.refused_by.key == flow.key:
             return  # it was retried meanwhile
-
-
-async def _clear(engine: Engine, flow: Flow, partition: int) -> None:
-    """All are acknowledged, perhaps by another process that died before it could say so."""
-    await engine.commit(
-        Changes(
-            id=engine.entropy.new_id(),
-            partition=partition,
-            anchors=(flow.key,),
-            guards=(Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision}),),
-            writes=(Patch(flow.key, {"cancel_at": None}),),
-        )
-    )
 
 
 async def _put_off(engine: Engine, flow: Flow, partition: int, running: list[MemberView]) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from outlast.errors import StoreUnavailable
 from outlast.machine import facts
+from outlast.machine.amendments import Debt
 from outlast.machine.changes import Code, Refusal
 from outlast.machine.decide_flow import (
     FlowView,
@@ -22,8 +23,8 @@ from outlast.machine.decide_flow import (
     in_the_way,
     known,
     reopening,
-    stopped,
 )
+from outlast.machine.decide_stop import stopped
 from outlast.machine.flow_parents import parent_ended, was_closed
 from outlast.model.event import answer_id
 from outlast.model.flow import CancelPolicy, Flow, whole_of
@@ -31,7 +32,7 @@ from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.status import Status
 from outlast.runtime.flows.stopping import GRACE_MS, cancel_members
-from outlast.runtime.settling import is_owed
+from outlast.store.port import Store
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -43,6 +44,12 @@ LOOK_AGAIN_S = 0.02
 def is_flow(child: str) -> bool:
     """Whether what a parent calls its child is a flow."""
     return child.endswith("/")
+
+
+async def is_owed(store: Store, debt: Debt) -> bool:
+    """Whether nobody has settled it yet."""
+    [record] = await store.load([debt.key])
+    return record is not None
 
 
 async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) -> Refusal | None:

@@ -14,7 +14,8 @@ from msgspec import Struct, structs
 from outlast.codec.failures import settle_failure
 from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavailable
 from outlast.machine import facts
-from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal, together
+from outlast.machine.amendments import together
+from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal
 from outlast.machine.decide_flow import FlowView, NewMember, grown, grown_before, growth_id
 from outlast.machine.decide_member import MemberView, is_cancelled_with, widened
 from outlast.machine.parts import held_by
@@ -91,7 +92,7 @@ class Grow(Performed):
             if flow is None or summary is None:
                 raise FlowNotFound(execution.namespace, self.flow)
             joined_by = None if self.fan_in is None else self.fan_in.member
-            answer = grown(FlowView(partition, flow, summary), members, change_id, joined_by=joined_by)
+            answer = grown(FlowView(partition, flow, summary), execution, members, change_id, joined_by=joined_by)
             if isinstance(answer, Refusal):
                 if is_cancelled_with(flow, execution):  # a refusal would only come first by chance
                     await _hears_of(engine, execution, flow)
@@ -99,21 +100,14 @@ class Grow(Performed):
                 raise FlowRefused(self.flow, answer.code, answer.message)
             if not members:
                 return True  # all of it is there
-            changes = Changes(
-                id=change_id,
-                partition=partition,
-                anchors=(execution.key, flow.key, summary.key),
-                guards=(held_by(execution), *answer[0]),
-                writes=tuple(answer[1]),
-            )
             if self.fan_in is not None:
                 joins = await self._joins(engine, partition, execution.namespace, self.fan_in)
                 if joins.execution.status.terminal:
                     if await _given_up(engine, execution, joins):
                         return False
                     continue
-                changes = self._widening(joins, self.fan_in, changes)
-            verdict = await engine.commit(changes)
+                answer = self._widening(joins, self.fan_in, answer)
+            verdict = await engine.commit(answer)
             refused_by = verdict.refused_by
             if verdict.applied or (refused_by is not None and refused_by.key == execution.key):
                 return True  # the lease is gone: recording this will say so
@@ -153,14 +147,7 @@ class Grow(Performed):
         answer = widened(joins, fan_in.upstreams, fan_in.template, changes.id)
         if isinstance(answer, Refusal):
             raise FlowRefused(self.flow, answer.code, f"has a member {fan_in.member!r} that {answer.message}")
-        wider = Changes(
-            id=changes.id,
-            partition=changes.partition,
-            anchors=(joins.execution.key,),
-            guards=tuple(answer[0]),
-            writes=tuple(answer[1]),
-        )
-        return together(changes, [wider])
+        return together(changes, [answer])
 
     def decode(self, values: Values, data: bytes, what: object) -> None:
         return None
