@@ -7,8 +7,8 @@ refused by the machine, or refused by the record that was there first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, structs
 
@@ -43,6 +43,9 @@ from outlast.runtime.patience import Pause
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
+if TYPE_CHECKING:
+    from outlast.runtime.parts import Rooms
+
 T = TypeVar("T")
 
 LOOKS_TOGETHER = 5
@@ -71,6 +74,14 @@ class Told(Struct, frozen=True, gc=False):
     @property
     def applied(self) -> bool:
         return self.refusal is None and self.instead is None
+
+
+class Committed(Struct, frozen=True, gc=False):
+    """Changes that `settle` has committed, and the store's time of that."""
+
+    changes: Changes
+    verdict: Verdict
+    at: int
 
 
 class Engine:
@@ -102,6 +113,8 @@ class Engine:
 
         self.flows = Flows(self)
         self.outbox = Outbox(self)
+        self.rooms: Rooms | None = None
+        """Of this process's worker, if what is started here, or follows on an end here, may begin here at once."""
         self.carries = carries
         """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
 
@@ -199,6 +212,20 @@ class Engine:
                 self.post(answer)
             done.append(applied)
         return done
+
+    async def settle(self, what: str, decided: Callable[[Verdict | None], Awaitable[Changes | T]]) -> Committed | T:
+        """Look, decide, commit, and look again as long as somebody else was faster. `decided` looks and decides; it is
+        given the verdict that refused its last answer. An answer that is no changes settles the matter as well."""
+        refused = None
+        for _ in range(LOOKS_MAX):
+            answer = await decided(refused)
+            if not isinstance(answer, Changes):
+                return answer
+            verdict, at = await self.commit_timed(answer)
+            if verdict.applied:
+                return Committed(answer, verdict, at)
+            refused = verdict
+        raise StoreUnavailable(f"{what} changed {LOOKS_MAX:,} times while it was being changed")
 
     async def cascade(
         self, view: View, execution: Execution, fact: CancelRequested, answer: Changes, now: int

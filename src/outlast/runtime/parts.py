@@ -50,6 +50,10 @@ class Rooms(Protocol):
 
     def errand(self, work: Coroutine[Any, Any, None]) -> None: ...
 
+    def kick(self) -> None:
+        """There may be work."""
+        ...
+
 
 class Parts:
     """The engine, the codec, the wake times that are waited for in memory, and threads for `def` steps."""
@@ -76,8 +80,6 @@ class Parts:
         self.committed = committed
         self.context = contextvars.copy_context()
         """In which the code of all attempts is looked after: nothing in it is of whoever started one of them."""
-        self.rooms: Rooms | None = None
-        """Of the worker whose attempts share this, if what follows may begin there at once."""
         self.stand_ins: dict[str, Callable[..., Any]] = {}
         """What is called instead of a step, by its name: for tests."""
         self.on_perform: Callable[[Execution, OperationKey], None] | None = None

@@ -120,7 +120,7 @@ async def _next(
     advanced = await engine.flows.decided(view, edges, change_id, made_of)
     if advanced.changes is None or advanced.skipped:
         return None
-    data, rooms = _input(view, advanced, given), parts.rooms
+    data, rooms = _input(view, advanced, given), parts.engine.rooms
     worker = None if rooms is None or data is None else rooms.promise_next(execution, in_place_of=in_place_of)
     if rooms is None or worker is None:
         return Next(view, advanced.changes)
@@ -149,7 +149,7 @@ async def _begun(parts: Parts, nexts: list[Next], verdict: Verdict, committed_at
 def _begin(parts: Parts, one: Next, execution: Execution | None) -> None:
     if one.input is None:
         return
-    rooms = parts.rooms
+    rooms = parts.engine.rooms
     assert rooms is not None
     if execution is None:
         rooms.release()

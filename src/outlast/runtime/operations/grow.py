@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from msgspec import Struct, structs
 
 from outlast.codec.failures import settle_failure
-from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavailable
+from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow
 from outlast.machine import facts
 from outlast.machine.amendments import together
 from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal
-from outlast.machine.decide_flow import FlowView, NewMember, grown, grown_before, growth_id
+from outlast.machine.decide_flow import NewMember, grown, grown_before, growth_id
 from outlast.machine.decide_member import MemberView, is_cancelled_with, widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from outlast.codec.values import Values
     from outlast.runtime.engine import Engine
     from outlast.runtime.parts import Parts
+    from outlast.store.port import Verdict
 
-LOOKS_MAX = 1_000
 HEARS_MS = 100
 """What is told to end hears of it with its next commit. If it has not by then, it looks again."""
 
@@ -85,38 +85,38 @@ class Grow(Performed):
         engine = parts.engine
         scope, name, occurrence = operation.key
         change_id = growth_id(execution, f"{scope}{name}/{occurrence}")
-        partition = engine.view(execution.namespace, execution.id, execution).partition
         members = [structs.replace(m, start=structs.replace(m.start, change_id=change_id)) for m in self.members]
-        for _ in range(LOOKS_MAX):
-            flow, summary = await engine.flows.heads(execution.namespace, self.flow)
-            if flow is None or summary is None:
+
+        async def decided(refused: Verdict | None) -> Changes | bool:
+            nonlocal members
+            by = None if refused is None else refused.refused_by
+            if by is not None and by.key == execution.key:
+                return True  # the lease is gone: recording this will say so
+            if isinstance(by, Absent) and by.key.kind == Execution.KIND:
+                before = await self._grown_before(engine, execution, members)
+                if by.key.values[1] not in before:
+                    raise InvalidFlow(f"flow {self.flow!r} has a member {str(by.key.values[1])!r} already")
+                members = [member for member in members if member.start.id not in before]
+            view = await engine.flows.view(execution.namespace, self.flow)
+            if view.flow is None or view.summary is None:
                 raise FlowNotFound(execution.namespace, self.flow)
             joined_by = None if self.fan_in is None else self.fan_in.member
-            answer = grown(FlowView(partition, flow, summary), execution, members, change_id, joined_by=joined_by)
+            answer = grown(view, execution, members, change_id, joined_by=joined_by)
             if isinstance(answer, Refusal):
-                if is_cancelled_with(flow, execution):  # a refusal would only come first by chance
-                    await _hears_of(engine, execution, flow)
+                if is_cancelled_with(view.flow, execution):  # a refusal would only come first by chance
+                    await _hears_of(engine, execution, view.flow)
                     return False
                 raise FlowRefused(self.flow, answer.code, answer.message)
             if not members:
                 return True  # all of it is there
-            if self.fan_in is not None:
-                joins = await self._joins(engine, partition, execution.namespace, self.fan_in)
-                if joins.execution.status.terminal:
-                    if await _given_up(engine, execution, joins):
-                        return False
-                    continue
-                answer = self._widening(joins, self.fan_in, answer)
-            verdict = await engine.commit(answer)
-            refused_by = verdict.refused_by
-            if verdict.applied or (refused_by is not None and refused_by.key == execution.key):
-                return True  # the lease is gone: recording this will say so
-            if isinstance(refused_by, Absent) and refused_by.key.kind == Execution.KIND:
-                before = await self._grown_before(engine, execution, members)
-                if refused_by.key.values[1] not in before:
-                    raise InvalidFlow(f"flow {self.flow!r} has a member {str(refused_by.key.values[1])!r} already")
-                members = [member for member in members if member.start.id not in before]
-        raise StoreUnavailable(f"flow {self.flow!r} changed {LOOKS_MAX:,} times while it was to grow ({Code.CONFLICT})")
+            if self.fan_in is None:
+                return answer
+            joins = await self._joins(engine, view.partition, execution.namespace, self.fan_in)
+            if not joins.execution.status.terminal:
+                return self._widening(joins, self.fan_in, answer)
+            return False if await _given_up(engine, execution, joins) else await decided(None)
+
+        return await engine.settle(f"flow {self.flow!r}", decided) is not False
 
     async def _grown_before(self, engine: Engine, execution: Execution, members: list[NewMember]) -> set[str]:
         """The ids of those that this execution has added already, and that are the same."""
