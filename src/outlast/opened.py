@@ -23,7 +23,6 @@ from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.attempts.inquiry import Inquiries
 from outlast.runtime.collecting import room_for
 from outlast.runtime.engine import Engine
-from outlast.runtime.fast_path import FastPath
 from outlast.runtime.local_holder import LocalHolder, local_parts
 from outlast.runtime.parts import Parts
 from outlast.runtime.settings import WorkerSettings
@@ -65,11 +64,9 @@ class Opened:
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self.for_portal = for_portal
-        fast_path: FastPath | None = None
         if settings is not None:
             self.worker = worker = self._new_worker(settings)
             self.waiters.runs_here = lambda namespace, name: worker.resident(namespace, name) is not None
-            fast_path = FastPath(self._engine, self.worker) if app.config.fast_path else None
         self._inquiries = Inquiries(
             self._new_parts(for_replay(app.config.token_keys), threads=1),
             app.definition_of,
@@ -89,7 +86,6 @@ class Opened:
             started=self._kick,
             inquiries=self._inquiries,
             flows=self.flows,
-            fast_path=fast_path,
         )
 
     def _new_parts(self, tokens: Tokens, *, threads: int) -> Parts:
@@ -124,8 +120,7 @@ class Opened:
             self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
         worker = Worker(self.parts, self._engine, options, serves=app.registry.served, definition=app.definition_of)
         if config.fast_path:
-            self._holder.rooms = worker
-            self._engine.flows.rooms = worker
+            self._engine.rooms = worker
             self._engine.flows.ahead.remembers = True
         return worker
 

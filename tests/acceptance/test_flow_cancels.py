@@ -461,7 +461,7 @@ async def test_the_last_acknowledgement_takes_the_flow_off_the_backlog_in_one_co
         await cancelled_by_who_died(clocked, app, monkeypatch, members=3)
         await clocked.pass_time(app, "5s")
         engine = engine_of(app)
-        commit, seen = engine.commit, list[tuple[int, bool]]()
+        commit, seen = engine.commit_timed, list[tuple[int, bool]]()
 
         async def watched(changes: Changes) -> Any:
             acks = sum(type(w) is Patch and w.fields.get("acknowledged") is True for w in changes.writes)
@@ -470,7 +470,7 @@ async def test_the_last_acknowledgement_takes_the_flow_off_the_backlog_in_one_co
                 seen.append((acks, cleared))
             return await commit(changes)
 
-        monkeypatch.setattr(engine, "commit", watched)
+        monkeypatch.setattr(engine, "commit_timed", watched)
         await cycle(app, "cancel_backlog")
         assert seen[:3] == [(1, False), (1, False), (1, True)]
 

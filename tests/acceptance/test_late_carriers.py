@@ -164,7 +164,7 @@ async def test_who_closes_a_child_late_leaves_it_to_a_parent_that_was_retried(
 
 async def test_who_closes_a_flow_late_does_not_cancel_one_that_was_retried(app: App, monkeypatch: pytest.MonkeyPatch):
     kit = workflows(app)
-    late = Late(monkeypatch, "commit", stop_of_a_flow)
+    late = Late(monkeypatch, "commit_timed", stop_of_a_flow)
 
     @app.workflow
     async def host() -> None:

@@ -382,7 +382,7 @@ class Flow:
         start = workflow.member_fact(b"", "", after_dependencies=True, **place)
         each = facts.encode_fact(structs.replace(start, change_id="", first_epoch=0))
         of = f"{workflow.name}, version {workflow.version}"
-        expand = workflow.app.expand.options(lane=workflow.placement[0])
+        expand = workflow.app.expand.options(lane=workflow.lane)
         grows = self.add(f"{called}[*]", expand, items, of, argument, max_parallel, each)
         grows.aside = ("each",)
         gather = self._gathering(workflow, called, (), waits=True).after(grows)
@@ -393,7 +393,7 @@ class Flow:
         self, workflow: Workflow[[Any], R], called: str, names: tuple[str, ...], *, waits: bool
     ) -> FlowMember[list[R]]:
         """The member that gives the results. With no items at all it `waits` for nothing, and has its input now."""
-        gather = cast("Workflow[[Any], list[R]]", workflow.app.gather.options(lane=workflow.placement[0]))
+        gather = cast("Workflow[[Any], list[R]]", workflow.app.gather.options(lane=workflow.lane))
         member = self.add(called, gather, Placeholder(Reference(OUTPUTS, names)) if waits else [])
         member.gives, member.read_as = list[workflow.arguments.result], gathered(workflow.arguments.result)
         return member

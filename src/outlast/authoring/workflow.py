@@ -170,7 +170,6 @@ class Workflow(Generic[P, R]):
         changed._start_options = structs.replace(self._start_options, **parse_options(options))
         if not options.keys() <= _OF_ONE_START:
             changed._likes = {}
-            changed.__dict__.pop("placement", None)
         return changed
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> Bound[R]:
@@ -252,16 +251,10 @@ class Workflow(Generic[P, R]):
     def sync(self) -> SyncFace[P, R]:
         return SyncFace(self)
 
-    @functools.cached_property
-    def placement(self) -> tuple[str, frozenset[str]]:
-        """The lane of its next start, and what a worker must offer."""
-        given, own = self._start_options, self._options
-        requires = own.requires if given.requires is None else given.requires
-        return given.lane or own.lane, frozenset(requires)
-
     @property
-    def starts_at_once(self) -> bool:
-        return not self._start_options.delay_ms
+    def lane(self) -> str:
+        """Of its next start."""
+        return self._start_options.lane or self._options.lane
 
     def refuse_options_outside(self) -> None:
         self._start_options.refuse_options_outside()
@@ -269,15 +262,12 @@ class Workflow(Generic[P, R]):
     def refuse_child_options(self) -> None:
         self._start_options.refuse_child_options()
 
-    def fact(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, namespace: str, worker: str | None = None
-    ) -> facts.Start:
-        """The start of one execution, by a worker that has room for it or for whoever claims it; complains about
-        arguments before anything is written."""
+    def fact(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, namespace: str) -> facts.Start:
+        """The start of one execution; complains about arguments before anything is written."""
         data, digest = self.arguments.encode(self.app.values, args, kwargs)
         given, own = self._start_options, self._options
         retention_ms = own.retention_ms if given.retention_ms is None else given.retention_ms
-        return self._start(namespace, given.id, data, digest, worker=worker, retention_ms=retention_ms)
+        return self._start(namespace, given.id, data, digest, retention_ms=retention_ms)
 
     def member_fact(
         self,
@@ -306,7 +296,6 @@ class Workflow(Generic[P, R]):
         data: bytes,
         digest: str,
         *,
-        worker: str | None = None,
         retention_ms: int | None = None,
         flow: str | None = None,
         after_dependencies: bool = False,
@@ -327,7 +316,6 @@ class Workflow(Generic[P, R]):
             input_digest=digest,
             retention_ms=retention_ms,
             first_epoch=int(entropy.random() * limits.FIRST_EPOCHS),
-            worker=worker,
             sends=self._sent() if self._start_options.sends else (),
         )
 

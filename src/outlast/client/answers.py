@@ -10,7 +10,8 @@ from outlast.client.waiters import Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
 from outlast.errors import ExecutionConflict, ExecutionEnded, ExecutionNotFound, ExecutionRefused, UpdateRefused
-from outlast.machine.changes import Changes, Code, Delete, Matches
+from outlast.machine.changes import Code
+from outlast.machine.upkeep import update_withdrawn
 from outlast.model.event import UPDATE, Event, event_key
 from outlast.model.execution import Execution, execution_key
 from outlast.model.partition import partition_of
@@ -79,16 +80,9 @@ class Answers(Struct, frozen=True):
 
     async def _withdrawn(self, event: Event) -> bool:
         """Nobody shall accept it later, should the execution be opened again. False if somebody has."""
-        verdict = await self.engine.group.commit(
-            Changes(
-                id=self.engine.entropy.new_id(),
-                partition=partition_of(self.namespace, self.execution_id, self.engine.store.partitions),
-                anchors=(execution_key(self.namespace, self.execution_id),),
-                guards=(Matches(event.key, {"consumed": False}),),
-                writes=(Delete(event.key),),
-            )
-        )
-        return verdict.applied
+        home = partition_of(self.namespace, self.execution_id, self.engine.store.partitions)
+        withdrawn = update_withdrawn(home, event, self.engine.entropy.new_id())
+        return (await self.engine.group.commit(withdrawn)).applied
 
     def _key(self, key: str) -> Key:
         return event_key(self.namespace, self.execution_id, UPDATE, key)

@@ -55,10 +55,10 @@ from outlast.model.operation import PLAIN
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
+from outlast.runtime import fast_path
 from outlast.runtime.attempts.inquiry import Inquiries
 from outlast.runtime.attempts.stream import envelope_of
 from outlast.runtime.engine import Engine, Told
-from outlast.runtime.fast_path import FastPath
 from outlast.runtime.flows.purging import purge_ended_flows
 from outlast.runtime.journal_reader import begun_anew, whole_journal
 from outlast.runtime.timing import Limit
@@ -92,7 +92,6 @@ class Client:
         started: Callable[[], None],
         inquiries: Inquiries,
         flows: FlowClient,
-        fast_path: FastPath | None = None,
     ) -> None:
         self.namespace = namespace
         self.flows = flows
@@ -103,7 +102,6 @@ class Client:
         self._owner = owner
         self._started = started
         self._inquiries = inquiries
-        self._fast_path = fast_path
 
     # ---- starting -------------------------------------------------------------------------------------------------
 
@@ -119,23 +117,11 @@ class Client:
     ) -> tuple[str, bool]:
         """Its id, and whether it is new. Where there is room in this process, it begins here at once."""
         self._check_own(workflow)
-        path = self._fast_path
-        worker = path.room(*workflow.placement) if path is not None and workflow.starts_at_once else None
-        if worker is None:
-            path = None
-        try:
-            fact = workflow.fact(args, kwargs, namespace=self.namespace, worker=worker)
-        except BaseException:
-            if path is not None:
-                path.leave()
-            raise
-        told = await (self._engine.begin(fact) if path is None else path.begin(fact))
-        new = told.applied
-        if not new:
+        fact = workflow.fact(args, kwargs, namespace=self.namespace)
+        told = await fast_path.start(self._engine, fact)
+        if not told.applied:
             await self._refuse_other(fact, told)
-        if path is None:
-            self._started()
-        return fact.id, new
+        return fact.id, told.applied
 
     async def start_in(self, connection: Any, one: Bound[R]) -> Handle[R]:
         """Inside of the caller's transaction: accepted when that commits."""

@@ -40,9 +40,9 @@ from outlast.machine.decide_flow import (
     reopening,
     staged,
     staged_members,
-    stopped,
 )
 from outlast.machine.decide_member import MemberView
+from outlast.machine.decide_stop import stopped
 from outlast.model.execution import Execution
 from outlast.model.flow import CancelPolicy, Flow, Summary, summary_key, whole_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -52,7 +52,7 @@ from outlast.runtime.flows.accepting import accept
 from outlast.runtime.flows.ahead import Outputs
 from outlast.runtime.flows.purging import purge_flow
 from outlast.runtime.flows.stopping import GRACE_MS, cancel_members
-from outlast.store.port import Sharded
+from outlast.store.port import Sharded, Verdict
 
 if TYPE_CHECKING:
     from outlast.authoring.host import Host
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LOOKS_MAX = 1_000
 NEAR_S = 1.0
 """Whoever closes waits so long for the cancels that are under way."""
 REOPENED_S = 2.0
@@ -337,17 +336,16 @@ class FlowClient(FlowLooks):
 
     async def _told(self, flow_id: str, decided: Callable[[FlowView], Changes | Refusal]) -> bool:
         """Until it is settled. True if it was so before."""
-        partition = self._partition(flow_id)
         self._waiters.touched(self.namespace, flow_id)
-        for _ in range(LOOKS_MAX):
-            flow, summary = await self._engine.flows.heads(self.namespace, flow_id)
-            answer = decided(FlowView(partition, flow, summary))
-            if isinstance(answer, Refusal):
-                if answer.code is Code.ALREADY:
-                    return True
-                if answer.code is Code.UNKNOWN:
-                    raise FlowNotFound(self.namespace, flow_id)
-                raise FlowRefused(flow_id, answer.code, answer.message)
-            if (await self._engine.commit(answer)).applied:
-                return False
-        raise FlowRefused(flow_id, Code.CONFLICT, f"changed {LOOKS_MAX:,} times while it was being changed")
+
+        async def look(_: Verdict | None) -> Changes | Refusal:
+            return decided(await self._engine.flows.view(self.namespace, flow_id))
+
+        answer = await self._engine.settle(f"flow {flow_id!r}", look)
+        if not isinstance(answer, Refusal):
+            return False
+        if answer.code is Code.ALREADY:
+            return True
+        if answer.code is Code.UNKNOWN:
+            raise FlowNotFound(self.namespace, flow_id)
+        raise FlowRefused(flow_id, answer.code, answer.message)

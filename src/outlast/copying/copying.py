@@ -32,7 +32,8 @@ from outlast.copying.records import (
     weight,
 )
 from outlast.errors import CopyBusy, CopyConflict, CopyMismatch, CopyRefused, InvalidInput
-from outlast.machine.changes import Changes, Delete, Insert, Matches, Patch, Put, Write
+from outlast.machine.changes import Changes, Delete, Put
+from outlast.machine.upkeep import copied, copy_finished, copy_noted
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
 from outlast.model.frame import Frame
@@ -219,13 +220,13 @@ class Copying:
         )
         await self._commit_one(self._place, Put(note))
 
-    async def _commit_one(self, key: Key, write: Write) -> None:
+    async def _commit_one(self, key: Key, write: Put | Delete) -> None:
         """A write of the copy's own, which nothing guards."""
         first = key.values[0]
         partition = (
             first if isinstance(first, int) else partition_of(str(first), str(key.values[1]), self._target.partitions)
         )
-        changes = Changes(id=uuid4().hex, partition=partition, anchors=(key,), writes=(write,))
+        changes = copy_noted(partition, write, uuid4().hex)
         await self._patiently(lambda: self._target.commit([changes]))
 
     # ---- reading --------------------------------------------------------------------------------------------------
@@ -332,10 +333,7 @@ class Copying:
             await self._insert_groups([[record]])
 
     def _inserting(self, records: Sequence[Record]) -> Changes:
-        home, anchor = home_of(records[0], self._target.partitions), anchor_of(records[0])
-        return Changes(
-            id=uuid4().hex, partition=home, anchors=(anchor,), writes=tuple(Insert(record) for record in records)
-        )
+        return copied(home_of(records[0], self._target.partitions), anchor_of(records[0]), records, uuid4().hex)
 
     async def _insert_missing(self, records: Sequence[Record]) -> None:
         there = await self._load(self._target, [record.key for record in records])
@@ -384,14 +382,7 @@ class Copying:
         while page := await self._frames(self._source, execution, after):
             await self._append(execution, page)
             after = page[-1].seq
-        final = {name: getattr(execution, name) for name in execution.__struct_fields__ if name not in execution.KEY}
-        changes = Changes(
-            id=uuid4().hex,
-            partition=home_of(execution, self._target.partitions),
-            anchors=(execution.key,),
-            guards=(Matches(execution.key, {"worker": COPIER}),),
-            writes=(Patch(execution.key, final),),
-        )
+        changes = copy_finished(home_of(execution, self._target.partitions), execution, COPIER, uuid4().hex)
         committed = await self._patiently(lambda: self._target.commit([changes]))
         if not committed.verdicts[0].applied:
             await self._insert_missing([execution])

@@ -9,12 +9,11 @@ addition stands only beside an insert, so that it cannot be applied twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
@@ -175,20 +174,6 @@ def is_end(changes: Changes) -> bool:
                 return False
             ends = ends or status in TERMINAL
     return ends
-
-
-def together(first: Changes, others: Sequence[Changes]) -> Changes:
-    """One change that is all of them, or none."""
-    anchors, rings = dict.fromkeys(first.anchors), dict.fromkeys(first.rings)
-    guards, writes = list(first.guards), list(first.writes)
-    for other in others:
-        anchors.update(dict.fromkeys(other.anchors))
-        guards += [guard for guard in other.guards if guard not in guards]
-        writes += other.writes
-        rings.update(dict.fromkeys(other.rings))
-    return structs.replace(
-        first, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes), rings=tuple(rings)
-    )
 
 
 def size_of(changes: Changes) -> int:

@@ -5,6 +5,8 @@ A lost lease and a timed-out attempt can't race: one is guarded by "the session 
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from outlast import limits
 from outlast.machine import facts
 from outlast.machine.backoff import delay_ms
@@ -22,11 +24,13 @@ from outlast.machine.changes import (
     View,
     Write,
 )
+from outlast.machine.claiming import attempt_begun, claim_fields
 from outlast.machine.decide_holder import told_to_unwind, try_again, unwind_first
 from outlast.machine.parts import (
     Fields,
     as_seen,
     changes,
+    claim_gates,
     crashes_after,
     ended,
     ends_wait,
@@ -61,7 +65,19 @@ def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusa
     writes: list[Write] = [Patch(key_of(execution), fields)]
     if timed:
         writes += ends_wait(execution, fact, None, ENDED_BY_TIME, value=NOTHING)
+    if fact.worker is not None and fields["status"] is Status.READY and execution.quota is None:
+        return _wake_claimed(view, execution, fact, fact.worker, guards, fields)
     return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))
+
+
+def _wake_claimed(
+    view: View, execution: Execution, fact: facts.Wake, worker: str, guards: list[Guard], woken: Fields
+) -> Changes:
+    """Wake and claim in one commit: the records of both, and the gates of a claim as guards."""
+    ready = structs.replace(execution, **woken)
+    claim = facts.Claim(change_id=fact.change_id, worker=worker)
+    writes = [Patch(key_of(execution), {**woken, **claim_fields(ready, claim)}), attempt_begun(ready, claim)]
+    return changes(view, execution, fact, [*guards, *claim_gates(view, ready, worker)], writes)
 
 
 def time_out(view: View, execution: Execution, fact: facts.TimeOut) -> Changes | Refusal:

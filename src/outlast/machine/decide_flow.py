@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec import Struct, structs
@@ -17,7 +17,6 @@ from outlast import limits
 from outlast.machine import facts
 from outlast.machine.beginnings import events_of, execution_of, input_of, tags_of
 from outlast.machine.changes import (
-    HOME,
     Absent,
     Add,
     Changes,
@@ -32,12 +31,12 @@ from outlast.machine.changes import (
     Write,
     lane_channel,
 )
-from outlast.machine.decide_holder import attempt_begun, claim_fields
-from outlast.machine.flow_parents import told_to_parent
-from outlast.machine.parts import Fields, claim_gates
+from outlast.machine.claiming import attempt_begun, claim_fields
+from outlast.machine.flow_changes import flow_changes
+from outlast.machine.parts import Fields, claim_gates, held_by
+from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
-    CancelPolicy,
     Dependency,
     Flow,
     FlowState,
@@ -53,7 +52,7 @@ from outlast.model.flow import (
 )
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
-from outlast.model.record import Key, Now, Plain, settled
+from outlast.model.record import Key, Now, Plain
 from outlast.model.status import Status
 
 R = TypeVar("R", Execution, Payload)
@@ -63,6 +62,10 @@ ABANDONED_MS = 3_600_000
 CHECK_MS = 60_000
 DEPEND_MS = 15_000
 """How long a flow is left alone before a reconciler counts anew, or looks for edges that nobody answered."""
+LOOK_LONGEST_MS = 10 * 60_000
+"""A flow in which nothing was found for a long time is looked at this often."""
+PURGE_AGAIN_MS = 60_000
+"""A purge that was begun and not finished goes on after this time."""
 
 
 class NewMember(Struct, frozen=True, kw_only=True, gc=False):
@@ -167,37 +170,22 @@ def accepted(
         writes += _alone(new.id, member, new.change_id, claim)
         writes += edges.get(member.start.id, ())
     writes += [_edge(member, whole_of(new.id), new.change_id) for member in members]
-    return Changes(
-        id=new.change_id,
-        partition=partition,
-        anchors=(flow_key(new.namespace, new.id),),
-        guards=tuple(guards),
-        writes=tuple(writes),
-        rings=lanes_of(left),
-    )
+    anchors = (flow_key(new.namespace, new.id),)
+    return flow_changes(FlowFact.ACCEPTED, new.change_id, partition, anchors, guards, writes, *lanes_of(left))
 
 
 def staged(partition: int, new: NewFlow) -> Changes:
     """The beginning of a stage."""
-    return Changes(
-        id=new.change_id,
-        partition=partition,
-        anchors=(flow_key(new.namespace, new.id),),
-        guards=(_not_an_execution(new),),
-        writes=tuple(_heads(new, FlowState.STAGING)),
-    )
+    anchors, heads = (flow_key(new.namespace, new.id),), _heads(new, FlowState.STAGING)
+    return flow_changes(FlowFact.STAGED, new.change_id, partition, anchors, [_not_an_execution(new)], heads)
 
 
 def staged_members(partition: int, new: NewFlow, stage: str, number: int, pieces: Sequence[Piece]) -> Changes:
     """A chunk of a stage; `stage` is the change id with which it began, perhaps by a process that died since."""
-    key = flow_key(new.namespace, new.id)
-    return Changes(
-        id=f"{stage}/{number}",
-        partition=partition,
-        anchors=(key,),
-        guards=(Matches(key, {"state": FlowState.STAGING, "change_id": stage}),),
-        writes=tuple(write for piece in pieces for write in _piece(new.id, piece, f"{stage}/{number}")),
-    )
+    key, change_id = flow_key(new.namespace, new.id), f"{stage}/{number}"
+    guards = [Matches(key, {"state": FlowState.STAGING, "change_id": stage})]
+    writes = [write for piece in pieces for write in _piece(new.id, piece, change_id)]
+    return flow_changes(FlowFact.MEMBERS_STAGED, change_id, partition, (key,), guards, writes)
 
 
 def opened(partition: int, new: NewFlow, stage: str, lanes: tuple[str, ...]) -> Changes:
@@ -205,14 +193,9 @@ def opened(partition: int, new: NewFlow, stage: str, lanes: tuple[str, ...]) -> 
     key = flow_key(new.namespace, new.id)
     fields: Fields = {"state": FlowState.OPEN, "staged_at": None, "purge_at": None}
     summary: Fields = {"check_at": Now(CHECK_MS), "depend_at": Now(DEPEND_MS)}
-    return Changes(
-        id=f"{stage}/open",
-        partition=partition,
-        anchors=(key,),
-        guards=(Matches(key, {"state": FlowState.STAGING, "change_id": stage}),),
-        writes=(Patch(key, fields), Patch(summary_key(new.namespace, new.id), summary)),
-        rings=lanes,
-    )
+    guards = [Matches(key, {"state": FlowState.STAGING, "change_id": stage})]
+    writes = [Patch(key, fields), Patch(summary_key(new.namespace, new.id), summary)]
+    return flow_changes(FlowFact.OPENED, f"{stage}/open", partition, (key,), guards, writes, *lanes)
 
 
 class Piece(Struct, frozen=True):
@@ -380,9 +363,10 @@ def _named(record: R, change_id: str) -> R:
 
 
 def grown(
-    view: FlowView, members: Sequence[NewMember], change_id: str, *, joined_by: str | None = None
-) -> tuple[list[Guard], list[Write]] | Refusal:
-    """What a running member adds behind itself. `joined_by` is one that is there already, and waits for all of them."""
+    view: FlowView, by: Execution, members: Sequence[NewMember], change_id: str, *, joined_by: str | None = None
+) -> Changes | Refusal:
+    """A running member (`by`) adds others behind itself, fenced by its lease. `joined_by` is one that is there already,
+    and waits for all of them."""
     flow, summary = view.flow, view.summary
     assert flow is not None
     assert summary is not None
@@ -390,7 +374,7 @@ def grown(
         return Refusal(Code.TERMINAL, "has ended, or is being cancelled: it does not grow any more")
     if summary.members + len(members) > limits.FLOW_MEMBERS_MAX:
         return Refusal(Code.LIMIT, f"would have more than {limits.FLOW_MEMBERS_MAX:,} members")
-    guards: list[Guard] = [Matches(flow.key, {"state": FlowState.OPEN, "revision": flow.revision})]
+    guards: list[Guard] = [held_by(by), Matches(flow.key, {"state": FlowState.OPEN, "revision": flow.revision})]
     # Behind all that is there, and all that it began with.
     first = limits.FLOW_MEMBERS_MAX + summary.members
     numbered = [structs.replace(member, position=first + number) for number, member in enumerate(members)]
@@ -408,7 +392,8 @@ def grown(
             )
             for member in members
         ]
-    return guards, writes
+    anchors = (by.key, flow.key, summary.key)
+    return flow_changes(FlowFact.GROWN, change_id, view.partition, anchors, guards, writes)
 
 
 def growth_id(execution: Execution, place: str) -> str:
@@ -427,100 +412,6 @@ def grown_before(new: NewMember, by: Execution, found: tuple[Execution, Member, 
         and execution.input_digest == start.input_digest
         and (member.after, member.needed) == (encode_ids(new.upstreams), new.needed)
         and (member.on_satisfied, member.on_failure) == (new.on_satisfied, new.on_failure)
-    )
-
-
-# ---- stopping -----------------------------------------------------------------------------------------------------
-
-
-def stopped(view: FlowView, *, policy: CancelPolicy, reason: str, grace_ms: int, change_id: str) -> Changes | Refusal:
-    """From here on no member is claimed. A reconciler looks after what is owed to them when the grace is over."""
-    flow, summary = view.flow, view.summary
-    if flow is None or summary is None or flow.staged_at is not None:
-        return Refusal(Code.UNKNOWN, "there is no such flow")
-    if flow.state is FlowState.REOPENING:
-        return Refusal(Code.NOT_ALLOWED, "is being retried: cancel it when that is done")
-    if summary.outcome is Status.CANCELLED or flow.state is FlowState.STOPPED:
-        return _stopped_before(flow, summary, policy)
-    if summary.outcome is not None:
-        return Refusal(Code.TERMINAL, f"has ended: it is {summary.outcome}")
-    only = policy is CancelPolicy.FLOW_ONLY
-    fields: Fields = {
-        "state": FlowState.STOPPED,
-        "policy": policy,
-        "reason": reason,
-        "revision": flow.revision + 1,
-        "cancel_at": None if only else Now(grace_ms),
-    }
-    writes: list[Write] = []
-    if only:
-        ended: Fields = {"outcome": Status.CANCELLED, "finished_at": Now(), "check_at": None, "depend_at": None}
-        writes.append(Patch(summary.key, ended))
-        writes += told_to_parent(view.partition, flow, Status.CANCELLED, change_id)
-        if flow.retention_ms is not None:
-            fields["purge_at"] = Now(flow.retention_ms)
-    return Changes(
-        id=change_id,
-        partition=view.partition,
-        anchors=(flow.key, summary.key),
-        guards=(
-            Matches(flow.key, {"state": flow.state, "revision": flow.revision}),
-            Matches(summary.key, {"outcome": None}),
-        ),
-        writes=(Patch(flow.key, fields), *writes),
-        rings=(HOME,),
-    )
-
-
-def _stopped_before(flow: Flow, summary: Summary, policy: CancelPolicy) -> Refusal:
-    """The same again is the same. Another policy would have to do something else with members that are still open."""
-    all_ended = summary.outcome is not None and flow.policy is not CancelPolicy.FLOW_ONLY
-    if flow.policy is policy or all_ended:
-        return Refusal(Code.ALREADY, "was cancelled before")
-    return Refusal(Code.CONFLICT, f"was cancelled before, with policy {flow.policy}, and not with {policy}")
-
-
-def acknowledged(partition: int, member: Member, flow: Flow, change_id: str, *, last: bool) -> Changes:
-    """The flow's cancel reached a member. With the `last` of them nothing is owed any more. Not if the flow was retried
-    meanwhile: then its members are not to be cancelled."""
-    guards: list[Guard] = [
-        Matches(member.key, {"acknowledged": False, "flow": member.flow}),
-        Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision}),
-    ]
-    writes: list[Write] = [Patch(member.key, {"acknowledged": True})]
-    anchors = [member.key]
-    if last:
-        anchors.append(flow.key)
-        writes.append(Patch(flow.key, {"cancel_at": None}))
-    return Changes(
-        id=change_id, partition=partition, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes)
-    )
-
-
-LATER_MIN_MS, LATER_MAX_MS, LATER_PART = 1_000, 30_000, 4
-"""What has run for so long may run on: it is looked at again after a quarter of that time, within these bounds."""
-
-
-def may_run_on(flow: Flow, execution: Execution) -> bool:
-    """Whether the flow's cancel waits until its code has stopped by itself."""
-    return flow.policy is CancelPolicy.CANCEL_PENDING and execution.status is Status.ACTIVE
-
-
-def put_off(partition: int, flow: Flow, change_id: str, *, ran_ms: int) -> Changes:
-    """Only what may run on is owed its cancel. It stays owed, and is due again when one of them may have stopped. Not
-    if somebody has put it off meanwhile, or the flow has ended: then it owes nothing."""
-    later_ms = min(max(ran_ms // LATER_PART, LATER_MIN_MS), LATER_MAX_MS)
-    seen: dict[str, Plain] = {
-        "state": FlowState.STOPPED,
-        "revision": flow.revision,
-        "cancel_at": settled(flow.cancel_at),
-    }
-    return Changes(
-        id=change_id,
-        partition=partition,
-        anchors=(flow.key,),
-        guards=(Matches(flow.key, seen),),
-        writes=(Patch(flow.key, {"cancel_at": Now(later_ms)}),),
     )
 
 
@@ -557,16 +448,12 @@ def reopening(view: FlowView, *, change_id: str) -> Changes | Refusal:
         "purge_at": None,
     }
     nothing_owed: Fields = {"outcome": None, "finished_at": None}
-    return Changes(
-        id=change_id,
-        partition=view.partition,
-        anchors=(flow.key, summary.key),
-        guards=(
-            Matches(flow.key, {"state": flow.state, "revision": flow.revision}),
-            Matches(summary.key, {"outcome": summary.outcome}),
-        ),
-        writes=(Patch(flow.key, fields), Patch(summary.key, nothing_owed), Insert(debt)),
-    )
+    guards = [
+        Matches(flow.key, {"state": flow.state, "revision": flow.revision}),
+        Matches(summary.key, {"outcome": summary.outcome}),
+    ]
+    writes = [Patch(flow.key, fields), Patch(summary.key, nothing_owed), Insert(debt)]
+    return flow_changes(FlowFact.RETRIED, change_id, view.partition, (flow.key, summary.key), guards, writes)
 
 
 def reopened(view: FlowView, debt: Delivery, *, lanes: tuple[str, ...], change_id: str) -> Changes:
@@ -586,14 +473,44 @@ def reopened(view: FlowView, debt: Delivery, *, lanes: tuple[str, ...], change_i
         "depend_at": Now(DEPEND_MS),
         "change_id": change_id,
     }
-    return Changes(
-        id=change_id,
-        partition=view.partition,
-        anchors=(flow.key, summary.key, debt.key),
-        guards=(
-            Matches(debt.key, {"change_id": debt.change_id}),
-            Matches(flow.key, {"state": FlowState.REOPENING, "revision": flow.revision}),
-        ),
-        writes=(Patch(flow.key, fields), Patch(summary.key, counts), Delete(debt.key)),
-        rings=lanes,
-    )
+    anchors = (flow.key, summary.key, debt.key)
+    guards = [
+        Matches(debt.key, {"change_id": debt.change_id}),
+        Matches(flow.key, {"state": FlowState.REOPENING, "revision": flow.revision}),
+    ]
+    writes = [Patch(flow.key, fields), Patch(summary.key, counts), Delete(debt.key)]
+    return flow_changes(FlowFact.REOPENED, change_id, view.partition, anchors, guards, writes, *lanes)
+
+
+# ---- the end of its records ---------------------------------------------------------------------------------------
+
+
+def purged(partition: int, flow: Flow, summary: Summary | None, change_id: str) -> tuple[Changes, Guard] | None:
+    """The first part of a purge: nobody may open the flow from now on, or retry it, and if this process dies, somebody
+    looks again. With it the guard of the other parts, which holds as long as nobody else purges the flow. None if the
+    flow has not ended."""
+    fields: Fields = {"purge_at": Now(PURGE_AGAIN_MS), "revision": flow.revision + 1}
+    guards = [Matches(flow.key, {"state": flow.state, "revision": flow.revision, "change_id": flow.change_id})]
+    writes: list[Write] = [Patch(flow.key, fields)]
+    if flow.staged_at is not None:
+        fields["change_id"] = change_id
+    elif summary is not None:
+        if summary.outcome is None:
+            return None
+        guards.append(Matches(summary.key, {"outcome": summary.outcome}))
+        writes.append(Delete(summary.key))
+    seen = {"state": flow.state, "revision": flow.revision + 1, "change_id": fields.get("change_id", flow.change_id)}
+    by_us = Matches(flow.key, cast("dict[str, Plain]", seen))
+    return flow_changes(FlowFact.PURGED, change_id, partition, (flow.key,), guards, writes), by_us
+
+
+def looked_through(
+    partition: int, summary: Summary, field: str, change_id: str, *, interval_ms: int, more: bool, found: bool
+) -> Changes:
+    """A reconciler has looked through a part of the flow: `field` says when it looks again, at once if there is `more`,
+    and less and less often where nothing is found. Refused if the flow has ended meanwhile."""
+    checks = 0 if found else summary.checks + 1
+    wait_ms = 0 if more else min(interval_ms * 2 ** min(checks, 10), LOOK_LONGEST_MS)
+    guards = [Matches(summary.key, {"outcome": None, field: getattr(summary, field)})]
+    writes = [Patch(summary.key, {field: Now(wait_ms), "checks": summary.checks if more else checks})]
+    return flow_changes(FlowFact.RECOUNTED, change_id, partition, (summary.key,), guards, writes)

@@ -14,6 +14,7 @@ from functools import lru_cache
 from msgspec import Struct, structs
 
 from outlast.machine import facts
+from outlast.machine.amendments import together
 from outlast.machine.changes import (
     ENDS,
     Changes,
@@ -27,14 +28,15 @@ from outlast.machine.changes import (
     Refusal,
     View,
     Write,
-    together,
+    outline_after,
 )
 from outlast.machine.decide import decide
-from outlast.machine.decide_holder import attempt_begun, claim_fields
+from outlast.machine.flow_changes import flow_changes
 from outlast.machine.flow_parents import told_to_parent
-from outlast.machine.joins import Answer, Count, counted, runs, settled_by, spares_siblings
-from outlast.machine.parts import Fields, claim_gates, debt_of_end, key_of
+from outlast.machine.joins import Answer, counted, runs, settled_by, spares_siblings
+from outlast.machine.parts import Fields, debt_of_end, key_of
 from outlast.machine.superseding import EntryKey
+from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
@@ -91,15 +93,23 @@ class Ended(Struct, frozen=True, gc=False):
         return self.id.partition("/")[0]
 
 
+class Room(Struct, frozen=True, gc=False):
+    """The worker that has room for a member, and the flow as it was seen."""
+
+    worker: str
+    gate: Flow
+
+
 class Advanced(Struct, frozen=True, gc=False):
-    """What the answers meant to a member: `input` if that was made of them, `skipped` if it ended by them, `spares` if
-    upstreams are left that it wants cancelled.
+    """What the answers meant to a member: `input` if that was made of them, `skipped` if it ended by them, `begins` if
+    it is claimed by them, `spares` if upstreams are left that it wants cancelled.
 
     `changes` is to be committed; None if there is nothing to write."""
 
     answer: Answer
     input: bytes | None = None
     skipped: bool = False
+    begins: bool = False
     spares: bool = False
     changes: Changes | None = None
 
@@ -112,14 +122,10 @@ def answered_edge(partition: int, end: Ended, downstream: str) -> Changes:
     """The answer of what ended to one that waits for it (or to the flow), however often it is given."""
     edge = edge_of(end, downstream)
     upstream = execution_key(end.namespace, end.id)
-    return Changes(
-        id=f"{edge.change_id}>{downstream}",
-        partition=partition,
-        anchors=(upstream,),
-        # The end that is answered still stands: a late delivery must not answer for a flow that was retried.
-        guards=(Matches(upstream, {"status": end.status, "generation": end.generation}),),
-        writes=(Insert(edge),),
-    )
+    # The end that is answered still stands: a late delivery must not answer for a flow that was retried.
+    stands = [Matches(upstream, {"status": end.status, "generation": end.generation})]
+    change_id = f"{edge.change_id}>{downstream}"
+    return flow_changes(FlowFact.EDGE_ANSWERED, change_id, partition, (upstream,), stands, [Insert(edge)])
 
 
 def edge_of(end: Ended, downstream: str) -> Edge:
@@ -172,11 +178,18 @@ def wants_input(view: MemberView, edges: list[Edge]) -> bool:
 
 
 def advance(
-    view: MemberView, edges: list[Edge], *, change_id: str, input: bytes | None = None, unusable: str | None = None
+    view: MemberView,
+    edges: list[Edge],
+    *,
+    change_id: str,
+    input: bytes | None = None,
+    unusable: str | None = None,
+    room: Room | None = None,
 ) -> Advanced:
     """Count what has come, and wake or skip the member if that settles its join.
 
-    `input` is what it runs with, if `wants_input`; `unusable` says why there can be none: then it is skipped."""
+    `input` is what it runs with, if `wants_input`; `unusable` says why there can be none: then it is skipped. What may
+    run is claimed in the same commit where there is `room`, unless it is held or asks for more than guards can say."""
     if not waits(view):
         return Advanced(Answer.ALREADY_RESOLVED)
     if not edges:
@@ -184,17 +197,26 @@ def advance(
     member = view.member
     count = counted(member, edges)
     settled = settled_by(member, count)
+    fields: Fields = {**structs.asdict(count), "change_id": change_id}
     if settled is Settled.OPEN:
-        return Advanced(Answer.PENDING, changes=_only_counted(view, count, change_id))
+        return Advanced(Answer.PENDING, changes=_counted(view, change_id, fields))
+    fields["settled"] = settled
     answer = Answer.SATISFIED if settled is Settled.SATISFIED else Answer.IMPOSSIBLE
     spares = spares_siblings(member, settled, count)
+    if spares:
+        fields["siblings_at"] = Now(SIBLINGS_GRACE_MS)
     if not runs(member, settled, edges) or unusable is not None:
-        skip = facts.Skip(change_id=change_id, cause=unusable or _blamed(edges))
-        return Advanced(answer, skipped=True, spares=spares, changes=_decided(view, skip, count, settled, spares))
+        skipped = _told(view, facts.Skip(change_id=change_id, cause=unusable or _blamed(edges)))
+        whole = together(skipped, [_counted(view, change_id, fields)])
+        return Advanced(answer, skipped=True, spares=spares, changes=whole)
     assert member.binds == (input is not None), "an input is made for those that bind, and for no others"
-    wake = facts.Wake(change_id=change_id, cause=Reason.DEPENDENCIES)
+    worker, gate = (None, ()) if room is None else (room.worker, (_is_open(room.gate),))
+    woken = _told(view, facts.Wake(change_id=change_id, cause=Reason.DEPENDENCIES, worker=worker))
     made = () if input is None else (Insert(_input(view, input, change_id)),)
-    return Advanced(answer, input=input, spares=spares, changes=_decided(view, wake, count, settled, spares, made))
+    after = outline_after(View(view.partition, view.execution), woken)
+    begins = after is not None and after.status is Status.ACTIVE
+    whole = together(woken, [_counted(view, change_id, fields, *made, gates=gate if begins else ())])
+    return Advanced(answer, input=input, begins=begins, spares=spares, changes=whole)
 
 
 def _blamed(edges: list[Edge]) -> str:
@@ -203,35 +225,18 @@ def _blamed(edges: list[Edge]) -> str:
     return f"{worst.upstream.rpartition('/')[2]} {worst.answer}"
 
 
-def _only_counted(view: MemberView, count: Count, change_id: str) -> Changes:
-    return Changes(
-        id=change_id,
-        partition=view.partition,
-        anchors=(view.execution.key,),
-        guards=(_as_counted(view.member),),
-        writes=(Patch(view.member.key, {**structs.asdict(count), "change_id": change_id}),),
-    )
-
-
-def _decided(
-    view: MemberView,
-    fact: facts.Wake | facts.Skip,
-    count: Count,
-    settled: Settled,
-    spares: bool,
-    made: tuple[Insert, ...] = (),
-) -> Changes:
-    """What the machine says of the execution, and the join, which is settled by it."""
+def _told(view: MemberView, fact: facts.Wake | facts.Skip) -> Changes:
+    """What the machine says of the execution."""
     answer = decide(View(view.partition, view.execution), fact, 0)
     assert not isinstance(answer, Refusal), "it waits for its dependencies"
-    fields: Fields = {**structs.asdict(count), "settled": settled, "change_id": fact.change_id}
-    if spares:
-        fields["siblings_at"] = Now(SIBLINGS_GRACE_MS)
-    return structs.replace(
-        answer,
-        guards=(*answer.guards, _as_counted(view.member)),
-        writes=(*answer.writes, Patch(view.member.key, fields), *made),
-    )
+    return answer
+
+
+def _counted(view: MemberView, change_id: str, fields: Fields, *made: Insert, gates: tuple[Guard, ...] = ()) -> Changes:
+    """What is said of the member itself: its count, and its join if that is settled."""
+    guards, writes = [_as_counted(view.member), *gates], [Patch(view.member.key, fields), *made]
+    anchors = (key_of(view.execution),)
+    return flow_changes(FlowFact.ANSWERS_COUNTED, change_id, view.partition, anchors, guards, writes)
 
 
 def _as_counted(member: Member) -> Guard:
@@ -258,9 +263,7 @@ def _input(view: MemberView, value: bytes, change_id: str) -> Payload:
     )
 
 
-def widened(
-    view: MemberView, upstreams: tuple[str, ...], template: bytes, change_id: str
-) -> tuple[list[Guard], list[Write]] | Refusal:
+def widened(view: MemberView, upstreams: tuple[str, ...], template: bytes, change_id: str) -> Changes | Refusal:
     """It waits for these too, and its input is made by another template. Only while it waits for whoever adds them, so
     that none of them can have ended, and is not cancelled: then nobody needs them."""
     if not waits(view):
@@ -281,50 +284,26 @@ def widened(
         change_id=change_id,
     )
     still = Matches(view.execution.key, {"status": view.execution.status, "generation": view.execution.generation})
-    return [_as_counted(member), still], [Patch(member.key, fields), Put(made_of)]
+    guards, writes = [_as_counted(member), still], [Patch(member.key, fields), Put(made_of)]
+    return flow_changes(FlowFact.GROWN, change_id, view.partition, (view.execution.key,), guards, writes)
 
 
 # ---- an end that hands on -----------------------------------------------------------------------------------------
-
-
-def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Changes | None:
-    """What `advance` lets run, claimed in the same commit by a worker that has room for it: the records of both, and
-    what a claim would ask, as guards. None if it is not ready, or asks for more than guards can say."""
-    key = key_of(view.execution)
-    wakes, *others = woken.writes
-    assert type(wakes) is Patch, "what is said of the execution comes first"
-    assert wakes.key == key, "what is said of the execution comes first"
-    ready = structs.replace(view.execution, **wakes.fields)
-    if ready.status is not Status.READY or ready.quota is not None:
-        return None
-    claim = facts.Claim(change_id=woken.id, worker=worker)
-    both = Patch(key, {**wakes.fields, **claim_fields(ready, claim)})
-    return structs.replace(
-        woken,
-        guards=(*woken.guards, *claim_gates(View(view.partition, ready), ready, worker), _is_open(gate)),
-        writes=(both, *others, attempt_begun(ready, claim)),
-        rings=(),
-    )
 
 
 def handed_on(
     end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[str, Changes]], closing: Changes | None = None
 ) -> Changes:
     """The end of a member that pays at once what it would owe: the answers, and what they mean to each downstream (its
-    id, and what `advance` or `claimed` said), and to the flow, if that ends by it (`closed`). Refused if the flow has
+    id, and what `advance` said), and to the flow, if that ends by it (`closed`). Refused if the flow has
     grown or was stopped since it was looked at: others may wait for this end by now."""
     debt = debt_of_end(ended.id, end.id)
     answered = [whole_of(ended.flow), *[downstream for downstream, _ in advanced]]
-    paid = structs.replace(
-        end,
-        guards=(*end.guards, _is_open(gate)),
-        writes=(
-            *[write for write in end.writes if not _owes(write, debt)],
-            *[Insert(edge_of(ended, downstream)) for downstream in answered],
-        ),
-    )
+    paid = structs.replace(end, writes=tuple([write for write in end.writes if not _owes(write, debt)]))
+    edges = [Insert(edge_of(ended, downstream)) for downstream in answered]
+    answers = flow_changes(FlowFact.EDGE_ANSWERED, end.id, end.partition, end.anchors, [_is_open(gate)], edges)
     others = [changes for _, changes in advanced]
-    return together(paid, others if closing is None else [*others, closing])
+    return together(paid, [answers, *others] if closing is None else [answers, *others, closing])
 
 
 def closed(partition: int, gate: Flow, summary: Summary, ends: Sequence[Ended], change_id: str) -> Changes:
@@ -354,13 +333,8 @@ def _open(namespace: str, flow_id: str, revision: int) -> Guard:
 
 def siblings_settled(partition: int, member: Member, change_id: str) -> Changes:
     """All that it no longer needed is cancelled, or needed by others."""
-    return Changes(
-        id=change_id,
-        partition=partition,
-        anchors=(member.key,),
-        guards=(Matches(member.key, {"change_id": member.change_id}),),
-        writes=(Patch(member.key, {"siblings_at": None}),),
-    )
+    guards, writes = [Matches(member.key, {"change_id": member.change_id})], [Patch(member.key, {"siblings_at": None})]
+    return flow_changes(FlowFact.SIBLINGS_SETTLED, change_id, partition, (member.key,), guards, writes)
 
 
 # ---- the whole flow -----------------------------------------------------------------------------------------------
@@ -379,27 +353,17 @@ def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], cha
         fields["check_at"] = Now(RECHECK_MS)
     after = structs.replace(summary, **fields)
     if after.succeeded == summary.members and flow.state is FlowState.OPEN and summary.outcome is None:
-        return _ended(partition, flow, summary, Status.SUCCEEDED, change_id, fields)
-    return Changes(
-        id=change_id,
-        partition=partition,
-        anchors=(summary.key,),
-        guards=(_as_tallied(summary),),
-        writes=(Patch(summary.key, fields),),
-    )
+        return _ended(FlowFact.ENDS_COUNTED, partition, flow, summary, Status.SUCCEEDED, change_id, fields)
+    guards, writes = [_as_tallied(summary)], [Patch(summary.key, fields)]
+    return flow_changes(FlowFact.ENDS_COUNTED, change_id, partition, (summary.key,), guards, writes)
 
 
 def recounted(partition: int, summary: Summary, change_id: str, *, members: int) -> Changes:
     """Its count begins anew: it has so many members, and all of its edges are drained once more."""
     zero: Fields = dict.fromkeys(_COUNTS.values(), 0)
     fields: Fields = {"members": members, "drained": "", "change_id": change_id, **zero}
-    return Changes(
-        id=change_id,
-        partition=partition,
-        anchors=(summary.key,),
-        guards=(_as_tallied(summary),),
-        writes=(Patch(summary.key, fields),),
-    )
+    guards, writes = [_as_tallied(summary)], [Patch(summary.key, fields)]
+    return flow_changes(FlowFact.RECOUNTED, change_id, partition, (summary.key,), guards, writes)
 
 
 def dropped(
@@ -410,11 +374,10 @@ def dropped(
     again, whole = recounted(partition, summary, change_id, members=members), whole_of(flow.id)
     entries = [dependency_key(flow.namespace, whole, name) for name in names]
     answers = [edge_key(flow.namespace, whole, name) for name in names]
-    return structs.replace(
-        again,
-        guards=(*again.guards, Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision})),
-        writes=(*again.writes, *(Delete(key) for key in (*entries, *answers))),
-    )
+    guards = [Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision})]
+    writes = [Delete(key) for key in (*entries, *answers)]
+    gone = flow_changes(FlowFact.RECOUNTED, change_id, partition, again.anchors, guards, writes)
+    return together(again, [gone])
 
 
 def finished(partition: int, flow: Flow, summary: Summary, *, made_up_for: bool, change_id: str) -> Changes | None:
@@ -426,10 +389,12 @@ def finished(partition: int, flow: Flow, summary: Summary, *, made_up_for: bool,
     outcome = Status.SUCCEEDED if made_up_for else Status.FAILED
     if flow.state is FlowState.STOPPED:
         outcome = Status.CANCELLED
-    return _ended(partition, flow, summary, outcome, change_id, {})
+    return _ended(FlowFact.FINISHED, partition, flow, summary, outcome, change_id, {})
 
 
-def _ended(partition: int, flow: Flow, summary: Summary, outcome: Status, change_id: str, counts: Fields) -> Changes:
+def _ended(
+    fact: FlowFact, partition: int, flow: Flow, summary: Summary, outcome: Status, change_id: str, counts: Fields
+) -> Changes:
     fields: Fields = {
         **counts,
         "outcome": outcome,
@@ -446,14 +411,8 @@ def _ended(partition: int, flow: Flow, summary: Summary, outcome: Status, change
     if gate:
         writes.append(Patch(flow.key, gate))
     writes += told_to_parent(partition, flow, outcome, change_id)
-    return Changes(
-        id=change_id,
-        partition=partition,
-        anchors=(summary.key, flow.key),
-        guards=(_as_tallied(summary), Matches(flow.key, {"state": flow.state, "revision": flow.revision})),
-        writes=tuple(writes),
-        rings=(ENDS,),
-    )
+    guards = [_as_tallied(summary), Matches(flow.key, {"state": flow.state, "revision": flow.revision})]
+    return flow_changes(fact, change_id, partition, (summary.key, flow.key), guards, writes, ENDS)
 
 
 def _as_tallied(summary: Summary) -> Guard:
@@ -473,17 +432,9 @@ def _as_tallied(summary: Summary) -> Guard:
 
 def forgotten(view: MemberView, edges: Sequence[Edge], *, flow: Flow, change_id: str) -> Changes:
     """Answers that will be given anew leave ahead of a member that is about to be opened again."""
-    return Changes(
-        id=change_id,
-        partition=view.partition,
-        anchors=(view.execution.key,),
-        guards=(
-            Matches(view.execution.key, {"generation": view.execution.generation}),
-            _as_counted(view.member),
-            _is_reopening(flow),
-        ),
-        writes=tuple(Delete(edge.key) for edge in edges),
-    )
+    e, writes = view.execution, [Delete(edge.key) for edge in edges]
+    guards = [Matches(e.key, {"generation": e.generation}), _as_counted(view.member), _is_reopening(flow)]
+    return flow_changes(FlowFact.ANSWERS_FORGOTTEN, change_id, view.partition, (e.key,), guards, writes)
 
 
 def _is_reopening(flow: Flow) -> Guard:
@@ -531,11 +482,10 @@ def reopened(
     if turn is not None:
         fields["after"] = encode_ids((turn,))
     own = edge_key(execution.namespace, whole_of(member.flow), execution.id)
-    return structs.replace(
-        answer,
-        guards=(*answer.guards, _as_counted(member), _is_reopening(flow)),
-        writes=(*answer.writes, Patch(member.key, fields), *(Delete(edge.key) for edge in gone), Delete(own), *moved),
-    )
+    guards = [_as_counted(member), _is_reopening(flow)]
+    writes = [Patch(member.key, fields), *(Delete(edge.key) for edge in gone), Delete(own), *moved]
+    fact, anchors = FlowFact.MEMBER_REOPENED, (execution.key,)
+    return together(answer, [flow_changes(fact, change_id, view.partition, anchors, guards, writes)])
 
 
 def _moved_behind(member: Member, upstream: str, change_id: str) -> list[Write]:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from outlast.machine.facts import Fact
-from outlast.machine.transitions import TRANSITIONS, Moves
+from outlast.machine.transitions import FLOW_TRANSITIONS, STATE_OF, TRANSITIONS, Moves
+from outlast.model.flow import Flow
 from outlast.model.status import OPEN, TERMINAL, Status
 
 Table = Mapping[type[Fact], Moves]
@@ -38,7 +39,8 @@ _OPEN = """\
 
 An execution waits in one of two ways: *blocked* (something must happen before code may run: a delay, a backoff,
 dependencies, an operator's hold) or *suspended* (its own code waits for a timer, an event, a deferred, a child). Both
-become *ready*, and only a claim makes a ready one *active*. Facts that change no status are not drawn.
+become *ready*, and only a claim makes a ready one *active*. A worker with room may claim in the commit of a start, or
+of the wake that ends the dependencies of a flow's member. Facts that change no status are not drawn.
 """
 
 _ENDS = """\
@@ -64,6 +66,14 @@ the fact asks for has happened, else why not. An arrow to several statuses depen
 has a backoff to wait for, has tries left, or was asked to cancel.
 """
 
+_FLOWS = """\
+## Flows
+
+A flow has a *state*, which the claim of its members asks, and an *end* once all of them have ended. A member has a
+*join*, which is settled by the ends of its upstreams. Facts about flows move these three as follows, and nothing else.
+A `–` before the arrow stands for "there is none yet".
+"""
+
 
 def page(table: Table = TRANSITIONS) -> str:
     """The whole text of the page."""
@@ -82,6 +92,9 @@ def page(table: Table = TRANSITIONS) -> str:
             diagram(again),
             _TABLE,
             grid(table),
+            _FLOWS,
+            flow_diagram(),
+            flow_grid(),
         ]
     )
 
@@ -115,6 +128,24 @@ def grid(table: Table) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def flow_diagram() -> str:
+    """One Mermaid picture of the states of a flow."""
+    lines = ["```mermaid", "stateDiagram-v2"]
+    for fact, moves in FLOW_TRANSITIONS.items():
+        for before, to in moves.get(Flow.KIND, {}).items():
+            lines += [f"    {before or '[*]'} --> {after}: {fact}" for after in sorted(map(str, to))]
+    return "\n".join([*lines, "```", ""])
+
+
+def flow_grid() -> str:
+    """Fact × what it moves."""
+    rows = [["fact", "state", "end", "join"], ["---"] * 4]
+    for fact, moves in FLOW_TRANSITIONS.items():
+        if moves:
+            rows.append([fact, *(_arrows(moves.get(kind, {})) for kind in STATE_OF)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
 def words(fact: type[Fact]) -> str:
     """`CancelRequested` reads "cancel requested"."""
     return " ".join(_WORD.findall(fact.__name__)).lower()
@@ -134,6 +165,12 @@ def _grouped(arrows: Mapping[Arrow, list[str]]) -> list[tuple[str, str, list[str
         merged.setdefault((before, after), []).extend(facts)
     order = ["[*]", ENDED, *Status]
     return sorted(((b, a, facts) for (b, a), facts in merged.items()), key=lambda x: (order.index(x[0]), x[1]))
+
+
+def _arrows(moves: Mapping[str | None, frozenset[str | None]]) -> str:
+    return "<br/>".join(
+        f"{before or '–'} → {', '.join(sorted(after or '–' for after in to))}" for before, to in moves.items()
+    )
 
 
 def _cell(status: Status | None, moves: Moves) -> str:

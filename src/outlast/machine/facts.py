@@ -20,7 +20,7 @@ from outlast.model.journal import Awaited, JournalEntry
 from outlast.model.names import check_id, check_name, check_recurring_name, check_text, check_user_name, check_word
 from outlast.model.payload import Role
 from outlast.model.retry import NO_RETRY, RetryPolicy
-from outlast.model.status import TIMED_REASONS, Status, is_reason
+from outlast.model.status import TIMED_REASONS, Reason, Status, is_reason
 
 
 class Fact(Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -412,9 +412,18 @@ class HandBack(HolderFact, frozen=True, kw_only=True):
 
 
 class Wake(Fact, frozen=True, kw_only=True):
-    """The time or the condition that it waited for has come; `cause` is the reason that ends."""
+    """The time or the condition that it waited for has come; `cause` is the reason that ends.
+
+    `worker` has room for a member of a flow whose dependencies are satisfied, and claims it in the same commit. If the
+    member is held, or needs a permit, it is woken without the claim.
+    """
 
     cause: str
+    worker: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.worker is not None and self.cause != Reason.DEPENDENCIES:
+            raise InvalidInput(f"a worker claims what waited for dependencies, not what waited for {self.cause}")
 
 
 class TimeOut(Fact, frozen=True, kw_only=True):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from outlast.errors import CorruptState
 from outlast.model.execution import Execution
+from outlast.model.flow import Flow, FlowState, Settled, Summary
+from outlast.model.record import Key
 from outlast.model.status import TERMINAL, Reason, Status, is_reason
 
 _ACTIVE, _READY = Status.ACTIVE, Status.READY
@@ -121,3 +126,22 @@ _BY_STATUS = {
     Status.EXPIRED: _terminal,
     Status.SKIPPED: _terminal,
 }
+
+
+def check_flow(key: Key, fields: Mapping[str, Any]) -> None:
+    """`CorruptState` if these fields of a flow, its summary or a member break an invariant: all fields of a new record,
+    or those of a patch that moves its state."""
+    broken = ""
+    if key.kind == Flow.KIND:
+        state = fields["state"]
+        if (state is FlowState.STAGING) != (fields.get("staged_at") is not None):
+            broken = "exactly a flow in staging says since when"
+        elif state is FlowState.STOPPED and (fields.get("policy") is None or fields.get("reason") is None):
+            broken = "a stopped flow says how and why"
+    elif key.kind == Summary.KIND:
+        if (fields["outcome"] is None) != (fields["finished_at"] is None):
+            broken = "exactly an ended flow has an end"
+    elif fields["settled"] is Settled.OPEN and fields.get("upstreams") == 0:
+        broken = "a member without upstreams waits for nothing"
+    if broken:
+        raise CorruptState(f"{key}: {broken}")

@@ -5,12 +5,17 @@ This is the theory of the engine in one place. `decide` refuses what is not here
 
 An execution waits in one of two ways: `blocked` (something must happen before code may run: a delay, a backoff,
 dependencies, an operator's hold) or `suspended` (its own code waits for a timer, an event, a deferred, a child).
-Both become `ready`, and only a claim makes a ready one `active`; a worker with room may claim by starting.
+Both become `ready`, and only a claim makes a ready one `active`. A worker with room may claim in the commit of a start,
+or of the wake that ends the dependencies of a flow's member.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
+
 from outlast.machine import facts
+from outlast.model.flow import Flow, FlowState, Member, Settled, Summary
 from outlast.model.status import TERMINAL, Status
 
 BLOCKED, READY, ACTIVE, SUSPENDED = Status.BLOCKED, Status.READY, Status.ACTIVE, Status.SUSPENDED
@@ -46,7 +51,8 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
     facts.Answered: _stays(ACTIVE),
     facts.Progressed: _stays(ACTIVE),
     facts.Suspend: _moves(active={SUSPENDED}),
-    facts.Wake: _moves(blocked={READY, BLOCKED}, suspended={READY, BLOCKED}),
+    # active: a member of a flow, claimed by the worker whose commit satisfied its dependencies
+    facts.Wake: _moves(blocked={READY, BLOCKED, ACTIVE}, suspended={READY, BLOCKED}),
     facts.Complete: _moves(active={SUCCEEDED}),
     facts.Fail: _moves(active={READY, BLOCKED, FAILED, CANCELLED, EXPIRED}),
     facts.Continue: _moves(active={READY, BLOCKED, CANCELLED, EXPIRED}),
@@ -88,3 +94,66 @@ _NOWHERE: frozenset[Status] = frozenset()
 def allowed(fact: type[facts.Fact], status: Status | None) -> frozenset[Status]:
     """The statuses that the fact may lead to; empty if it is refused there."""
     return TRANSITIONS[fact].get(status, _NOWHERE)
+
+
+# ---- flows --------------------------------------------------------------------------------------------------------
+
+STATE_OF = {Flow.KIND: "state", Summary.KIND: "outcome", Member.KIND: "settled"}
+"""What facts about flows move: the state of the gate, the end of the whole (None as long as it is open), and the join
+of a member."""
+
+
+class FlowFact(StrEnum):
+    """What happens to a flow or to a member's place in it. Each is a decider of that name, which answers changes."""
+
+    ACCEPTED = "accepted"
+    STAGED = "staged"
+    MEMBERS_STAGED = "members staged"
+    OPENED = "opened"
+    GROWN = "grown"
+    STOPPED = "stopped"
+    ACKNOWLEDGED = "acknowledged"
+    EDGE_ANSWERED = "edge answered"
+    ANSWERS_COUNTED = "answers counted"
+    SIBLINGS_SETTLED = "siblings settled"
+    ENDS_COUNTED = "ends counted"
+    RECOUNTED = "recounted"
+    FINISHED = "finished"
+    RETRIED = "retried"
+    ANSWERS_FORGOTTEN = "answers forgotten"
+    MEMBER_REOPENED = "member reopened"
+    REOPENED = "reopened"
+    PURGED = "purged"
+
+
+FlowMoves = Mapping[str, Mapping[str | None, frozenset[str | None]]]
+"""By the kind of the record: its state before, and what that may become. None stands for "there is no such record", and
+for the end of a flow that has not ended."""
+
+_MADE: FlowMoves = {Member.KIND: {None: frozenset({Settled.OPEN, Settled.SATISFIED})}}
+
+FLOW_TRANSITIONS: dict[FlowFact, FlowMoves] = {
+    **{fact: {} for fact in FlowFact},  # most of them move nothing
+    FlowFact.ACCEPTED: {Flow.KIND: {None: frozenset({FlowState.OPEN})}, **_MADE},
+    FlowFact.STAGED: {Flow.KIND: {None: frozenset({FlowState.STAGING})}},
+    FlowFact.MEMBERS_STAGED: _MADE,
+    FlowFact.OPENED: {Flow.KIND: {FlowState.STAGING: frozenset({FlowState.OPEN})}},
+    FlowFact.GROWN: _MADE,
+    FlowFact.STOPPED: {
+        Flow.KIND: {FlowState.OPEN: frozenset({FlowState.STOPPED})},
+        Summary.KIND: {None: frozenset({CANCELLED})},  # its members stay as they are
+    },
+    FlowFact.ANSWERS_COUNTED: {
+        Member.KIND: {Settled.OPEN: frozenset({Settled.SATISFIED, Settled.IMPOSSIBLE})},
+    },
+    FlowFact.ENDS_COUNTED: {Summary.KIND: {None: frozenset({SUCCEEDED})}},
+    FlowFact.FINISHED: {Summary.KIND: {None: frozenset({SUCCEEDED, FAILED, CANCELLED})}},
+    FlowFact.RETRIED: {
+        Flow.KIND: dict.fromkeys((FlowState.OPEN, FlowState.STOPPED), frozenset({FlowState.REOPENING})),
+        Summary.KIND: dict.fromkeys((FAILED, CANCELLED), frozenset({None})),
+    },
+    FlowFact.MEMBER_REOPENED: {
+        Member.KIND: dict.fromkeys((Settled.SATISFIED, Settled.IMPOSSIBLE), frozenset({Settled.OPEN})),
+    },
+    FlowFact.REOPENED: {Flow.KIND: {FlowState.REOPENING: frozenset({FlowState.OPEN})}},
+}

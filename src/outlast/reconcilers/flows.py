@@ -10,8 +10,7 @@ import asyncio
 import logging
 
 from outlast.errors import CorruptState
-from outlast.machine.changes import Changes, Matches, Patch
-from outlast.machine.decide_flow import CHECK_MS, DEPEND_MS
+from outlast.machine.decide_flow import CHECK_MS, DEPEND_MS, looked_through
 from outlast.machine.decide_member import answered_edge, recounted, waits
 from outlast.model.flow import (
     Dependency,
@@ -23,7 +22,7 @@ from outlast.model.flow import (
     whole_of,
 )
 from outlast.model.partition import home_of
-from outlast.model.record import Now, Record
+from outlast.model.record import Record
 from outlast.runtime.engine import Engine
 from outlast.runtime.flows.purging import purge_flow
 from outlast.runtime.flows.stopping import CYCLE_MAX, cancel_members
@@ -32,8 +31,6 @@ from outlast.store.port import Filter
 _log = logging.getLogger(__name__)
 
 PAGE = 500
-LONGEST_MS = 10 * 60_000
-"""A flow in which nothing was found for a long time is looked at this often."""
 
 
 async def resolve_dependencies(engine: Engine, record: Record) -> bool:
@@ -138,16 +135,7 @@ async def _count(engine: Engine, summary: Summary, kind: str) -> int:
 async def _look_again(
     engine: Engine, summary: Summary, field: str, interval_ms: int, *, at_once: bool, found: bool
 ) -> None:
-    """When to look at it next. Refused if it has ended meanwhile."""
-    checks = 0 if found else summary.checks + 1
-    wait_ms = 0 if at_once else min(interval_ms * 2 ** min(checks, 10), LONGEST_MS)
-    key = summary.key
+    partition, change_id = home_of(summary, engine.store.partitions), engine.entropy.new_id()
     await engine.group.commit(
-        Changes(
-            id=engine.entropy.new_id(),
-            partition=home_of(summary, engine.store.partitions),
-            anchors=(key,),
-            guards=(Matches(key, {"outcome": None, field: getattr(summary, field)}),),
-            writes=(Patch(key, {field: Now(wait_ms), "checks": summary.checks if at_once else checks}),),
-        )
+        looked_through(partition, summary, field, change_id, interval_ms=interval_ms, more=at_once, found=found)
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from outlast.machine.changes import Changes, Delete, Guard, Insert, Matches, Put, Write
+from outlast.machine.changes import Delete, Insert, Put, Write
+from outlast.machine.upkeep import repaired
 from outlast.model.completion import Completion, completion_key
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Record, settled
@@ -44,15 +45,8 @@ async def repair_indexes(engine: Engine, record: Record) -> bool:
     writes, findings = await _contradictions(engine, record)
     if not writes:
         return False
-    same: Guard = Matches(record.key, {"change_id": record.change_id, "epoch": record.epoch})
-    changes = Changes(
-        id=engine.entropy.new_id(),
-        partition=engine.view(record.namespace, record.id, record).partition,
-        anchors=(record.key,),
-        guards=(same,),
-        writes=tuple(writes),
-    )
-    verdict = await engine.group.commit(changes)
+    home = engine.view(record.namespace, record.id, record).partition
+    verdict = await engine.group.commit(repaired(home, record, writes, engine.entropy.new_id()))
     if verdict.applied:
         _log.warning("index_check repaired execution %s: %s", record.id, "; ".join(findings))
     return verdict.applied

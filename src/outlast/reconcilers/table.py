@@ -12,7 +12,7 @@ import msgspec
 
 from outlast.config import RECONCILERS, Config, ReconcilerOptions
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Delete, Lapsed
+from outlast.machine.upkeep import session_lapsed
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
 from outlast.model.record import Record
@@ -85,14 +85,7 @@ async def _purge(engine: Engine, batch: int, filter: Filter) -> int:
 async def _end_session(engine: Engine, record: Record) -> bool:
     """A session that lapsed and holds nothing; one that was renewed meanwhile refuses."""
     assert isinstance(record, Session)
-    changes = Changes(
-        id=engine.entropy.new_id(),
-        partition=record.partition,
-        anchors=(record.key,),
-        guards=(Lapsed(record.key, "expires_at"),),
-        writes=(Delete(record.key),),
-    )
-    return (await engine.group.commit(changes)).applied
+    return (await engine.group.commit(session_lapsed(record, engine.entropy.new_id()))).applied
 
 
 async def _deliver(engine: Engine, record: Record) -> bool:

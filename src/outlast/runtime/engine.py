@@ -7,13 +7,14 @@ refused by the machine, or refused by the record that was there first.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
 from outlast.codec.failures import Failure
 from outlast.errors import OutlastError, StoreUnavailable
+from outlast.machine.amendments import Debt, only_if, settling
 from outlast.machine.changes import (
     Absent,
     Ahead,
@@ -21,8 +22,6 @@ from outlast.machine.changes import (
     Code,
     Guard,
     Lapsed,
-    Matches,
-    Patch,
     Reached,
     Refusal,
     View,
@@ -31,10 +30,11 @@ from outlast.machine.changes import (
 )
 from outlast.machine.decide import decide
 from outlast.machine.facts import AnyFact, CancelRequested, ChildCompleted, DeferredResolved, EventSent, Start
+from outlast.machine.upkeep import debt_postponed
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.record import Key, Now, Plain, Record
+from outlast.model.record import Key, Record
 from outlast.observe.telemetry import Telemetry
 from outlast.runtime.commit_events import tell_of_commit
 from outlast.runtime.entropy import Entropy, SystemEntropy
@@ -43,7 +43,7 @@ from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.group_commit import GroupCommit
 from outlast.runtime.outbox import Outbox
 from outlast.runtime.patience import Pause
-from outlast.runtime.settling import Debt, settling
+from outlast.runtime.rooms import Rooms
 from outlast.runtime.shared_views import SharedViews
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
@@ -78,6 +78,14 @@ class Told(Struct, frozen=True, gc=False):
         return self.refusal is None and self.instead is None
 
 
+class Committed(Struct, frozen=True, gc=False):
+    """Changes that `settle` has committed, and the store's time of that."""
+
+    changes: Changes
+    verdict: Verdict
+    at: int
+
+
 class Engine:
     """One per process and store."""
 
@@ -110,6 +118,8 @@ class Engine:
         self._views = SharedViews(self.look)
         self.flows = Flows(self)
         self.outbox = Outbox(self)
+        self.rooms: Rooms | None = None
+        """Of this process's worker, if what is started here, or follows on an end here, may begin here at once."""
         self.carries = carries
         """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
 
@@ -184,7 +194,7 @@ class Engine:
                 if settles is not None:
                     answer = settling(answer, settles)
                 if while_:
-                    answer = structs.replace(answer, guards=(*while_, *answer.guards))
+                    answer = only_if(answer, while_)
                 verdict = await shared.verdict(execution, answer, self.group.commit(answer), now)
                 if verdict.applied:
                     self.post(answer, execution)
@@ -223,6 +233,20 @@ class Engine:
                 self.post(answer, execution)
             done.append(applied)
         return done
+
+    async def settle(self, what: str, decided: Callable[[Verdict | None], Awaitable[Changes | T]]) -> Committed | T:
+        """Look, decide, commit, and look again as long as somebody else was faster. `decided` looks and decides; it is
+        given the verdict that refused its last answer. An answer that is no changes settles the matter as well."""
+        refused = None
+        for _ in range(LOOKS_MAX):
+            answer = await decided(refused)
+            if not isinstance(answer, Changes):
+                return answer
+            verdict, at = await self.commit_timed(answer)
+            if verdict.applied:
+                return Committed(answer, verdict, at)
+            refused = verdict
+        raise StoreUnavailable(f"{what} changed {LOOKS_MAX:,} times while it was being changed")
 
     async def cascade(
         self, view: View, execution: Execution, fact: CancelRequested, answer: Changes, now: int
@@ -312,15 +336,7 @@ class Engine:
 
     async def postpone(self, delivery: Delivery, *, error: str, delay_ms: int) -> None:
         """A delivery that failed is tried again later, and says why."""
-        fields: dict[str, Plain | Now] = {"due_at": Now(delay_ms), "tries": delivery.tries + 1, "error": error[:1_000]}
-        changes = Changes(
-            id=self.entropy.new_id(),
-            partition=delivery.partition,
-            anchors=(delivery.key,),
-            guards=(Matches(delivery.key, {"tries": delivery.tries}),),
-            writes=(Patch(delivery.key, fields),),
-        )
-        await self.group.commit(changes)
+        await self.group.commit(debt_postponed(delivery, self.entropy.new_id(), error=error, delay_ms=delay_ms))
 
     async def _now(self) -> int:
         if self.group.now == 0:

@@ -14,17 +14,18 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.machine import facts
-from outlast.machine.changes import Absent, Changes, Delete, Guard, Matches, Refusal, together
+from outlast.machine.amendments import together
+from outlast.machine.changes import Absent, Changes, Guard, Matches, Refusal
 from outlast.machine.decide import decide
 from outlast.machine.flow_parents import parent_ended
+from outlast.machine.upkeep import gone, same_life
 from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution, ParentClose, execution_key
 from outlast.model.flow import Flow, Summary, flow_key, summary_key
 from outlast.model.partition import partition_of
-from outlast.model.record import Key, Record, settled
+from outlast.model.record import Key, Record
 from outlast.model.status import Reason
-from outlast.runtime.flows.subflows import is_flow, is_over, stop_flow
-from outlast.runtime.settling import is_owed
+from outlast.runtime.flows.subflows import is_flow, is_over, is_owed, stop_flow
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -105,15 +106,9 @@ async def close_children(engine: Engine, namespace: str, parent: str, errand: fa
         begun = [(child, record) for child, record in found if record is not None]
         await asyncio.gather(*(_close(engine, stands, child, record, reason) for child, record in begun))
         later = [child for child, record in found if record is None and _begins_later(parent, child)]
-        verdict = await engine.group.commit(
-            Changes(
-                id=engine.entropy.new_id(),
-                partition=children[0].partition,
-                anchors=(execution_key(namespace, parent),),
-                guards=(stands,),
-                writes=tuple(Delete(child.key) for child in children if child not in later),
-            )
-        )
+        done = [child.key for child in children if child not in later]
+        owner, home = execution_key(namespace, parent), children[0].partition
+        verdict = await engine.group.commit(gone(home, owner, stands, done, engine.entropy.new_id()))
         if len(children) < TOGETHER_MAX or not verdict.applied:
             return
         after = later[-1].key if later else after
@@ -130,11 +125,6 @@ def _stands(namespace: str, execution_id: str, seen: Execution | None) -> Guard:
     if seen is None:
         return Absent(execution_key(namespace, execution_id))
     return Matches(seen.key, {"status": seen.status, "generation": seen.generation})
-
-
-def same_life(seen: Execution) -> Guard:
-    """It was neither opened again since it was seen, nor purged and started anew."""
-    return Matches(seen.key, {"generation": seen.generation, "created_at": settled(seen.created_at)})
 
 
 async def _close(engine: Engine, stands: Guard, child: OpenChild, seen: Record, reason: str) -> None:

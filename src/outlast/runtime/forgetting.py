@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Delete, Matches
+from outlast.machine.upkeep import gone, not_purged
 from outlast.model.attempt import Attempt
 from outlast.model.deferred import Deferred
 from outlast.model.event import UPDATE, Event, ended_name
@@ -93,13 +93,6 @@ async def _delete(engine: Engine, execution: Execution, keys: list[Key]) -> bool
     """False if it was purged meanwhile: then all of that is gone, and what is there belongs to another of that id."""
     if not keys:
         return True
-    verdict = await engine.group.commit(
-        Changes(
-            id=engine.entropy.new_id(),
-            partition=partition_of(execution.namespace, execution.id, engine.store.partitions),
-            anchors=(execution.key,),
-            guards=(Matches(execution.key, {"created_at": settled(execution.created_at)}),),
-            writes=tuple(Delete(key) for key in keys),
-        )
-    )
-    return verdict.applied
+    home = partition_of(execution.namespace, execution.id, engine.store.partitions)
+    dropped = gone(home, execution.key, not_purged(execution), keys, engine.entropy.new_id())
+    return (await engine.group.commit(dropped)).applied

@@ -52,7 +52,6 @@ from outlast.runtime.holder import (
     journal_is_full,
 )
 from outlast.runtime.parts import Parts
-from outlast.runtime.rooms import Rooms
 from outlast.runtime.unreceived import warn_of_unreceived
 from outlast.store.port import Transacted, Transacting, Verdict
 
@@ -66,13 +65,11 @@ Asked = Callable[[Execution, Any], Awaitable[Any]]
 
 
 class LocalHolder:
-    """One per engine. `committed` hears of each change that others may wait for; `rooms` is where what follows an end
-    may begin at once."""
+    """One per engine. `committed` hears of each change that others may wait for."""
 
     def __init__(self, engine: Engine, *, committed: Callable[[View, Changes], None] | None = None) -> None:
         store = engine.store
         self.engine = engine
-        self.rooms: Rooms | None = None
         self.terms = Terms(url=store.url, partitions=store.partitions, transactions=store.capabilities.transactions)
         self._committed = committed
         self._answers: dict[type[HolderQuestion[Any]], Asked] = {

@@ -21,16 +21,17 @@ import msgspec
 
 from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Code, Delete, Insert, Matches, Refusal
+from outlast.machine.changes import Changes, Code, Insert, Refusal
 from outlast.machine.decide import decide
+from outlast.machine.upkeep import debt_refused, debt_struck, same_life
 from outlast.model.deferred import Deferred, deferred_key
-from outlast.model.event import CANCEL, UNDELIVERED, Event, answer_id, event_key
+from outlast.model.event import CANCEL, Event, answer_id, event_key
 from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
-from outlast.model.record import Key, Now
+from outlast.model.record import Key
 from outlast.model.status import Status
-from outlast.runtime.family import close_children, same_life
+from outlast.runtime.family import close_children
 from outlast.runtime.flows.reopening import reopen_members
 from outlast.runtime.flows.subflows import is_over, start_flow
 from outlast.runtime.forgetting import forget
@@ -312,42 +313,13 @@ class Outbox:
         what, why = type(fact).__name__, refusal.message if refusal.code is Code.UNKNOWN else f"it {refusal.message}"
         _log.warning("%s: %s for %s is refused: %s", delivery.source, what, delivery.target, why)
         note = Undelivered(target=delivery.target, fact=what, code=refusal.code, message=refusal.message)
-        event = Event(
-            namespace=delivery.namespace,
-            execution=delivery.source,
-            name=UNDELIVERED,
-            dedup=delivery.id,
-            value=msgspec.json.encode(note),
-            consumed=True,
-            sent_at=Now(),
-            change_id=f"{delivery.id}/undelivered",
-        )
-        source = execution_key(delivery.namespace, delivery.source)
-        verdict = await self._engine.group.commit(
-            Changes(
-                id=event.change_id,
-                partition=delivery.partition,
-                anchors=(source, delivery.key),
-                guards=(
-                    Matches(source, {"id": delivery.source}),
-                    Matches(delivery.key, {"change_id": delivery.change_id}),
-                ),
-                writes=(Insert(event), Delete(delivery.key)),
-            )
-        )
+        verdict = await self._engine.group.commit(debt_refused(delivery, msgspec.json.encode(note)))
         if not verdict.applied:
             await self.strike(delivery)
 
     async def strike(self, delivery: Delivery) -> None:
         """Nothing is owed any more."""
-        await self._engine.group.commit(
-            Changes(
-                id=self._engine.entropy.new_id(),
-                partition=delivery.partition,
-                anchors=(delivery.key,),
-                writes=(Delete(delivery.key),),
-            )
-        )
+        await self._engine.group.commit(debt_struck(delivery, self._engine.entropy.new_id()))
 
 
 def _read(debt: Delivery) -> facts.Fact | None:

@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.errors import CodecHookFailed, OutlastError
-from outlast.machine.changes import Changes, Delete, Put
 from outlast.machine.facts import HandBack, Wake
+from outlast.machine.upkeep import session_ended, session_offers
 from outlast.model.execution import Execution, parse_route
 from outlast.model.lease import ClaimedExecution, ClaimRequest, Leases, Renewed
 from outlast.model.partition import partition_of
 from outlast.model.record import Now, settled
-from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer, session_key
+from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer
 from outlast.model.status import Reason, Status
 from outlast.observe.events import WorkerDrained, WorkerDrains, WorkerStarted
 from outlast.runtime.attempts.attempt import LiveAttempt
@@ -212,10 +212,9 @@ class Worker:
             renewed = await self._parts.holder.renew(options.name, options.lease_ttl_ms)
             if renewed.held:
                 return
-            keys = [session_key(partition, options.name) for partition in range(engine.store.partitions)]
             gone = [
-                Changes(id=engine.entropy.new_id(), partition=partition, anchors=(key,), writes=(Delete(key),))
-                for partition, key in enumerate(keys)
+                session_ended(partition, options.name, engine.entropy.new_id())
+                for partition in range(engine.store.partitions)
             ]
             # All at once: they share a commit, or one for each server, instead of as many as there are partitions.
             await asyncio.gather(*(engine.group.commit(changes) for changes in gone))
@@ -427,12 +426,7 @@ class Worker:
             started_at=Now(),
             offers=encode_offer(offer),
         )
-        said = Changes(
-            id=engine.entropy.new_id(),
-            partition=OFFERS_PARTITION,
-            anchors=(session.key,),
-            writes=(Put(session),),
-        )
+        said = session_offers(session, engine.entropy.new_id())
         try:
             # Leases are renewed after this: if the one server that must hear it is away, the others do not wait long.
             async with engine.timing.limit(options.lease_ttl_ms / 3_000):

@@ -43,6 +43,7 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Suspend, {"waits": (), "reason": "timer", "wake_at": NOW + 1}),
     (facts.Suspend, {"waits": ("event:plan",), "reason": "event:plan", "wake_at": NOW + 1}),
     *((facts.Wake, {"cause": cause}) for cause in ("timer", "delay", "retry", "dependencies", "event:plan")),
+    (facts.Wake, {"cause": "dependencies", "worker": "worker-1"}),
     (facts.Complete, {}),
     (facts.Fail, {}),
     (facts.Fail, {"retryable": False}),

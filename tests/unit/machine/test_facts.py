@@ -126,6 +126,7 @@ BAD_INPUT: list[tuple[type[facts.Fact], dict[str, Any]]] = [
     (facts.Start, {"life_crash_cap": 1_001}),
     (facts.Start, {"if_exists": "maybe"}),
     (facts.Start, {"after_dependencies": True, "delay_ms": 1}),
+    (facts.Wake, {"cause": "timer", "worker": "worker-1"}),
     (facts.CancelRequested, {"reason": "half a pair: \ud83d"}),
     (facts.CancelRequested, {"reason": 5}),
     (facts.ChangePriority, {"priority": 1_000_001}),

@@ -29,7 +29,6 @@ from outlast.machine.decide_flow import (
     NewFlow,
     NewMember,
     accepted,
-    acknowledged,
     chunks,
     decode_acceptance,
     encode_acceptance,
@@ -40,16 +39,16 @@ from outlast.machine.decide_flow import (
     is_small,
     known,
     lanes_of,
-    may_run_on,
+    looked_through,
     opened,
-    put_off,
+    purged,
     reopened,
     reopening,
     staged,
     staged_members,
-    stopped,
 )
-from outlast.machine.parts import claim_gates
+from outlast.machine.decide_stop import acknowledged, all_acknowledged, may_run_on, put_off, stopped
+from outlast.machine.parts import claim_gates, held_by
 from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
@@ -232,25 +231,27 @@ def test_what_is_in_the_way_of_a_flow_is_told_unless_it_is_gone():
         assert said in told.message
 
 
+BY = active(id="f/a", flow="f")
+
+
 # ---- growth -------------------------------------------------------------------------------------------------------
 
 
 def test_a_flow_grows_while_it_is_open():
-    answer = grown(view(revision=4), [member("c", "a")], "x")
+    answer = grown(view(revision=4), BY, [member("c", "a")], "x")
     assert not isinstance(answer, Refusal)
-    guards, writes = answer
-    assert guards == [Matches(flow_key("shop", "f"), {"state": FlowState.OPEN, "revision": 4})]
-    assert Patch(flow_key("shop", "f"), {"revision": 5}) in writes
-    assert [write.amount for write in writes if isinstance(write, Add)] == [1]
-    assert refusal(grown(view(state=FlowState.STOPPED), [], "x")) is Code.TERMINAL
-    assert refusal(grown(view(Status.FAILED), [], "x")) is Code.TERMINAL
+    as_seen = Matches(flow_key("shop", "f"), {"state": FlowState.OPEN, "revision": 4})
+    assert answer.guards == (held_by(BY), as_seen), "by who still holds it"
+    assert Patch(flow_key("shop", "f"), {"revision": 5}) in answer.writes
+    assert [write.amount for write in answer.writes if isinstance(write, Add)] == [1]
+    assert refusal(grown(view(state=FlowState.STOPPED), BY, [], "x")) is Code.TERMINAL
+    assert refusal(grown(view(Status.FAILED), BY, [], "x")) is Code.TERMINAL
 
 
 def test_what_is_added_may_be_joined_by_one_that_is_there():
-    answer = grown(view(), [member("c", "a"), member("d", "c")], "x", joined_by="f/b")
+    answer = grown(view(), BY, [member("c", "a"), member("d", "c")], "x", joined_by="f/b")
     assert not isinstance(answer, Refusal)
-    edges = [write.record for write in answer[1] if isinstance(write, Insert) and isinstance(write.record, Dependency)]
-    assert [(edge.execution, edge.alone) for edge in edges if edge.downstream == "f/b"] == [
+    assert [(edge.execution, edge.alone) for edge in inserted(answer, Dependency) if edge.downstream == "f/b"] == [
         ("f/c", False),
         ("f/d", False),
     ]
@@ -258,7 +259,7 @@ def test_what_is_added_may_be_joined_by_one_that_is_there():
 
 def test_a_flow_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "FLOW_MEMBERS_MAX", 2)
-    assert refusal(grown(view(), [member("c", "a")], "x")) is Code.LIMIT
+    assert refusal(grown(view(), BY, [member("c", "a")], "x")) is Code.LIMIT
 
 
 @pytest.mark.parametrize(
@@ -274,9 +275,9 @@ def test_a_flow_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch):
     ids=["the same", "there from the beginning", "of another", "other edges", "other workflow", "other input"],
 )
 def test_what_begins_anew_knows_what_it_added_before(entry: str, added: NewMember, same: bool):
-    answer = grown(view(), [member("c", "a")], entry)
+    answer = grown(view(), BY, [member("c", "a")], entry)
     assert not isinstance(answer, Refusal)
-    records = [write.record for write in answer[1] if isinstance(write, Insert)]
+    records = [write.record for write in answer.writes if isinstance(write, Insert)]
     [execution] = [one for one in records if isinstance(one, Execution)]
     [found] = [one for one in records if isinstance(one, Member)]
     [edge] = [one for one in records if isinstance(one, Dependency) and one.execution == whole_of("f")]
@@ -409,3 +410,52 @@ def test_only_code_that_runs_may_run_on_and_only_if_what_is_pending_is_cancelled
 ):
     execution = structs.replace(active(), status=status)
     assert may_run_on(flow(state=FlowState.STOPPED, policy=policy), execution) is may
+
+
+def test_the_last_acknowledgement_may_be_said_by_somebody_else():
+    shut = flow(state=FlowState.STOPPED, revision=3)
+    done = all_acknowledged(PARTITION, shut, "x")
+    assert done.guards == (Matches(shut.key, {"state": FlowState.STOPPED, "revision": 3}),), "not retried since"
+    assert done.writes == (Patch(shut.key, {"cancel_at": None}),)
+
+
+# ---- the end of its records ---------------------------------------------------------------------------------------
+
+
+def test_a_purge_first_shuts_what_it_takes_away():
+    ended = view(Status.FAILED, revision=3)
+    assert ended.flow is not None
+    found = purged(PARTITION, ended.flow, ended.summary, "x")
+    assert found is not None
+    first, by_us = found
+    assert patched(first, "flow") == {"purge_at": Now(60_000), "revision": 4}
+    assert Delete(summary_key("shop", "f")) in first.writes, "nobody can retry it"
+    assert {"outcome": Status.FAILED} in [guard.fields for guard in first.guards if isinstance(guard, Matches)]
+    assert by_us == Matches(ended.flow.key, {"state": FlowState.OPEN, "revision": 4, "change_id": "f"})
+    again = purged(PARTITION, ended.flow, None, "x")
+    assert again is not None
+    assert len(again[0].writes) == 1, "its summary is gone already"
+
+
+def test_an_abandoned_stage_is_purged_by_one_alone():
+    stage = flow(state=FlowState.STAGING, staged_at=5)
+    found = purged(PARTITION, stage, None, "x")
+    assert found is not None
+    assert patched(found[0], "flow")["change_id"] == "x", "no chunk of it is written from now on"
+    assert found[1] == Matches(stage.key, {"state": FlowState.STAGING, "revision": 1, "change_id": "x"})
+
+
+def test_a_flow_that_is_open_is_not_purged():
+    running = view()
+    assert running.flow is not None
+    assert purged(PARTITION, running.flow, running.summary, "x") is None
+
+
+@pytest.mark.parametrize(
+    "more, found, checks, wait_ms", [(True, False, 2, 0), (False, True, 0, 100), (False, False, 3, 800)]
+)
+def test_a_flow_in_which_nothing_is_found_is_looked_at_less_often(more: bool, found: bool, checks: int, wait_ms: int):
+    summary = Summary(namespace="shop", id="f", checks=2, check_at=5, change_id="s")
+    later = looked_through(PARTITION, summary, "check_at", "x", interval_ms=100, more=more, found=found)
+    assert later.guards == (Matches(summary.key, {"outcome": None, "check_at": 5}),)
+    assert patched(later, "summary") == {"check_at": Now(wait_ms), "checks": checks}

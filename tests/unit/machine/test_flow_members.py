@@ -28,9 +28,9 @@ from outlast.machine.decide_member import (
     Advanced,
     Ended,
     MemberView,
+    Room,
     advance,
     answered_edge,
-    claimed,
     closed,
     dropped,
     edge_of,
@@ -147,10 +147,16 @@ def woken(view: MemberView) -> Changes:
     return changes
 
 
+def held_by_worker(view: MemberView) -> Changes:
+    advanced = advance(view, [edge("a")], change_id="x", room=Room("w", GATE))
+    assert advanced.begins
+    assert advanced.changes is not None
+    return advanced.changes
+
+
 def test_what_is_let_run_is_claimed_in_the_same_commit_by_who_has_room():
     view = waiting()
-    held = claimed(view, woken(view), "w", GATE)
-    assert held is not None
+    held = held_by_worker(view)
     execution = execution_after(View(PARTITION, view.execution), held, NOW)
     assert execution is not None
     assert (execution.status, execution.worker, execution.claim_id, execution.claimed_at) == (S.ACTIVE, "w", "x", NOW)
@@ -168,9 +174,8 @@ def test_what_is_claimed_in_the_same_commit_has_the_records_of_a_claim():
     view = MemberView(PARTITION, execution, member_of(execution))
     ready = execution_after(View(PARTITION, execution), woken(view), NOW)
     claim = decide(View(PARTITION, ready), facts.Claim(change_id="x", worker="w"), NOW)
-    held = claimed(view, woken(view), "w", GATE)
+    held = held_by_worker(view)
     assert isinstance(claim, Changes)
-    assert held is not None
     apart = execution_after(View(PARTITION, ready), claim, NOW)
     assert execution_after(View(PARTITION, execution), held, NOW) == apart
     attempts = [[w for w in one.writes if isinstance(w, Insert)] for one in (claim, held)]
@@ -181,7 +186,9 @@ def test_what_is_claimed_in_the_same_commit_has_the_records_of_a_claim():
 def test_what_is_not_ready_or_needs_a_permit_is_left_to_a_claim(fields: dict[str, Any]):
     execution = msgspec.structs.replace(dependent(flow="f", id="f/m"), **fields)
     view = MemberView(PARTITION, execution, member_of(execution))
-    assert claimed(view, woken(view), "w", GATE) is None
+    advanced = advance(view, [edge("a")], change_id="x", room=Room("w", GATE))
+    assert not advanced.begins
+    assert advanced.changes == woken(view)
 
 
 def test_an_end_that_hands_on_owes_nothing_and_answers_all_edges():
@@ -207,8 +214,7 @@ def test_on_an_end_that_hands_on_something_follows_if_that_begins_with_it():
     end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
     assert isinstance(end, Changes)
     view, ended = waiting(), Ended("shop", "f/a", S.SUCCEEDED, 1)
-    held = claimed(view, woken(view), "w", GATE)
-    assert held is not None
+    held = held_by_worker(view)
     assert not is_end(handed_on(end, ended, GATE, [("f/m", held)]))
     assert is_end(handed_on(end, ended, GATE, [("f/m", woken(view))])), "somebody else may claim it"
 
@@ -337,7 +343,7 @@ def test_a_member_that_waits_may_be_made_to_wait_for_more():
     view = waiting(after=encode_ids(("f/map",)))
     answer = widened(view, ("f/a", "f/b"), b"template", "x")
     assert not isinstance(answer, Refusal)
-    [guard, still], [patch, put] = answer
+    [guard, still], [patch, put] = answer.guards, answer.writes
     assert isinstance(guard, Matches)
     assert (guard.key, guard.fields["change_id"]) == (view.member.key, "made")
     assert still == Matches(view.execution.key, {"status": Status.BLOCKED, "generation": 1}), "not cancelled since"

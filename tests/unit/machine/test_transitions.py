@@ -28,7 +28,9 @@ def test_only_a_start_or_a_fork_makes_something_of_nothing():
 
 def test_only_a_claim_makes_anything_active():
     begun = {kind for kind in KINDS for status in OPEN - {Status.ACTIVE} if Status.ACTIVE in allowed(kind, status)}
-    assert begun == {facts.Claim}
+    assert begun == {facts.Claim, facts.Wake}
+    assert Status.ACTIVE in allowed(facts.Wake, Status.BLOCKED), "a member that its upstream's worker claims"
+    assert Status.ACTIVE not in allowed(facts.Wake, Status.SUSPENDED)
 
 
 def test_only_a_restart_and_a_retry_open_what_has_ended():

@@ -10,21 +10,25 @@ from typing import Any
 
 import apsw
 import pytest
+from msgspec import structs
 
 from outlast.errors import StoreUnavailable
 from outlast.machine import facts
-from outlast.machine.changes import Code
+from outlast.machine.changes import Changes, Code
+from outlast.machine.decide import decide
+from outlast.machine.upkeep import session_lapsed
 from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import Event, event_key
 from outlast.model.execution import Execution
 from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
+from outlast.model.session import Session
 from outlast.model.status import Reason, Status
 from outlast.runtime import engine as engine_module
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import SeededEntropy
-from outlast.store.port import DueKind
+from outlast.store.port import DueKind, Verdict
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
 
@@ -142,6 +146,30 @@ async def test_contention_without_end_is_reported(world: World, monkeypatch: pyt
     with pytest.raises(StoreUnavailable, match="'order' changed 5 times"):
         await world.engine.tell(NS, "order", facts.Hold(change_id="hold"))
     assert world.commits == 5
+
+
+async def test_what_is_decided_again_hears_what_refused_it_and_contention_is_reported(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(engine_module, "LOOKS_MAX", 3)
+    execution = await world.start()
+    heard: list[object] = []
+
+    async def stale(refused: Verdict | None) -> Changes:
+        heard.append(None if refused is None else refused.refused_by)
+        return session_lapsed(Session(partition=0, worker="none", expires_at=0, started_at=0), "gone")
+
+    async def refused(refused: Verdict | None) -> Changes:
+        heard.append(None if refused is None else refused.refused_by)
+        fact = facts.Hold(change_id="hold")
+        answer = decide(world.engine.view(NS, "order", structs.replace(execution, epoch=9)), fact, 0)
+        assert isinstance(answer, Changes)
+        return answer
+
+    assert not isinstance(await world.engine.settle("a session", stale), Changes)
+    with pytest.raises(StoreUnavailable, match="'order' changed 3 times"):
+        await world.engine.settle("execution 'order'", refused)
+    assert [type(one).__name__ for one in heard] == ["NoneType", "NoneType", "Matches", "Matches"]
 
 
 async def test_same_start_by_two_is_one_execution(world: World):

@@ -38,7 +38,7 @@ class Acceptance(Struct, frozen=True, gc=False):
 
 async def accept(engine: Engine, partition: int, new: NewFlow, members: list[NewMember]) -> Acceptance:
     """All of it, or nothing."""
-    rooms = engine.flows.rooms
+    rooms = engine.rooms
     worker, firsts = _promised(rooms, members)
     if rooms is not None and worker is not None:
         found = await _begin(

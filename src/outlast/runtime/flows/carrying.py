@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
-from outlast.errors import CodecError, CodecHookFailed, LimitExceeded, StoreUnavailable
+from outlast.errors import CodecError, CodecHookFailed, LimitExceeded
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Matches, together
+from outlast.machine.amendments import settling, together
+from outlast.machine.changes import Changes, Matches
+from outlast.machine.decide_flow import FlowView
 from outlast.machine.decide_member import (
     Advanced,
     Ended,
@@ -61,11 +63,10 @@ from outlast.model.record import settled as time_of
 from outlast.model.status import Status
 from outlast.runtime.flows.ahead import Ahead, Behind, Outputs, Waiting, are_few, are_simple
 from outlast.runtime.flows.composing import MadeOf, composed, load_all
-from outlast.runtime.settling import settling
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
-    from outlast.runtime.rooms import Rooms
+    from outlast.store.port import Verdict
 
 Seen: TypeAlias = dict[Key, Record | None]
 """What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
@@ -75,10 +76,11 @@ PAGE = 500
 EDGES = 1_000
 """So many answers are counted at a time."""
 SIBLINGS_TOGETHER = 16
+SPARE_LOOKS_MAX = 100
+"""Looks at a flow that changes all the time, before the cancel of a sibling is left for later."""
 CAUSE_MAX_CHARS = 500
 FAILURES_TOLD = 10
 FAILURE_MAX_CHARS = 200
-LOOKS_MAX = 1_000
 CLOSE_S = 1.0
 
 
@@ -89,8 +91,6 @@ class Flows:
         self._engine = engine
         self.values: Values | None = None
         self.ahead = Ahead(self.behind)
-        self.rooms: Rooms | None = None
-        """Of this process's worker, if what a flow begins with may begin there at once."""
         self.on_end: Callable[[str, str, Outputs | None], None] | None = None
         """Told the namespace and id of every flow that ended by a commit of this process, and what its members gave if
         that is known."""
@@ -247,22 +247,24 @@ class Flows:
         return await self._once_more(key, count)
 
     async def _advance(self, namespace: str, execution_id: str, seen: MemberView | None) -> Advanced | None:
-        partition = self._partition(namespace, execution_id)
-        for _ in range(LOOKS_MAX):
+        partition, advanced = self._partition(namespace, execution_id), None
+
+        async def decided(_: Verdict | None) -> Changes | None:
+            nonlocal seen, advanced
             views = [seen] if seen is not None else await self.views(partition, namespace, [execution_id])
-            if not views:
-                return None
-            [view], seen = views, None
-            edges = await self._edges(namespace, execution_id, view.member.drained) if waits(view) else []
-            advanced = await self.decided(view, edges, self._engine.entropy.new_id())
-            if advanced.changes is None:
-                return advanced
-            verdict = await self._engine.commit(advanced.changes)
-            if verdict.applied and advanced.answer is not Answer.PENDING:
+            seen = advanced = None
+            for view in views:
+                edges = await self._edges(namespace, execution_id, view.member.drained) if waits(view) else []
+                advanced = await self.decided(view, edges, self._engine.entropy.new_id())
+            return None if advanced is None else advanced.changes
+
+        while await self._engine.settle(f"member {execution_id!r}", decided) is not None:
+            assert advanced is not None
+            if advanced.answer is not Answer.PENDING:  # else there may be more to count
                 if advanced.spares:
                     await self.spare_siblings(namespace, execution_id)
-                return advanced
-        raise StoreUnavailable(f"member {execution_id!r} changed {LOOKS_MAX:,} times while its answers were counted")
+                break
+        return advanced
 
     async def decided(
         self, view: MemberView, edges: list[Edge], change_id: str, made_of: MadeOf | None = None
@@ -348,7 +350,7 @@ class Flows:
         """False if that cannot be told now."""
         keys = [flow_key(namespace, member.flow), execution_key(namespace, upstream)]
         owed = Matches(member.key, {"change_id": member.change_id, "siblings_at": time_of(member.siblings_at)})
-        for _ in range(LOOKS_MAX):
+        for _ in range(SPARE_LOOKS_MAX):
             flow, execution = await self._engine.store.load(keys)
             if not isinstance(flow, Flow) or not isinstance(execution, Execution) or execution.status.terminal:
                 return True
@@ -387,23 +389,23 @@ class Flows:
         await self._once_more(summary_key(namespace, flow_id), count)
 
     async def _tally(self, namespace: str, flow_id: str) -> None:
-        partition, engine = self._partition(namespace, flow_id), self._engine
-        for _ in range(LOOKS_MAX):
-            flow, summary = await self.heads(namespace, flow_id)
+        async def decided(_: Verdict | None) -> Changes | None:
+            view = await self.view(namespace, flow_id)
+            flow, summary = view.flow, view.summary
             if flow is None or summary is None:
-                return
+                return None
             edges = await self._edges(namespace, whole_of(flow_id), summary.drained)
-            change_id = engine.entropy.new_id()
-            changes = tallied(partition, flow, summary, edges, change_id)
+            change_id = self._engine.entropy.new_id()
+            changes = tallied(view.partition, flow, summary, edges, change_id)
             if changes is None and summary.ended >= summary.members and summary.outcome is None:
                 made_up_for = await self._made_up_for(namespace, flow_id)
-                changes = finished(partition, flow, summary, made_up_for=made_up_for, change_id=change_id)
-            if changes is None:
-                return
-            if (await engine.commit(changes)).applied and changes.rings:
+                changes = finished(view.partition, flow, summary, made_up_for=made_up_for, change_id=change_id)
+            return changes
+
+        while (counted := await self._engine.settle(f"flow {flow_id!r}", decided)) is not None:
+            if counted.changes.rings:
                 self.ended(namespace, flow_id)
-                return
-        raise StoreUnavailable(f"flow {flow_id!r} changed {LOOKS_MAX:,} times while its ends were counted")
+                break
 
     def ended(self, namespace: str, flow_id: str, outputs: Outputs | None = None) -> None:
         """It has, by a commit of this process."""
@@ -442,6 +444,14 @@ class Flows:
             if len(page) < PAGE:
                 return
             after = page[-1].key
+
+    async def is_another(self, seen: Flow) -> bool:
+        """Whether it was stopped, retried or purged since."""
+        now, _ = await self.heads(seen.namespace, seen.id)
+        return now is None or (now.state, now.revision) != (seen.state, seen.revision)
+
+    async def view(self, namespace: str, flow_id: str) -> FlowView:
+        return FlowView(self._partition(namespace, flow_id), *await self.heads(namespace, flow_id))
 
     async def heads(self, namespace: str, flow_id: str) -> tuple[Flow | None, Summary | None]:
         flow, summary = await self._engine.store.load([flow_key(namespace, flow_id), summary_key(namespace, flow_id)])

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow, StoreUnavailable
+from outlast.errors import FlowNotFound, FlowRefused, InvalidFlow
 from outlast.machine import facts
-from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal, together
-from outlast.machine.decide_flow import FlowView, NewMember, grown, grown_before, growth_id
+from outlast.machine.amendments import together
+from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal
+from outlast.machine.decide_flow import NewMember, grown, grown_before, growth_id
 from outlast.machine.decide_member import MemberView, is_cancelled_with, widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
@@ -23,53 +24,45 @@ from outlast.runtime.holder import FanIn, NewMembers
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
-
-LOOKS_MAX = 1_000
+    from outlast.store.port import Verdict
 
 
 async def grow(engine: Engine, execution: Execution, new: NewMembers) -> bool:
     """False if this execution is told to end: its flow is cancelled with all that runs, or who was to join all that
     is added has ended."""
     change_id = growth_id(execution, new.place)
-    partition = engine.view(execution.namespace, execution.id, execution).partition
     members = [structs.replace(m, start=structs.replace(m.start, change_id=change_id)) for m in new.members]
-    for _ in range(LOOKS_MAX):
-        flow, summary = await engine.flows.heads(execution.namespace, new.flow)
-        if flow is None or summary is None:
+
+    async def decided(refused: Verdict | None) -> Changes | bool:
+        nonlocal members
+        by = None if refused is None else refused.refused_by
+        if by is not None and by.key == execution.key:
+            return True  # the lease is gone: recording this will say so
+        if isinstance(by, Absent) and by.key.kind == Execution.KIND:
+            before = await _grown_before(new, engine, execution, members)
+            if by.key.values[1] not in before:
+                raise InvalidFlow(f"flow {new.flow!r} has a member {str(by.key.values[1])!r} already")
+            members = [member for member in members if member.start.id not in before]
+        view = await engine.flows.view(execution.namespace, new.flow)
+        if view.flow is None or view.summary is None:
             raise FlowNotFound(execution.namespace, new.flow)
         joined_by = None if new.fan_in is None else new.fan_in.member
-        answer = grown(FlowView(partition, flow, summary), members, change_id, joined_by=joined_by)
+        answer = grown(view, execution, members, change_id, joined_by=joined_by)
         if isinstance(answer, Refusal):
-            if is_cancelled_with(flow, execution):  # a refusal would only come first by chance
-                await _hears_of(engine, execution, flow)
+            if is_cancelled_with(view.flow, execution):  # a refusal would only come first by chance
+                await _hears_of(engine, execution, view.flow)
                 return False
             raise FlowRefused(new.flow, answer.code, answer.message)
         if not members:
             return True  # all of it is there
-        changes = Changes(
-            id=change_id,
-            partition=partition,
-            anchors=(execution.key, flow.key, summary.key),
-            guards=(held_by(execution), *answer[0]),
-            writes=tuple(answer[1]),
-        )
-        if new.fan_in is not None:
-            joins = await _joins(new, engine, partition, execution.namespace, new.fan_in)
-            if joins.execution.status.terminal:
-                if await _given_up(engine, execution, joins):
-                    return False
-                continue
-            changes = _widening(new, joins, new.fan_in, changes)
-        verdict = await engine.commit(changes)
-        refused_by = verdict.refused_by
-        if verdict.applied or (refused_by is not None and refused_by.key == execution.key):
-            return True  # the lease is gone: recording this will say so
-        if isinstance(refused_by, Absent) and refused_by.key.kind == Execution.KIND:
-            before = await _grown_before(new, engine, execution, members)
-            if refused_by.key.values[1] not in before:
-                raise InvalidFlow(f"flow {new.flow!r} has a member {str(refused_by.key.values[1])!r} already")
-            members = [member for member in members if member.start.id not in before]
-    raise StoreUnavailable(f"flow {new.flow!r} changed {LOOKS_MAX:,} times while it was to grow ({Code.CONFLICT})")
+        if new.fan_in is None:
+            return answer
+        joins = await _joins(new, engine, view.partition, execution.namespace, new.fan_in)
+        if not joins.execution.status.terminal:
+            return _widening(new, joins, new.fan_in, answer)
+        return False if await _given_up(engine, execution, joins) else await decided(None)
+
+    return await engine.settle(f"flow {new.flow!r}", decided) is not False
 
 
 async def _grown_before(new: NewMembers, engine: Engine, execution: Execution, members: list[NewMember]) -> set[str]:
@@ -103,14 +96,7 @@ def _widening(new: NewMembers, joins: MemberView, fan_in: FanIn, changes: Change
     answer = widened(joins, fan_in.upstreams, fan_in.template, changes.id)
     if isinstance(answer, Refusal):
         raise FlowRefused(new.flow, answer.code, f"has a member {fan_in.member!r} that {answer.message}")
-    wider = Changes(
-        id=changes.id,
-        partition=changes.partition,
-        anchors=(joins.execution.key,),
-        guards=tuple(answer[0]),
-        writes=tuple(answer[1]),
-    )
-    return together(changes, [wider])
+    return together(changes, [answer])
 
 
 async def _hears_of(engine: Engine, execution: Execution, flow: Flow) -> None:

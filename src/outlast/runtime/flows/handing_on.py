@@ -18,7 +18,7 @@ from msgspec import Struct
 from outlast.errors import OutlastError
 from outlast.machine import facts
 from outlast.machine.changes import Changes, View, execution_after
-from outlast.machine.decide_member import Advanced, Ended, MemberView, claimed, closed, edge_of, handed_on
+from outlast.machine.decide_member import Advanced, Ended, MemberView, Room, advance, closed, edge_of, handed_on
 from outlast.model.execution import Execution
 from outlast.model.flow import Flow
 from outlast.model.payload import Payload
@@ -115,18 +115,19 @@ async def _next(
     engine, view, given = holder.engine, waiting.view, waiting.given
     execution = view.execution
     made_of = MadeOf(given.value, output) if given is not None and view.member.binds else None
-    advanced = await engine.flows.decided(view, [edge_of(end, execution.id)], engine.entropy.new_id(), made_of)
+    edges, change_id = [edge_of(end, execution.id)], engine.entropy.new_id()
+    advanced = await engine.flows.decided(view, edges, change_id, made_of)
     if advanced.changes is None or advanced.skipped:
         return None
-    data, rooms = _input(view, advanced, given), holder.rooms
+    data, rooms = _input(view, advanced, given), holder.engine.rooms
     worker = None if rooms is None or data is None else rooms.promise_next(execution, in_place_of=in_place_of)
     if rooms is None or worker is None:
         return Next(view, advanced.changes)
-    held = claimed(view, advanced.changes, worker, gate)
-    if held is None:
+    begun = advance(view, edges, change_id=change_id, input=advanced.input, room=Room(worker, gate))
+    assert begun.changes is not None, "it was decided so before"
+    if not begun.begins:
         rooms.release()
-        return Next(view, advanced.changes)
-    return Next(view, held, data)
+    return Next(view, begun.changes, data if begun.begins else None)
 
 
 async def _begun(holder: LocalHolder, nexts: list[Next], verdict: Verdict, committed_at: int) -> dict[str, Execution]:
@@ -147,7 +148,7 @@ async def _begun(holder: LocalHolder, nexts: list[Next], verdict: Verdict, commi
 def _begin(holder: LocalHolder, one: Next, execution: Execution | None) -> None:
     if one.input is None:
         return
-    rooms = holder.rooms
+    rooms = holder.engine.rooms
     assert rooms is not None
     if execution is None:
         rooms.release()

@@ -11,9 +11,10 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Delete, Guard, Matches, Patch, Write
+from outlast.machine.changes import Guard
+from outlast.machine.decide_flow import purged
 from outlast.machine.decide_member import MemberView
-from outlast.machine.parts import Fields
+from outlast.machine.upkeep import gone, purged_from_now
 from outlast.model.event import Event
 from outlast.model.flow import (
     Edge,
@@ -28,7 +29,7 @@ from outlast.model.flow import (
 )
 from outlast.model.partition import partition_of
 from outlast.model.payload import Role, payload_key
-from outlast.model.record import Key, Now, settled
+from outlast.model.record import Key, settled
 from outlast.model.tag import tag_key
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 PAGE = 100
 FLOWS_PAGE = 500
-LATER_MS = 60_000
 
 
 async def purge_ended_flows(engine: Engine, namespace: str, *, finished_before: int) -> None:
@@ -89,31 +89,13 @@ async def purge_flow(engine: Engine, flow: Flow) -> bool:
 async def _closed(engine: Engine, flow: Flow, partition: int) -> Guard | None:
     """Nobody may open it now, or retry it; and if this process dies, somebody looks again. What holds from then on as
     long as nobody else purges it; None if it is not to be purged, or by somebody else."""
-    fields: Fields = {"purge_at": Now(LATER_MS), "revision": flow.revision + 1}
-    guards: list[Guard] = [
-        Matches(flow.key, {"state": flow.state, "revision": flow.revision, "change_id": flow.change_id})
-    ]
-    writes: list[Write] = [Patch(flow.key, fields)]
     [summary] = await engine.store.load([summary_key(flow.namespace, flow.id)])
-    change_id = flow.change_id
-    if flow.staged_at is not None:
-        change_id = fields["change_id"] = engine.entropy.new_id()
-    elif isinstance(summary, Summary):
-        if summary.outcome is None:
-            return None
-        guards.append(Matches(summary.key, {"outcome": summary.outcome}))
-        writes.append(Delete(summary.key))
-    verdict = await engine.commit(
-        Changes(
-            id=engine.entropy.new_id(),
-            partition=partition,
-            anchors=(flow.key,),
-            guards=tuple(guards),
-            writes=tuple(writes),
-        )
-    )
-    by_us = Matches(flow.key, {"state": flow.state, "revision": flow.revision + 1, "change_id": change_id})
-    return by_us if verdict.applied else None
+    seen = summary if isinstance(summary, Summary) else None
+    answer = purged(partition, flow, seen, engine.entropy.new_id())
+    if answer is None:
+        return None
+    first, by_us = answer
+    return by_us if (await engine.commit(first)).applied else None
 
 
 async def _unstage(engine: Engine, gate: Guard, view: MemberView) -> None:
@@ -139,15 +121,7 @@ async def _let_go(engine: Engine, gate: Guard, view: MemberView) -> bool:
         fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason="its flow is purged")
         await engine.tell(e.namespace, e.id, fact, seen=e, while_=(gate,))
         return False
-    await engine.commit(
-        Changes(
-            id=engine.entropy.new_id(),
-            partition=view.partition,
-            anchors=(e.key,),
-            guards=(Matches(e.key, {"status": e.status, "generation": e.generation}), gate),
-            writes=(Patch(e.key, {"purge_at": Now()}),),
-        )
-    )
+    await engine.commit(purged_from_now(view.partition, e, gate, engine.entropy.new_id()))
     return True
 
 
@@ -155,16 +129,7 @@ async def _delete(engine: Engine, gate: Guard, partition: int, keys: list[Key]) 
     """False if that is not ours to do any more."""
     for begin in range(0, len(keys), PAGE):
         some = keys[begin : begin + PAGE]
-        writes: list[Write] = [Delete(key) for key in some]
-        verdict = await engine.commit(
-            Changes(
-                id=engine.entropy.new_id(),
-                partition=partition,
-                anchors=(some[0],),
-                guards=(gate,),
-                writes=tuple(writes),
-            )
-        )
+        verdict = await engine.commit(gone(partition, some[0], gate, some, engine.entropy.new_id()))
         if not verdict.applied:
             return False
     return True

@@ -14,7 +14,7 @@ from msgspec import Struct
 from outlast import limits
 from outlast.errors import StoreUnavailable
 from outlast.machine import decide_member, facts, superseding
-from outlast.machine.changes import lane_channel
+from outlast.machine.changes import Changes, lane_channel
 from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
 from outlast.machine.superseding import EntryKey
@@ -28,8 +28,9 @@ from outlast.runtime.retrying import runs_again, was_undone
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
+    from outlast.store.port import Verdict
 
-LOOKS_MAX = 100
+LANES_MAX = 100
 TOGETHER_MAX = 500
 """So many answers are taken back in one change."""
 
@@ -51,7 +52,7 @@ async def reopen_members(engine: Engine, delivery: Delivery) -> bool:
         lanes.update(dict.fromkeys(lane_channel(namespace, view.execution.lane) for view in views))
         ids += page
     view = FlowView(partition, flow, summary)
-    change = reopened(view, delivery, lanes=tuple(lanes)[:LOOKS_MAX], change_id=engine.entropy.new_id())
+    change = reopened(view, delivery, lanes=tuple(lanes)[:LANES_MAX], change_id=engine.entropy.new_id())
     if not (await engine.commit(change)).applied:
         return False
     # What succeeded has answered before, and may be all that somebody waits for.
@@ -133,15 +134,21 @@ async def _reopen(engine: Engine, flow: Flow, view: MemberView, turn: str | None
     """Looked at again if somebody was faster; repeating it finds nothing to do. If somebody else has opened the whole
     flow meanwhile, its members run, and may have failed anew: that is theirs."""
     namespace, execution_id = view.execution.namespace, view.execution.id
-    for _ in range(LOOKS_MAX):
-        answers = await _answers(engine, view)
+
+    async def decided(refused: Verdict | None) -> Changes | None:
+        seen = view
+        if refused is not None:
+            if await engine.flows.is_another(flow):
+                return None
+            [seen] = await engine.flows.views(view.partition, namespace, [execution_id])
+        answers = await _answers(engine, seen)
         for begin in range(0, len(answers) - TOGETHER_MAX, TOGETHER_MAX):
             # More than one change holds: those that will be given anew go ahead.
             some = [edge for edge in answers[begin : begin + TOGETHER_MAX] if edge.answer != Status.SUCCEEDED]
-            await engine.commit(decide_member.forgotten(view, some, flow=flow, change_id=engine.entropy.new_id()))
-        supersedes, anew = await _run_again(engine, view.execution)
-        changes = decide_member.reopened(
-            view,
+            await engine.commit(decide_member.forgotten(seen, some, flow=flow, change_id=engine.entropy.new_id()))
+        supersedes, anew = await _run_again(engine, seen.execution)
+        return decide_member.reopened(
+            seen,
             answers[-TOGETHER_MAX:],
             flow=flow,
             change_id=engine.entropy.new_id(),
@@ -149,12 +156,8 @@ async def _reopen(engine: Engine, flow: Flow, view: MemberView, turn: str | None
             anew=anew,
             turn=turn,
         )
-        if changes is None or (await engine.commit(changes)).applied:
-            return
-        now, _ = await engine.flows.heads(namespace, flow.id)
-        if now is None or (now.state, now.revision) != (flow.state, flow.revision):
-            return
-        [view] = await engine.flows.views(view.partition, namespace, [execution_id])
+
+    await engine.settle(f"member {execution_id!r}", decided)
 
 
 async def _run_again(engine: Engine, execution: Execution) -> tuple[tuple[EntryKey, ...], bytes | None]:

@@ -17,14 +17,15 @@ from msgspec import Struct
 
 from outlast.errors import OutlastError, StoreError
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Matches, Patch, Refusal, together
+from outlast.machine.amendments import together
+from outlast.machine.changes import Changes, Refusal, View
 from outlast.machine.decide import decide
-from outlast.machine.decide_flow import acknowledged, may_run_on, put_off
 from outlast.machine.decide_member import MemberView, dropped
+from outlast.machine.decide_stop import acknowledged, all_acknowledged, may_run_on, put_off
 from outlast.model.flow import Flow, FlowState
 from outlast.model.partition import partition_of
 from outlast.model.record import settled as time_of
-from outlast.store.port import EVERYTHING, Filter
+from outlast.store.port import EVERYTHING, Filter, Verdict
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -34,7 +35,6 @@ _log = logging.getLogger(__name__)
 GRACE_MS = 5_000
 """So long whoever stopped a flow has to cancel its members, before a reconciler does."""
 PARALLEL = 16
-LOOKS_MAX = 100
 CYCLE_MAX = 500
 """So many members of a flow are told in one cycle of the reconciler, chosen at random: a part that fails again and
 again does not keep the others waiting."""
@@ -77,7 +77,7 @@ async def cancel_members(
     elif running and not left and done.owed == 0:
         done.put_off = await _put_off(engine, flow, partition, running)
     elif not running and not left and not owed and done.owed == 0:
-        await _clear(engine, flow, partition)
+        await engine.commit(all_acknowledged(partition, flow, engine.entropy.new_id()))
     done.owed += left + len(running)
     return done
 
@@ -144,58 +144,45 @@ async def _reached_or_given_up(engine: Engine, flow: Flow, view: MemberView, don
 
 async def _reached(engine: Engine, flow: Flow, view: MemberView, *, last: bool) -> bool:
     """True once it is told, or has ended, or the flow was retried meanwhile. False if it runs and may go on running."""
-    execution, member = view.execution, view.member
-    for _ in range(LOOKS_MAX):
-        if may_run_on(flow, execution):
+    partition, execution_id = view.partition, view.execution.id
+
+    async def decided(refused: Verdict | None) -> Changes | bool:
+        seen = view
+        if refused is not None:
+            views = await engine.flows.views(partition, flow.namespace, [execution_id])
+            if not views or views[0].member.acknowledged or await engine.flows.is_another(flow):
+                return True
+            [seen] = views
+        if may_run_on(flow, seen.execution):
             return False
-        ack = acknowledged(view.partition, member, flow, engine.entropy.new_id(), last=last)
+        ack = acknowledged(partition, seen.member, flow, engine.entropy.new_id(), last=last)
         fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=flow.reason or "")
-        state = engine.view(execution.namespace, execution.id, execution)
-        answer = decide(state, fact, engine.group.now)
-        if not isinstance(answer, Refusal):
-            answer = await engine.cascade(state, execution, fact, answer, engine.group.now)
-            ack = together(answer, [ack])
-        if (await engine.commit(ack)).applied:
-            return True
-        views = await engine.flows.views(view.partition, execution.namespace, [execution.id])
-        if not views or views[0].member.acknowledged:
-            return True
-        now, _ = await engine.flows.heads(flow.namespace, flow.id)
-        if now is None or (now.state, now.revision) != (flow.state, flow.revision):
-            return True
-        execution, member = views[0].execution, views[0].member
-    return False
+        state, now = View(partition, seen.execution), engine.group.now
+        answer = decide(state, fact, now)
+        if isinstance(answer, Refusal):
+            return ack
+        return together(await engine.cascade(state, seen.execution, fact, answer, now), [ack])
+
+    return await engine.settle(f"member {execution_id!r}", decided) is not False
 
 
 async def _drop(engine: Engine, flow: Flow, partition: int, names: list[str], members: int, done: Stopped) -> None:
     """Entries that name no execution: edited by hand, or purged by one who should not have. The flow does not wait for
     them any more: of so many members that the roster has, it counts the others."""
-    for _ in range(LOOKS_MAX):
+
+    async def decided(refused: Verdict | None) -> Changes | None:
+        if refused is not None and await engine.flows.is_another(flow):
+            return None  # it was retried meanwhile
         _, summary = await engine.flows.heads(flow.namespace, flow.id)
         if summary is None or summary.outcome is not None:
-            return
-        change_id, left = engine.entropy.new_id(), members - len(names)
-        verdict = await engine.commit(dropped(partition, flow, summary, names, change_id, members=left))
-        if verdict.applied:
-            _log.warning("flow %s has no members %s: their entries are dropped", flow.id, ", ".join(names[:SHOWN_MAX]))
-            done.dropped += len(names)
-            await engine.flows.tally(flow.namespace, flow.id)
-            return
-        if verdict.refused_by is not None and verdict.refused_by.key == flow.key:
-            return  # it was retried meanwhile
+            return None
+        left = members - len(names)
+        return dropped(partition, flow, summary, names, engine.entropy.new_id(), members=left)
 
-
-async def _clear(engine: Engine, flow: Flow, partition: int) -> None:
-    """All are acknowledged, perhaps by another process that died before it could say so."""
-    await engine.commit(
-        Changes(
-            id=engine.entropy.new_id(),
-            partition=partition,
-            anchors=(flow.key,),
-            guards=(Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision}),),
-            writes=(Patch(flow.key, {"cancel_at": None}),),
-        )
-    )
+    if await engine.settle(f"flow {flow.id!r}", decided) is not None:
+        _log.warning("flow %s has no members %s: their entries are dropped", flow.id, ", ".join(names[:SHOWN_MAX]))
+        done.dropped += len(names)
+        await engine.flows.tally(flow.namespace, flow.id)
 
 
 async def _put_off(engine: Engine, flow: Flow, partition: int, running: list[MemberView]) -> bool:

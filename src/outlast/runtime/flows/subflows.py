@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from outlast.errors import StoreUnavailable
 from outlast.machine import facts
-from outlast.machine.changes import Code, Refusal
+from outlast.machine.amendments import Debt
+from outlast.machine.changes import Changes, Code, Refusal
 from outlast.machine.decide_flow import (
     FlowView,
     NewFlow,
@@ -22,8 +23,8 @@ from outlast.machine.decide_flow import (
     in_the_way,
     known,
     reopening,
-    stopped,
 )
+from outlast.machine.decide_stop import stopped
 from outlast.machine.flow_parents import parent_ended, was_closed
 from outlast.model.event import answer_id
 from outlast.model.flow import CancelPolicy, Flow, whole_of
@@ -31,18 +32,24 @@ from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.status import Status
 from outlast.runtime.flows.stopping import GRACE_MS, cancel_members
-from outlast.runtime.settling import is_owed
+from outlast.store.port import Store, Verdict
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
 
-LOOKS_MAX = 100
-LOOK_AGAIN_S = 0.02
+PAUSES_MAX, LOOK_AGAIN_S = 100, 0.02
+"""A flow that is being retried or cancelled is looked at again so often, after such pauses."""
 
 
 def is_flow(child: str) -> bool:
     """Whether what a parent calls its child is a flow."""
     return child.endswith("/")
+
+
+async def is_owed(store: Store, debt: Debt) -> bool:
+    """Whether nobody has settled it yet."""
+    [record] = await store.load([debt.key])
+    return record is not None
 
 
 async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) -> Refusal | None:
@@ -71,41 +78,47 @@ async def start_flow(engine: Engine, delivery: Delivery, fact: facts.StartFlow) 
 
 async def _accepted(engine: Engine, partition: int, new: NewFlow, members: list[NewMember]) -> Refusal | None:
     """Until it is there, or cannot be: what was in the way may be purged meanwhile."""
-    for _ in range(LOOKS_MAX):
-        whole = accepted(partition, new, members)
-        verdict, committed_at = await engine.commit_timed(whole)
-        if verdict.applied:
-            if not verdict.again:
-                engine.flows.ahead.remember(whole, committed_at)
-            return None
-        flow, summary = await engine.flows.heads(new.namespace, new.id)
-        if flow is not None:
-            refusal = known(FlowView(partition, flow, summary), new) or Refusal(Code.CONFLICT, "is being staged")
-            if refusal.code is Code.ALREADY and flow.parent != new.parent:
+
+    async def decided(refused: Verdict | None) -> Changes | Refusal:
+        if refused is None:
+            return accepted(partition, new, members)
+        view = await engine.flows.view(new.namespace, new.id)
+        if view.flow is not None:
+            refusal = known(view, new) or Refusal(Code.CONFLICT, "is being staged")
+            if refusal.code is Code.ALREADY and view.flow.parent != new.parent:
                 return Refusal(Code.CONFLICT, "was started by somebody else, who hears of its end")
             return refusal
-        assert verdict.refused_by is not None, "nothing else refuses a start"
-        refusal = in_the_way(new, verdict.refused_by.key)
-        if refusal is not None:
-            return refusal
-    raise StoreUnavailable(f"flow {new.id!r} comes and goes: its start is owed until later")
+        assert refused.refused_by is not None, "nothing else refuses a start"
+        return in_the_way(new, refused.refused_by.key) or accepted(partition, new, members)
+
+    found = await engine.settle(f"flow {new.id!r}", decided)
+    if isinstance(found, Refusal):
+        return found
+    if not found.verdict.again:
+        engine.flows.ahead.remember(found.changes, found.at)
+    return None
 
 
 async def _open_again(engine: Engine, delivery: Delivery, flow_id: str) -> None:
     """If it was cancelled because its parent ended, and that was retried and starts it once more: what has succeeded
     of it stays. Its members may still be about to be cancelled."""
     namespace, parent = delivery.namespace, delivery.source
-    for _ in range(LOOKS_MAX):
-        flow, summary = await engine.flows.heads(namespace, flow_id)
+
+    async def decided(refused: Verdict | None) -> Changes | Refusal | None:
+        if refused is not None and not await is_owed(engine.store, delivery):
+            return None  # somebody else did it
+        view = await engine.flows.view(namespace, flow_id)
+        flow = view.flow
         if flow is None or flow.parent != parent or not was_closed(flow) or await is_over(engine, namespace, parent):
-            return
-        partition = partition_of(namespace, flow_id, engine.store.partitions)
-        answer = reopening(FlowView(partition, flow, summary), change_id=engine.entropy.new_id())
-        if not isinstance(answer, Refusal) and (await engine.commit(answer)).applied:
+            return None
+        return reopening(view, change_id=engine.entropy.new_id())
+
+    for _ in range(PAUSES_MAX):
+        if not isinstance(await engine.settle(f"flow {flow_id!r}", decided), Refusal):
             return
         await engine.timing.sleep(LOOK_AGAIN_S)
         if not await is_owed(engine.store, delivery):
-            return  # somebody else did it
+            return
     raise StoreUnavailable(f"flow {flow_id!r} is being cancelled: it is opened again when that is done")
 
 
@@ -136,23 +149,33 @@ async def stop_flow(
     `owed` is asked again whenever the flow is not what it was: somebody else may have cancelled it meanwhile, and then
     it may have been retried since, which is not to be undone."""
     flow = seen
-    for _ in range(LOOKS_MAX):
+
+    async def decided(refused: Verdict | None) -> Changes | Refusal | None:
+        nonlocal flow
+        if refused is not None and flow is not None:
+            flow, _ = await engine.flows.heads(flow.namespace, flow.id)
+            if not await owed():
+                return None
         if flow is None or flow.parent != parent:
-            return
+            return None
         _, summary = await engine.flows.heads(flow.namespace, flow.id)
-        partition = partition_of(flow.namespace, flow.id, engine.store.partitions)
-        answer = stopped(
-            FlowView(partition, flow, summary),
+        return stopped(
+            FlowView(partition_of(flow.namespace, flow.id, engine.store.partitions), flow, summary),
             policy=CancelPolicy.CANCEL_ALL,
             reason=reason,
             grace_ms=GRACE_MS,
             change_id=engine.entropy.new_id(),
         )
-        if isinstance(answer, Refusal) and answer.code is not Code.NOT_ALLOWED:
-            return  # it has ended, or was cancelled before
-        if not isinstance(answer, Refusal) and (await engine.commit(answer)).applied:
+
+    for _ in range(PAUSES_MAX):
+        answer = await engine.settle(f"a flow of {parent!r}", decided)
+        if answer is None or flow is None:
+            return
+        if not isinstance(answer, Refusal):
             await cancel_members(engine, flow.namespace, flow.id)
             return
+        if answer.code is not Code.NOT_ALLOWED:
+            return  # it has ended, or was cancelled before
         await engine.timing.sleep(LOOK_AGAIN_S)  # it is being retried
         flow, _ = await engine.flows.heads(flow.namespace, flow.id)
         if not await owed():

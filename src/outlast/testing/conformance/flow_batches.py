@@ -10,7 +10,7 @@ import pytest
 from outlast.machine import Changes, View, decide
 from outlast.machine.changes import Matches, Patch
 from outlast.machine.decide_flow import NewFlow, NewMember, accepted
-from outlast.machine.decide_member import Ended, MemberView, advance, claimed, closed, edge_of, handed_on
+from outlast.machine.decide_member import Ended, MemberView, Room, advance, closed, edge_of, handed_on
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import Flow, Member, Summary, flow_key, member_key, summary_key
 from outlast.model.record import Key, Plain, Record
@@ -178,11 +178,9 @@ class _Told:
         assert isinstance(waits, Execution)
         assert isinstance(member, Member)
         view = MemberView(home, waits, member)
-        woken = advance(view, [edge_of(ended, follower)], change_id=new_id("wake")).changes
-        if woken is None:
-            return None
-        held = claimed(view, woken, WORKER, gate) if self._chance.random() < 0.8 else None
-        return handed_on(end, ended, gate, [(follower, held or woken)])
+        change_id, room = new_id("wake"), Room(WORKER, gate) if self._chance.random() < 0.8 else None
+        woken = advance(view, [edge_of(ended, follower)], change_id=change_id, room=room).changes
+        return None if woken is None else handed_on(end, ended, gate, [(follower, woken)])
 
 
 def flow_start(home: int, flow: str, worker: str) -> Changes:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hypothesis import strategies as st
-from msgspec import structs
 
 from outlast.machine import facts
+from outlast.machine.amendments import together
 from outlast.machine.changes import Changes, Refusal
 from outlast.machine.decide import decide
 from outlast.machine.decide_flow import (
@@ -18,7 +18,6 @@ from outlast.machine.decide_flow import (
     NewFlow,
     NewMember,
     accepted,
-    acknowledged,
     chunks,
     grown,
     lanes_of,
@@ -26,7 +25,6 @@ from outlast.machine.decide_flow import (
     reopening,
     staged,
     staged_members,
-    stopped,
 )
 from outlast.machine.decide_flow import reopened as flow_reopened
 from outlast.machine.decide_member import (
@@ -42,7 +40,7 @@ from outlast.machine.decide_member import (
     wants_input,
     widened,
 )
-from outlast.machine.parts import held_by
+from outlast.machine.decide_stop import acknowledged, stopped
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
@@ -178,19 +176,14 @@ class FlowPlay(Play):
         new = self._new_member(heads.flow.id, f"grown-{change_id}", (e.id,), node, change_id)
         below = [d.downstream for d in self.oracle.all(Dependency) if d.execution == e.id] if joins else []
         joined = self._view_of(below[0]) if below else None
-        answer = grown(heads, [new], change_id, joined_by=None if joined is None else joined.execution.id)
-        if isinstance(answer, Refusal):
+        changes = grown(heads, e, [new], change_id, joined_by=None if joined is None else joined.execution.id)
+        if isinstance(changes, Refusal):
             return
-        guards, writes = [held_by(e), *answer[0]], answer[1]
-        anchors = [e.key, heads.flow.key, heads.summary.key]
         if joined is not None:
             wider = widened(joined, (new.start.id,), b"wider", change_id)
             if isinstance(wider, Refusal):
                 return
-            guards, writes, anchors = guards + wider[0], writes + wider[1], [*anchors, joined.execution.key]
-        changes = Changes(
-            id=change_id, partition=heads.partition, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes)
-        )
+            changes = together(changes, [wider])
         self.send(Sent(changes), later=later)
 
     def members_hand(self, pick: int) -> Hand | None:
@@ -266,12 +259,7 @@ class FlowPlay(Play):
         cancel = facts.CancelRequested(change_id=self.new_id(), reason="enough")
         answer = decide(self.oracle.view(NAMESPACE, view.execution.id), cancel, self.pair.time)
         if not isinstance(answer, Refusal):
-            ack = structs.replace(
-                answer,
-                anchors=(*answer.anchors, *ack.anchors),
-                guards=(*answer.guards, *ack.guards),
-                writes=(*answer.writes, *ack.writes),
-            )
+            ack = together(answer, [ack])
         self.send(Sent(ack), later=later)
 
     def retry(self, pick: int) -> None:
