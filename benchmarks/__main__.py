@@ -18,6 +18,7 @@ import apsw
 import outlast
 from benchmarks import (
     backlog,
+    bursts,
     commit_path,
     end_to_end,
     fairness,
@@ -47,6 +48,7 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "virtual": virtual.measure,
         "sleepers": sleepers.measure,
         "wake-ups": wakeups.measure,
+        "bursts": bursts.measure,
     },
     "postgres": {
         "end-to-end": postgres.end_to_end,
@@ -55,6 +57,7 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "round-trips": postgres.round_trips,
         "scale": scale_postgres.measure,
         "flows": flows.measure,
+        "bursts": bursts.measure,
     },
     "valkey": {
         "end-to-end": valkey.end_to_end,
@@ -62,6 +65,7 @@ SCENARIOS: dict[str, dict[str, Callable[[Settings, Report], None]]] = {
         "latency": valkey.latency,
         "round-trips": valkey.round_trips,
         "flows": flows.measure,
+        "bursts": bursts.measure,
     },
 }
 
