@@ -1,8 +1,12 @@
-"""What all tests share: how they are dealt out to processes."""
+"""What all tests share: how they are dealt out to processes, and that changes have the shapes that they declare."""
 
 from __future__ import annotations
 
 import pytest
+
+from outlast.store import checks
+
+checks.SHAPES_CHECKED = True
 
 
 @pytest.hookimpl(trylast=True)

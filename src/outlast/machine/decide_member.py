@@ -322,6 +322,7 @@ def handed_on(
             *[write for write in end.writes if not _owes(write, debt)],
             *[Insert(edge_of(ended, downstream)) for downstream in answered],
         ),
+        shape=None,
     )
     others = [changes for _, changes in advanced]
     return together(paid, others if closing is None else [*others, closing])

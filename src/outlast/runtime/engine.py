@@ -164,7 +164,7 @@ class Engine:
             if settles is not None:
                 answer = settling(answer, settles)
             if while_:
-                answer = structs.replace(answer, guards=(*while_, *answer.guards))
+                answer = structs.replace(answer, guards=(*while_, *answer.guards), shape=None)
             verdict = await self.commit(answer)
             if verdict.applied:
                 return Told(execution, verdict=verdict)

@@ -35,6 +35,7 @@ def settling(changes: Changes, debt: Debt) -> Changes:
         anchors=(*changes.anchors, debt.key),
         guards=(owed, *changes.guards),
         writes=(*changes.writes, struck),
+        shape=None,
     )
 
 
