@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from outlast.store import checks
 
-checks.SHAPES_CHECKED = True
+checks.SHAPES_CHECKED = "OUTLAST_MUTANT" not in os.environ  # a broken fence is to be noticed by what it lets pass
 
 
 @pytest.hookimpl(trylast=True)
