@@ -1,8 +1,14 @@
-"""What all tests share: how they are dealt out to processes."""
+"""What all tests share: how they are dealt out to processes, and that changes have the shapes that they declare."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+from outlast.store import checks
+
+checks.SHAPES_CHECKED = "OUTLAST_MUTANT" not in os.environ  # a broken fence is to be noticed by what it lets pass
 
 
 @pytest.hookimpl(trylast=True)

@@ -1,4 +1,4 @@
-"""What steps are is told to Valkey in short (`Batch._entry`), and comes to what it would at length."""
+"""What steps are is told to Valkey in short (`Batch._step`), and comes to what it would at length."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def harness() -> ValkeyHarness:
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> dict[bool, int]:
     """What comes first to a batch is told at length: so is all that is committed one by one. How often which was."""
-    in_short = Batch._entry
+    in_short = Batch._step
     counts = {True: 0, False: 0}
 
-    def entry(self: Batch, *args: object) -> bool:
-        short = self._count > 1 and in_short(self, *args)  # type: ignore[arg-type]
+    def step(self: Batch, changes: Changes) -> None:
+        short = self._count > 1
         counts[short] += 1
-        return short
+        (in_short if short else Batch._any)(self, changes)
 
-    monkeypatch.setattr(Batch, "_entry", entry)
+    monkeypatch.setattr(Batch, "_step", step)
     return counts
 
 

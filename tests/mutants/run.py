@@ -93,7 +93,7 @@ def run_tests(copy: Path, tests: Sequence[str], part: str = "") -> Ran:
         *tests,
     ]
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "OUTLAST_"))}
-    env |= {"PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}", REPORT: str(report)}
+    env |= {"OUTLAST_MUTANT": "1", "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}", REPORT: str(report)}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # a quarter of the time, for plugins that are not used here
     began = time.monotonic()
     try:

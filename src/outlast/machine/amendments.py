@@ -50,13 +50,13 @@ def together(first: Changes, others: Sequence[Changes]) -> Changes:
         writes += other.writes
         rings.update(dict.fromkeys(other.rings))
     return structs.replace(
-        first, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes), rings=tuple(rings)
+        first, anchors=tuple(anchors), guards=tuple(guards), writes=tuple(writes), rings=tuple(rings), shape=None
     )
 
 
 def only_if(changes: Changes, guards: Sequence[Guard]) -> Changes:
     """The same change, refused unless these guards hold as well. They are asked first."""
-    return structs.replace(changes, guards=(*guards, *changes.guards))
+    return structs.replace(changes, guards=(*guards, *changes.guards), shape=None)
 
 
 def settling(changes: Changes, debt: Debt) -> Changes:
@@ -70,4 +70,5 @@ def settling(changes: Changes, debt: Debt) -> Changes:
         anchors=(*changes.anchors, debt.key),
         guards=(Matches(debt.key, {"change_id": debt.change_id}), *changes.guards),
         writes=(*changes.writes, Delete(debt.key)),
+        shape=None,
     )

@@ -148,6 +148,17 @@ def channel_of(ring: str, partition: int) -> str:
     return ends_channel(partition) if ring == ENDS else ring
 
 
+class Shape(StrEnum):
+    """What a change declares to be, for stores that have a short path for it. `machine/shapes.py` says it exactly."""
+
+    STEP = "step"
+    """One more entry in the journal of an execution, by its holder."""
+    START = "start"
+    """A new execution, and what belongs to it."""
+    END = "end"
+    """The end of an execution, by its holder."""
+
+
 class Changes(Struct, frozen=True, kw_only=True, gc=False):
     """One guarded, all-or-nothing change of one partition."""
 
@@ -158,6 +169,8 @@ class Changes(Struct, frozen=True, kw_only=True, gc=False):
     writes: tuple[Write, ...] = ()
     rings: tuple[str, ...] = ()
     """Whom to ring once it is durable: `channel_of` names the channel of each."""
+    shape: Shape | None = None
+    """Declared where it is built. Whoever amends a change takes its shape away."""
 
 
 def started_by(changes: Changes) -> list[Execution]:

@@ -20,6 +20,7 @@ from outlast.machine.changes import (
     Patch,
     Put,
     Refusal,
+    Shape,
     View,
     Write,
 )
@@ -60,6 +61,7 @@ from outlast.model.status import Reason, Status
 _SUCCEEDED = Status.SUCCEEDED
 _ENDED_WELL = Outcome.SUCCEEDED
 _ENDED = (ENDS,)
+_END = Shape.END
 
 
 def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
@@ -105,6 +107,7 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
             anchors=(fence.key,),
             guards=(fence,),
             writes=(Insert(entry),),
+            shape=Shape.STEP,
         )
     return _step_and_more(view, execution, fact, entry)
 
@@ -280,6 +283,7 @@ def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
         guards=(fence,),
         writes=tuple(writes),
         rings=_ENDED,
+        shape=_END if execution.quota is None else None,
     )
 
 

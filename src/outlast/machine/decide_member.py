@@ -299,7 +299,7 @@ def handed_on(
     grown or was stopped since it was looked at: others may wait for this end by now."""
     debt = debt_of_end(ended.id, end.id)
     answered = [whole_of(ended.flow), *[downstream for downstream, _ in advanced]]
-    paid = structs.replace(end, writes=tuple([write for write in end.writes if not _owes(write, debt)]))
+    paid = structs.replace(end, writes=tuple([write for write in end.writes if not _owes(write, debt)]), shape=None)
     edges = [Insert(edge_of(ended, downstream)) for downstream in answered]
     answers = flow_changes(FlowFact.EDGE_ANSWERED, end.id, end.partition, end.anchors, [_is_open(gate)], edges)
     others = [changes for _, changes in advanced]

@@ -23,6 +23,7 @@ from outlast.machine.changes import (
     Insert,
     Patch,
     Refusal,
+    Shape,
     View,
     Write,
 )
@@ -33,6 +34,7 @@ from outlast.machine.parts import (
     claim_gates,
     hears_without_waking,
     inbox_record,
+    key_of,
     rings_for,
     runnable,
 )
@@ -104,6 +106,7 @@ def _new(view: View, fact: facts.Start) -> Changes:
         anchors=(execution.key,),  # not remembered (`key_of`): nobody here decides about it soon
         writes=(Insert(execution), *beside(fact)),
         rings=rings_of(execution),
+        shape=Shape.START,
     )
 
 
@@ -112,7 +115,14 @@ def _claimed(view: View, fact: facts.Start, worker: str) -> Changes:
     shut, the start is made anew without the claim."""
     held = held_of(fact, worker)
     gates, attempt = claim_gates(view, held, worker), new_attempt(held, held.epoch, worker, fact.change_id)
-    return changes(view, held, fact, gates, (Insert(held), *beside(fact), attempt))
+    return Changes(
+        id=fact.change_id,
+        partition=view.partition,
+        anchors=(key_of(held),),
+        guards=gates,
+        writes=(Insert(held), *beside(fact), attempt),
+        shape=Shape.START,
+    )
 
 
 def _restart(view: View, existing: Execution, fact: facts.Start) -> Changes:

@@ -102,7 +102,7 @@ def held_by(execution: Execution) -> Matches:
 
 @lru_cache(maxsize=1_000)
 def _fence(namespace: str, execution_id: str, epoch: int) -> Matches:
-    """One for all that an attempt writes: what a store has made of it, it need not make again."""
+    """One for all that an attempt writes."""
     return Matches(_key(namespace, execution_id), {"status": _ACTIVE, "epoch": epoch})
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outlast import limits
-from outlast.errors import InvalidInput, LimitExceeded
+from outlast.errors import CorruptState, InvalidInput, LimitExceeded
 from outlast.machine.changes import Changes
+from outlast.machine.shapes import fits
 from outlast.model.lease import ClaimRequest
 from outlast.model.names import check_name, check_word
+
+SHAPES_CHECKED = False
+"""Whether every change is compared with the shape that it declares. Tests set it: it costs what a short path saves."""
 
 
 def check_limit(what: str, limit: int, most: int) -> None:
@@ -23,6 +27,8 @@ def check_batch(batch: Sequence[Changes]) -> None:
         if len(changes.guards) + len(changes.writes) > most:
             size = len(changes.guards) + len(changes.writes)
             raise LimitExceeded("one change", actual=size, limit=most, unit="guards and writes")
+        if SHAPES_CHECKED and not fits(changes):
+            raise CorruptState(f"the change {changes.id!r} declares the shape {changes.shape}, which it does not have")
 
 
 def check_claim(request: ClaimRequest) -> None:

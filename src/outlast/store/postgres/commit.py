@@ -32,10 +32,12 @@ from outlast.machine.changes import (
     Patch,
     Put,
     Reached,
+    Shape,
     Write,
 )
 from outlast.machine.guards import anchored_execution, applied_before, failed_guard, signed_keys
 from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry
 from outlast.model.kinds import OF_EXECUTION
 from outlast.model.record import Key, Now, Plain, Record
 from outlast.store.port import Committed, Verdict
@@ -154,8 +156,7 @@ class Call:
         """By change: the inbox of the execution that it makes and is anchored at."""
         self._anchors: list[Row] = []
         self._rows: dict[int, list[Row]] = {}
-        self._inserts: dict[str, Groups] = {}
-        self._patches: dict[str, Groups] = {}
+        self._groups: dict[int, Groups] = {}
         """Of the kinds whose rows share fields: what gathers `_rows` of that slot."""
         self._asked: dict[Guard, list[int]] = {}
         """Guards on loose records, and who has them: most are of a whole partition, and asked once for all."""
@@ -169,6 +170,9 @@ class Call:
 
     def _add(self, number: int, changes: Changes) -> None:
         partition = changes.partition
+        if changes.shape is Shape.STEP:
+            self._step(number, partition, changes)
+            return
         expected: dict[Any, Row] = {}
         patched: dict[Key, dict[str, Any]] = {}
         for anchor in changes.anchors:
@@ -196,6 +200,19 @@ class Call:
             self._executions.update(expected)
         else:
             self.crossed = True
+
+    def _step(self, number: int, partition: int, changes: Changes) -> None:
+        """What `_add` does, for an entry of a journal."""
+        fence: Any = changes.guards[0]
+        entry: Any = changes.writes[0]
+        values = fence.key.values
+        TABLES[_EXECUTION].check_key(fence.key)
+        row: Row = {"ix": number, "partition": partition, "namespace": values[0], "id": values[1]}
+        _expect(row, fence.fields)
+        self._anchors.append(row)
+        self.crossed = self.crossed or values in self._executions
+        self._executions.add(values)
+        self._grouped("insert", TABLES[JournalEntry.KIND]).insert(entry.record, number, partition)
 
     def _execution(
         self, expected: dict[Any, Row], number: int, partition: int, values: Any, *, other: bool = True
@@ -266,10 +283,7 @@ class Call:
         if not table.shared:
             self._row("insert", kind, table.row(record, number, partition))
             return
-        groups = self._inserts.get(kind)
-        if groups is None:
-            groups = self._inserts[kind] = self._grouped("insert", table)
-        groups.insert(record, number, partition)
+        self._grouped("insert", table).insert(record, number, partition)
 
     def _patch(
         self, expected: dict[Any, Row], number: int, partition: int, key: Key, fields: dict[str, Plain | Now]
@@ -285,14 +299,15 @@ class Call:
             table.patch(row, fields)
             self._row("patch", kind, row)
             return
-        groups = self._patches.get(kind)
-        if groups is None:
-            groups = self._patches[kind] = self._grouped("patch", table)
-        groups.patch(values, fields, number, partition)
+        self._grouped("patch", table).patch(values, fields, number, partition)
 
     def _grouped(self, operation: str, table: Table) -> Groups:
-        groups = Groups(table)
-        self._rows[SLOTS[operation, table.name]] = groups.rows
+        """What gathers the rows of an operation on a kind whose rows share fields."""
+        slot = SLOTS[operation, table.name]
+        groups = self._groups.get(slot)
+        if groups is None:
+            groups = self._groups[slot] = Groups(table)
+            self._rows[slot] = groups.rows
         return groups
 
     def _write(self, expected: dict[Any, Row], number: int, partition: int, write: Write) -> None:

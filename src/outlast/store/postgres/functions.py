@@ -15,6 +15,7 @@ import msgspec
 from outlast import limits
 from outlast.machine import Changes, View, decide, facts
 from outlast.machine.changes import Insert
+from outlast.machine.shapes import GUARDED_FIELDS
 from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
@@ -40,10 +41,8 @@ for _operation, _kinds in [
 ]:
     for _kind in _kinds:
         SLOTS[_operation, _kind] = len(SLOTS) + 1
-EXPECTED = (
-    "epoch", "status", "inbox", "generation", "waits", "held", "unwinds", "has_children", "cancel_requested",
-)  # fmt: skip
-"""The fields of an execution that guards are about, none of them ever null; of any other, a guard is slower."""
+EXPECTED = GUARDED_FIELDS
+"""The fields of an execution that a commit compares as columns; a guard of any other field is slower."""
 COMPARED: dict[str, tuple[str, ...]] = {
     "flow": ("state", "revision"),
     "member": ("answered", "drained", "settled", "change_id"),

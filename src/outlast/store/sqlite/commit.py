@@ -30,10 +30,11 @@ from outlast.machine.changes import (
     channel_of,
 )
 from outlast.machine.guards import anchored_execution, fields_read, holds, signed_keys
+from outlast.machine.shapes import END_FIELDS
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Record
 from outlast.store.port import Points, Verdict
-from outlast.store.sqlite.fences import FENCES, FIELDS, FOREVER_MS, GATES, OF_FLOWS, Fences, known
+from outlast.store.sqlite.fences import FENCES, FOREVER_MS, GATES, OF_FLOWS, Fences, known
 from outlast.store.sqlite.gathering import Execute, Gathering, applied, impossible, patch_row
 from outlast.store.sqlite.statements import TABLES, row_of
 
@@ -142,7 +143,7 @@ class Commit:
         """The fence of a holder, which is remembered."""
         seen = self._fences.get(key)
         if seen is None:
-            row = self._row(TABLES[_EXECUTION].guard(FIELDS), key)
+            row = self._row(TABLES[_EXECUTION].guard(END_FIELDS), key)
             if row is None:
                 return False, None
             seen = self._fences.keep(key, known(*row))

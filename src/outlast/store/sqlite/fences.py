@@ -17,6 +17,7 @@ import apsw
 from msgspec import Struct
 
 from outlast.machine.changes import Guard, Matches
+from outlast.machine.shapes import END_FIELDS, HOLDER_FIELDS
 from outlast.model.execution import Execution
 from outlast.model.flow import Flow, Member, Summary
 from outlast.model.lane import Lane
@@ -27,9 +28,7 @@ KNOWN_MAX = 20_000
 FOREVER_MS = 2**62
 """Later than every time, and more than any number of rows."""
 _NO_VALUE = object()
-FIELDS = ("status", "epoch", "has_children")
-"""What the fences of a holder ask for: the first two with every write, all of them at the end."""
-FENCES = frozenset({FIELDS[:2], FIELDS})
+FENCES = frozenset({HOLDER_FIELDS, END_FIELDS})
 GATES = frozenset({Lane.KIND, Session.KIND})
 """Gates that starts ask: looked at once, and again when one of them is written."""
 OF_FLOWS = frozenset({Flow, Summary, Member})

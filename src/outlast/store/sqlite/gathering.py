@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import apsw
 
 from outlast.errors import InvalidInput
-from outlast.machine.changes import Absent, Changes, Guard, Insert, Matches, Patch, Write
+from outlast.machine.changes import Absent, Changes, Guard, Insert, Matches, Patch, Shape, Write
 from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.flow import Flow, Member, Summary
@@ -73,7 +73,13 @@ class Gathering:
     def take(self, changes: Changes) -> Verdict | None:
         """Gather it. None if it is not like the others, or if a guard of it is not known to hold: then it goes the long
         way, behind those that were taken."""
-        anchors, writes = changes.anchors, changes.writes
+        shape = changes.shape
+        if shape is Shape.STEP:
+            return self._take_step(changes)
+        if shape is Shape.END:
+            return self._take_end(changes)
+        if shape is Shape.START:
+            return self._take_start(changes)
         its: Mine = {}
         asked: list[Key] = []
         for guard in changes.guards:
@@ -90,13 +96,12 @@ class Gathering:
                 if fields != known.held and not known.ends(fields) and not self._fences.matches(guard):
                     return None
                 its[key.values] = known
-            elif self._gates.get(guard, 0) <= self._now and not self._is_free(guard):
+            elif not self._is_open(guard):
                 return None
-        if len(writes) == 1 and type(first := writes[0]) is Insert:
-            record = first.record
-            if type(record) is JournalEntry:  # the commonest change of all: a step
-                return self._take_step(anchors, record, its)
-        return self._take_all(anchors, writes, its, asked)
+        return self._take_all(changes.anchors, changes.writes, its, asked)
+
+    def _is_open(self, guard: Guard) -> bool:
+        return self._gates.get(guard, 0) > self._now or self._is_free(guard)
 
     def _is_free(self, guard: Guard) -> bool:
         """Whether it asks for an id that no execution has. Those that are gathered are not there to be read."""
@@ -104,12 +109,44 @@ class Gathering:
             return False
         return self._execute(_exists, guard.key.values).fetchone() is None
 
-    def _take_step(self, anchors: tuple[Key, ...], step: JournalEntry, its: Mine) -> Verdict | None:
-        holder = its.get(anchors[0].values) if len(anchors) == 1 and anchors[0].kind == _EXECUTION else None
-        if holder is None:
+    # What a change of each shape is, `machine/shapes.py` says: here it is taken at its word.
+
+    def _take_step(self, changes: Changes) -> Verdict | None:
+        fence: Any = changes.guards[0]
+        entry: Any = changes.writes[0]
+        known = self._known.get(fence.key.values)
+        if known is None or fence.fields != known.held:
             return None
-        self._steps.append(step)
-        return applied(holder.inbox)
+        self._steps.append(entry.record)
+        return applied(known.inbox)
+
+    def _take_end(self, changes: Changes) -> Verdict | None:
+        fence: Any = changes.guards[0]
+        known = self._known.get(fence.key.values)
+        if known is None or not known.ends(fence.fields):
+            return None
+        for write in changes.writes:
+            if type(write) is Insert:
+                self._inserts[type(write.record)].append(write.record)
+            elif type(write) is Patch:
+                rows = self._patches[TABLES[write.key.kind].patch((*write.fields,))]
+                rows.append(patch_row(write.key, write.fields))
+        self._fences.written(fence.key)
+        return applied(known.inbox)
+
+    def _take_start(self, changes: Changes) -> Verdict | None:
+        for guard in changes.guards:
+            if not self._is_open(guard):
+                return None
+        records: list[Any] = [write.record for write in changes.writes if type(write) is Insert]
+        execution = records[0]
+        if len(records) < len(changes.writes):  # it has tags
+            return None
+        if not self._begin((execution.namespace, execution.id), [execution], None):
+            return None
+        for record in records[1:]:
+            self._inserts[type(record)].append(record)
+        return applied(execution.inbox)
 
     def _take_all(
         self, anchors: tuple[Key, ...], writes: tuple[Write, ...], its: Mine, asked: list[Key]

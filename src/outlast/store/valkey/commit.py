@@ -7,6 +7,7 @@ changes that it was given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from outlast.errors import InvalidInput
@@ -23,18 +24,18 @@ from outlast.machine.changes import (
     Patch,
     Put,
     Reached,
+    Shape,
     channel_of,
 )
-from outlast.model.execution import Execution, execution_key
-from outlast.model.record import Key, Now, Record
+from outlast.machine.shapes import HOLDER_FIELDS
+from outlast.model.execution import Execution
+from outlast.model.journal import JournalEntry
+from outlast.model.record import Key, Now, Plain
 from outlast.store.port import Verdict
-from outlast.store.remembered import Remembered
-from outlast.store.valkey.keys import field, owner
+from outlast.store.valkey.keys import field
 from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
-_HEAD = field(execution_key("", ""))[1]
-"""The field of an execution itself, in its owner's hash."""
 
 _GUARDS: dict[type, int] = {Matches: 1, Absent: 2, Reached: 3, Ahead: 4, Lapsed: 5}
 _WRITES: dict[type, int] = {Insert: 1, Patch: 2, Put: 3, Delete: 4, Add: 5}
@@ -66,28 +67,19 @@ class Batch:
         self._blobs = arguments
 
     def add(self, changes: Changes) -> None:
-        guards, writes = changes.guards, changes.writes
         self._count += 1
-        if len(guards) == 1 and len(writes) == 1 and not changes.rings:
-            guard, write = guards[0], writes[0]
-            if type(guard) is Matches and type(write) is Insert and self._entry(changes, guard, write.record):
-                return
-        self._any(changes)
+        if changes.shape is Shape.STEP:
+            self._step(changes)
+        else:
+            self._any(changes)
 
-    def _entry(self, changes: Changes, guard: Matches, record: Record) -> bool:
-        """As `_any`, for what steps are: a record more of an execution, if that is as it was. False, if it is anything
-        else."""
-        key, anchors = guard.key, changes.anchors
-        if not anchors or anchors[0] is not key or key.kind != _EXECUTION:
-            return False
-        of, compared = _fenced(guard)
-        its, name, body, times = LAYOUTS[record.KIND].packed(record)
-        if its != of or name == _HEAD:
-            return False
-        blobs = self._blobs
-        blobs.append(body)
-        self._changes += (0, of, name, changes.id, len(blobs), times, *compared)
-        return True
+    def _step(self, changes: Changes) -> None:
+        """As `_any`, in short: an entry of the journal of an execution, if that is as it was."""
+        fence: Any = changes.guards[0]
+        entry: Any = changes.writes[0]
+        of, name, body, times = LAYOUTS[JournalEntry.KIND].packed(entry.record)
+        self._blobs.append(body)
+        self._changes += (0, of, name, changes.id, len(self._blobs), times, *_fence(*fence.fields.values()))
 
     def _any(self, changes: Changes) -> None:
         told, blobs = self._changes, self._blobs
@@ -197,16 +189,11 @@ class Named:
 _NOTHING_NAMED = Named().told()
 
 
-def _told(guard: Matches) -> tuple[str, list[Any]]:
-    """An execution as an owner, and how a script is told what it must be."""
-    blobs: list[bytes] = []
-    told = LAYOUTS[_EXECUTION].compared(guard.fields, blobs)
-    assert not blobs, "an execution has no bytes: what is remembered can name no argument of a batch"
-    return owner(*guard.key.values), [len(told) // 2, *told]
-
-
-_fenced = Remembered(_told, most=1_000)
-"""The steps of an attempt share their guard."""
+@lru_cache(maxsize=1_000)
+def _fence(status: Plain, epoch: Plain) -> tuple[Any, ...]:
+    """How a script is told what a holder's fence compares."""
+    told = LAYOUTS[_EXECUTION].compared(dict(zip(HOLDER_FIELDS, (status, epoch), strict=True)), [])
+    return (len(HOLDER_FIELDS), *told)
 
 
 def _exact(amount: int) -> int:

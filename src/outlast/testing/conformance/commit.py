@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec import structs
 
 from outlast import limits
-from outlast.errors import LimitExceeded, OutlastError
+from outlast.errors import CorruptState, LimitExceeded, OutlastError
 from outlast.machine import facts
 from outlast.machine.changes import Absent, Add, Delete, Insert, Matches, Patch, Put, Write
 from outlast.model.completion import Completion
@@ -19,6 +20,7 @@ from outlast.model.payload import Role, payload_key
 from outlast.model.record import Key, Now
 from outlast.model.status import Status
 from outlast.runtime.group_commit import GroupCommit
+from outlast.store import checks
 from outlast.store.port import Committed, Query, Store, Verdict
 from outlast.testing.conformance.actors import (
     NAMESPACE,
@@ -70,6 +72,18 @@ def entry(name: str, change_id: str, execution: str = "a") -> JournalEntry:
 
 class WriteConformance(Conformance):
     """Each kind of write."""
+
+    async def test_a_change_without_the_shape_that_it_declares_writes_nothing(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checks, "SHAPES_CHECKED", True)
+        held = await running(store)
+        step = decided(store, held, steps(held, "one"))
+        more = structs.replace(step, writes=(*step.writes, Patch(KEY, {"held": True})))
+        with pytest.raises(CorruptState, match="declares the shape step"):
+            await commit(store, step, more)
+        assert await records(store, JournalEntry) == []
+        assert (await commit_one(store, structs.replace(more, shape=None))).applied
 
     async def test_an_insert_writes_a_record_that_was_not_there(self, store: Store) -> None:
         await start(store)
