@@ -289,13 +289,13 @@ def widened(
 
 def claimed(view: MemberView, woken: Changes, worker: str, gate: Flow) -> Changes | None:
     """What `advance` lets run, claimed in the same commit by a worker that has room for it: the records of both, and
-    what a claim would ask, as guards. None if it is not ready, or asks for more than guards can say."""
+    what a claim would ask, as guards. None if it is not ready."""
     key = key_of(view.execution)
     wakes, *others = woken.writes
     assert type(wakes) is Patch, "what is said of the execution comes first"
     assert wakes.key == key, "what is said of the execution comes first"
     ready = structs.replace(view.execution, **wakes.fields)
-    if ready.status is not Status.READY or ready.quota is not None:
+    if ready.status is not Status.READY:
         return None
     claim = facts.Claim(change_id=woken.id, worker=worker)
     both = Patch(key, {**wakes.fields, **claim_fields(ready, claim)})

@@ -37,7 +37,6 @@ RESTARTED = (
     "signature",
     "lane",
     "route",
-    "quota",
     "tags",
     "input_digest",
     "status",

@@ -18,13 +18,13 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {},
     {"retry": RetryPolicy(max_attempts=2, initial_ms=0), "timeout_ms": 1_000, "crash_cap": 1},
     {"retry": RetryPolicy(max_attempts=2, initial_ms=500), "timeout_ms": 1_000, "crash_cap": 2, "deadline_ms": 9_000},
-    {"deadline_ms": 9_000, "quota": "stripe", "parent": "cart-1", "retention_ms": 5_000, "tags": {"shop": "paris"}},
+    {"deadline_ms": 9_000, "parent": "cart-1", "retention_ms": 5_000, "tags": {"shop": "paris"}},
 )
 
 SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     *((facts.Start, {"if_exists": word}) for word in ("same", "error", "restart")),
     (facts.Start, {"input_digest": "of something else"}),
-    (facts.Start, {"worker": "worker-1", "quota": None}),
+    (facts.Start, {"worker": "worker-1"}),
     (facts.Start, {"if_exists": "restart", "delay_ms": 500}),
     (facts.Start, {"if_exists": "restart", "after_dependencies": True}),
     *((facts.Start, {"sends": (facts.Sent(name, b"sent"),)}) for name in ("plan", "other")),
@@ -62,8 +62,6 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Retry, {"with_flow": True, "waits_again": True}),
     (facts.Supersede, {}),
     (facts.Supersede, {"epoch": 99}),
-    (facts.ChangePriority, {"priority": 0}),
-    (facts.ChangePriority, {"priority": 7}),
     (facts.DeadlinePassed, {}),
     (facts.EventSent, {}),
     (facts.EventSent, {"name": "other", "dedup": "1"}),
