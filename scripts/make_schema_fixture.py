@@ -18,7 +18,7 @@ import apsw
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Insert, Put
 from outlast.model.flow import Dependency, Edge, Flow, FlowState, Member, Summary
-from outlast.model.lane import Lane, Quota
+from outlast.model.lane import Lane
 from outlast.model.record import Now, Record
 from outlast.model.retry import RetryPolicy
 from outlast.runtime.engine import Engine
@@ -70,7 +70,7 @@ class Story:
 
     async def keep(self, *records: Record) -> None:
         """Records of operators and flows, which no fact of today writes."""
-        writes = tuple(Put(r) if isinstance(r, Lane | Quota) else Insert(r) for r in records)
+        writes = tuple(Put(r) if isinstance(r, Lane) else Insert(r) for r in records)
         await self.store.commit([Changes(id=self.change_id(), partition=0, anchors=(), writes=writes)])
 
 
@@ -120,7 +120,6 @@ async def open_ones(story: Story) -> None:
 async def gates(story: Story) -> None:
     await story.keep(
         Lane(partition=0, namespace=NS, lane="slow", paused=True),
-        Quota(partition=0, namespace=NS, name="stripe", free=20),
         Flow(namespace=NS, id="nightly", state=FlowState.OPEN, created_at=Now(), change_id="flow"),
         Summary(namespace=NS, id="nightly", members=1, change_id="flow"),
         Member(namespace=NS, execution="held", flow="nightly", name="held", change_id="flow"),

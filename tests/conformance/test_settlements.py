@@ -83,12 +83,11 @@ class TestSettlements(Conformance):
             actors.resolves(),
             facts.Hold(change_id="h"),
             facts.Release(change_id="r"),
-            facts.ChangePriority(change_id="p", priority=5),
             actors.cancels(),
         ]
         for number, fact in enumerate(said, start=1):
             assert (await actors.tell(store, "a", fact)).inbox == number
-        expected = actors.same_but(held, inbox=len(said), priority=5, cancel_requested=True)
+        expected = actors.same_but(held, inbox=len(said), cancel_requested=True)
         assert await actors.look(store, "a") == expected
 
     async def test_settlement_02_a_step_needs_no_read_and_its_verdict_tells_of_a_cancel(self, store: Store):
@@ -149,7 +148,6 @@ class TestSettlements(Conformance):
             actors.resolves(),
             actors.cancels(),
             facts.Hold(change_id="h"),
-            facts.ChangePriority(change_id="p", priority=1),
         ]
         for fact in said:
             writes = actors.decided(store, held, fact).writes
@@ -254,7 +252,6 @@ class TestSettlements(Conformance):
     # ---- 7 --------------------------------------------------------------------------------------------------------
 
     async def test_settlement_07_claim_has_its_gates(self, store: Store):
-        await actors.permits(store, "spent", 0)
         stopped = Flow(namespace=actors.NAMESPACE, id="stopped", state=FlowState.STOPPED, created_at=0, change_id="f")
         await actors.put(store, actors.partition(store, "stopped"), stopped)
         await actors.pause(store, "paused")
@@ -263,7 +260,6 @@ class TestSettlements(Conformance):
             {"id": "stopped/member", "flow": "stopped"},
             {"id": "version", "version": "0"},
             {"id": "capability", "requires": ("gpu",)},
-            {"id": "quota", "quota": "spent"},
         ]
         for options in gated:
             await actors.start(store, **options, priority=9)

@@ -127,25 +127,6 @@ async def test_a_rolling_deploy_strands_nothing(place: Place):
         assert await after.count(status=["ready", "active", "suspended", "blocked"]) == 0
 
 
-async def test_a_serial_lane_drains_after_its_holder_died(store: PostgresStore, clock: ManualClock):
-    """Elsewhere: with concurrency 1 the dead holder's place is never given back, and everything behind it waits."""
-    await actors.permits(store, "one-at-a-time", 1)
-    for number in range(5):
-        await actors.start(store, quota="one-at-a-time", **actors.member(number))
-    held = await actors.claim_one(store, "dies")
-    assert await actors.claimed_ids(store, "next", limit=10) == []
-    clock.advance("11s")
-    lost = actors.decided(store, held, actors.loses_lease(held), await store.now())
-    assert (await actors.commit_one(store, lost)).applied
-    done: list[str] = []
-    while claimed := (await actors.claim(store, "next", limit=10)).executions:
-        [one] = claimed
-        done.append(one.execution.id)
-        await actors.commit_one(store, actors.decided(store, one.execution, actors.completes(one.execution)))
-    assert sorted(done) == [f"{actors.ROOT}/{number}" for number in range(5)]
-    assert done[0] == held.id, "what was begun comes before what is new"
-
-
 async def test_what_was_claimed_and_never_dispatched_is_recovered_if_the_worker_died(
     place: Place, store: PostgresStore
 ):

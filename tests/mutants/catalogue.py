@@ -457,15 +457,6 @@ _TRANSITIONS = (
         ),
     ),
     Mutant(
-        name="permit-kept",
-        breaks="settlement 7",
-        what="a lease that ends keeps its quota's permit",
-        file="machine/parts.py",
-        old="if execution.quota is None or execution.status is not Status.ACTIVE:",
-        new="if execution.quota is None or execution.status is Status.ACTIVE:",
-        noticed_by=(f"{CONFORMANCE}ClaimGate::test_a_permit_is_given_back_when_the_lease_ends",),
-    ),
-    Mutant(
         name="failure-not-superseded",
         breaks="settlement 9",
         what="a retry finds the failure that escaped in its journal, and fails with it again",
@@ -724,15 +715,6 @@ _STORE = (
             f"{SETTLEMENT}06_a_flow_in_staging_is_not_claimable",
             f"{CONFORMANCE}ClaimGate::test_members_of_a_flow_are_taken_only_while_it_is_open",
         ),
-    ),
-    Mutant(
-        name="quota-overdrawn",
-        breaks="settlement 7",
-        what="one claim takes more of a quota than there are permits",
-        file="store/sqlite/claim.py",
-        old="            if free <= 0:\n                continue\n",
-        new="",
-        noticed_by=(f"{CONFORMANCE}ClaimGate::test_a_quota_gives_as_many_as_it_has_permits",),
     ),
     Mutant(
         name="priority-ignored",

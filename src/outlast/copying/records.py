@@ -16,13 +16,13 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import Flow, Summary, flow_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS
-from outlast.model.lane import Lane, Quota
+from outlast.model.lane import Lane
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
 from outlast.model.session import Session
 
-GATES: tuple[type[Record], ...] = (Lane, Quota)
+GATES: tuple[type[Record], ...] = (Lane,)
 """Set for every partition: few, and made anew for the partitions of the target."""
 
 NOT_COPIED = frozenset({Session.KIND})
@@ -70,28 +70,18 @@ def namespace_of(record: Record) -> str:
 
 
 def spread(gates: Sequence[Record], partitions_before: int, partitions: int) -> list[Record]:
-    """Lanes and quotas for another number of partitions: a lane that is paused anywhere is paused everywhere, and
-    permits are dealt out evenly, so that there are as many as before."""
+    """Lanes for another number of partitions: one that is paused anywhere is paused everywhere."""
     if partitions == partitions_before:
         return list(gates)
     paused: dict[tuple[str, str], bool] = defaultdict(bool)
-    free: dict[tuple[str, str], int] = defaultdict(int)
     for gate in gates:
         if isinstance(gate, Lane):
             paused[gate.namespace, gate.lane] |= gate.paused
-        elif isinstance(gate, Quota):
-            free[gate.namespace, gate.name] += gate.free
-    lanes = [
+    return [
         Lane(partition=p, namespace=namespace, lane=lane, paused=is_paused)
         for (namespace, lane), is_paused in sorted(paused.items())
         for p in range(partitions)
     ]
-    quotas = [
-        Quota(partition=p, namespace=namespace, name=name, free=total // partitions + (p < total % partitions))
-        for (namespace, name), total in sorted(free.items())
-        for p in range(partitions)
-    ]
-    return [*lanes, *quotas]
 
 
 def plain(record: Record) -> Record:

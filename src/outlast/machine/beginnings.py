@@ -31,7 +31,6 @@ _ALIKE = (
     "signature",
     "lane",
     "requires",
-    "quota",
     "timeout_ms",
     "retry",
     "crash_cap",
@@ -98,8 +97,7 @@ def events_of(fact: facts.Start) -> list[Write]:
 
 def execution_of(fact: facts.Start) -> Execution:
     """The execution as it begins, ready or blocked."""
-    blocked_on = Reason.DEPENDENCIES if fact.after_dependencies else Reason.DELAY if fact.delay_ms else None
-    return _made(fact, _like(None, blocked_on, *_alike(fact)))
+    return _made(fact, _like(None, fact.blocked_on, *_alike(fact)))
 
 
 def held_of(fact: facts.Start, worker: str) -> Execution:
@@ -138,8 +136,7 @@ def _like(worker: str | None, blocked_on: str | None, *alike: Any) -> Execution:
         version=fact.version,
         signature=fact.signature,
         lane=fact.lane,
-        route=route_of(fact.workflow, fact.version, fact.requires, fact.quota),
-        quota=fact.quota,
+        route=route_of(fact.workflow, fact.version, fact.requires),
         input_digest=fact.input_digest,
         status=Status.BLOCKED if blocked_on else Status.READY,
         reason=blocked_on,

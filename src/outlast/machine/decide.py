@@ -117,8 +117,6 @@ def _decide(view: View, execution: Execution, fact: facts.AnyFact, now: int) -> 
             return decide_outside.retry(view, execution, fact)
         case facts.Supersede():
             return decide_outside.supersede(view, execution, fact)
-        case facts.ChangePriority():
-            return decide_outside.change_priority(view, execution, fact)
         case facts.EventSent():
             return decide_outside.event_sent(view, execution, fact, now)
         case facts.DeferredResolved():

@@ -65,7 +65,7 @@ def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusa
     writes: list[Write] = [Patch(key_of(execution), fields)]
     if timed:
         writes += ends_wait(execution, fact, None, ENDED_BY_TIME, value=NOTHING)
-    if fact.worker is not None and fields["status"] is Status.READY and execution.quota is None:
+    if fact.worker is not None and fields["status"] is Status.READY:
         return _wake_claimed(view, execution, fact, fact.worker, guards, fields)
     return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))
 

@@ -11,7 +11,6 @@ from outlast.machine.beginnings import REOPENED, new_execution
 from outlast.machine.changes import (
     ENDS,
     HOME,
-    Add,
     Changes,
     Code,
     Guard,
@@ -41,7 +40,6 @@ from outlast.machine.parts import (
     next_attempt,
     nothing_to_undo,
     owed,
-    permit_back,
     ran_so_far,
     rings_for,
     runnable,
@@ -52,7 +50,6 @@ from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import CHILD, UPDATE, Event, event_key
 from outlast.model.execution import UNWINDING, Execution, ParentClose, execution_key, suspect_route
 from outlast.model.journal import JournalEntry
-from outlast.model.lane import quota_key
 from outlast.model.names import INTERRUPT
 from outlast.model.payload import Payload, Role
 from outlast.model.record import NOW
@@ -70,8 +67,6 @@ def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
         Patch(key_of(execution), claim_fields(execution, fact)),
         attempt_begun(execution, fact),
     ]
-    if execution.quota is not None:
-        writes.append(Add(quota_key(view.partition, execution.namespace, execution.quota), "free", -1))
     return changes(view, execution, fact, [as_seen(execution)], writes)
 
 
@@ -202,7 +197,6 @@ def continue_as_new(view: View, execution: Execution, fact: facts.Continue) -> C
         Patch(execution.key, fields),
         Insert(begun),
         *attempt_ended(execution, fact, Outcome.SUCCEEDED),
-        *permit_back(view, execution),
         owed(view, execution, fact, errand.change_id, execution.id, facts.encode_fact(errand)),
     ]
     if fact.interrupt is not None:
@@ -268,8 +262,7 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
         fields["route"] = suspect_route(execution.route, suspect=False)
     if fact.awaits is not None and fact.awaits.position < limits.JOURNAL_MAX_ENTRIES:
         fields["awaits"] = fact.awaits.encode()
-    writes: list[Write] = [Patch(execution.key, fields), *permit_back(view, execution)]
-    return changes(view, execution, fact, [held_and_heard(execution, fact.inbox)], writes)
+    return changes(view, execution, fact, [held_and_heard(execution, fact.inbox)], [Patch(execution.key, fields)])
 
 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
@@ -283,7 +276,7 @@ def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
         guards=(fence,),
         writes=tuple(writes),
         rings=_ENDED,
-        shape=_END if execution.quota is None else None,
+        shape=_END,
     )
 
 
@@ -358,7 +351,6 @@ def try_again(
     writes = [Patch(execution.key, fields), *attempt_ended(execution, fact, outcome, failure)]
     if isinstance(fact, facts.Fail):
         writes += superseded(execution, fact.supersedes)
-    writes += permit_back(view, execution)
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
 
 
@@ -383,7 +375,6 @@ def unwind_first(
     writes: list[Write] = [
         Patch(execution.key, fields),
         *attempt_ended(execution, fact, outcome),
-        *permit_back(view, execution),
     ]
     fence: list[Guard] = [held_and_heard(execution, execution.inbox), *guards]
     return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
@@ -425,5 +416,6 @@ def hand_back(view: View, execution: Execution, fact: facts.HandBack, now: int) 
     }
     if fact.wait_ms and execution.expires_for is None:
         fields["cause"] = "codec"
-    writes = [Patch(execution.key, fields), *permit_back(view, execution)]
-    return changes(view, execution, fact, fence, writes, *rings_for(execution, fields["status"]))
+    return changes(
+        view, execution, fact, fence, [Patch(execution.key, fields)], *rings_for(execution, fields["status"])
+    )

@@ -154,17 +154,6 @@ def supersede(view: View, execution: Execution, fact: facts.Supersede) -> Change
     return changes(view, execution, fact, [same], superseded(execution, fact.entries))
 
 
-def change_priority(view: View, execution: Execution, fact: facts.ChangePriority) -> Changes | Refusal:
-    if execution.priority == fact.priority:
-        return Refusal(Code.ALREADY, f"has priority {fact.priority}")
-    value = str(fact.priority).encode()
-    writes: list[Write] = [
-        Patch(execution.key, {"priority": fact.priority}),
-        *inbox_record(execution, fact, event.PRIORITY, value),
-    ]
-    return changes(view, execution, fact, [as_seen(execution)], writes)
-
-
 def event_sent(view: View, execution: Execution, fact: facts.EventSent, now: int) -> Changes | Refusal:
     """An update that nobody would take is refused: code that sleeps without listening has no answer to it. An event
     that suspended code waits for, and nothing else, is received in the commit that sends it."""

@@ -49,7 +49,6 @@ RESTARTED = (
     "signature",
     "lane",
     "route",
-    "quota",
     "tags",
     "input_digest",
     "status",

@@ -84,7 +84,6 @@ class Start(Fact, frozen=True, kw_only=True):
     parent: str | None = None
     closes: bool = False
     flow: str | None = None
-    quota: str | None = None
     after_dependencies: bool = False
     if_exists: str = "same"
     first_epoch: int = 0
@@ -112,8 +111,6 @@ class Start(Fact, frozen=True, kw_only=True):
             check_tags(self.tags)
         if self.sends:
             _at_most("events sent with a start", len(self.sends), limits.SENDS_MAX, "events")
-        if self.quota is not None:
-            check_word("quota", self.quota)
         if self.priority:
             check_priority(self.priority)
         if self.delay_ms:
@@ -134,8 +131,13 @@ class Start(Fact, frozen=True, kw_only=True):
             raise InvalidInput(f"first_epoch must be at least 0 and below 2**32, not {self.first_epoch}")
         if self.if_exists not in ("same", "error", "restart"):
             raise InvalidInput(f'if_exists must be "same", "error" or "restart", not {self.if_exists!r}')
-        if self.worker is not None and (self.delay_ms or self.after_dependencies or self.flow or self.quota):
-            raise InvalidInput("what waits for a time, an upstream or a permit cannot be claimed by its start")
+        if self.worker is not None and (self.blocked_on is not None or self.flow):
+            raise InvalidInput("what waits for a time or an upstream cannot be claimed by its start")
+
+    @property
+    def blocked_on(self) -> str | None:
+        """What it waits for before anybody may claim it."""
+        return Reason.DEPENDENCIES if self.after_dependencies else Reason.DELAY if self.delay_ms else None
 
 
 class Fork(Fact, frozen=True, kw_only=True):
@@ -199,13 +201,6 @@ class Supersede(Fact, frozen=True, kw_only=True):
 
     epoch: int
     entries: tuple[tuple[str, str, int], ...]
-
-
-class ChangePriority(Fact, frozen=True, kw_only=True):
-    priority: int
-
-    def __post_init__(self) -> None:
-        check_priority(self.priority)
 
 
 class EventSent(Fact, frozen=True, kw_only=True):
@@ -473,7 +468,6 @@ AnyFact: TypeAlias = (
     | Release
     | Retry
     | Supersede
-    | ChangePriority
     | DeadlinePassed
     | EventSent
     | DeferredResolved

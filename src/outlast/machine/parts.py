@@ -26,7 +26,7 @@ from outlast.model.completion import Completion
 from outlast.model.event import Event
 from outlast.model.execution import WAITS_SEPARATOR, Execution, execution_key
 from outlast.model.journal import SUCCEEDED, Awaited, JournalEntry
-from outlast.model.lane import lane_key, quota_key
+from outlast.model.lane import lane_key
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import NOW, Key, Now, Plain, settled
@@ -249,13 +249,6 @@ def attempt_ended(
     ]
 
 
-def permit_back(view: View, execution: Execution) -> list[Write]:
-    """A lease that ends gives its quota's permit back. The lease's own fence keeps this from happening twice."""
-    if execution.quota is None or execution.status is not Status.ACTIVE:
-        return []
-    return [Add(quota_key(view.partition, execution.namespace, execution.quota), "free", 1)]
-
-
 def inbox_record(
     execution: Execution,
     fact: facts.Fact,
@@ -331,8 +324,6 @@ def ended(
     writes += attempt_ended(execution, fact, outcome, None if succeeded else value)
     if value is not None:
         writes.append(payload(execution, fact, _OUTPUT if succeeded else _FAILURE, value))
-    if execution.quota is not None:
-        writes += permit_back(view, execution)
     if execution.parent is not None:
         writes.append(word_to_parent(view, execution, fact, execution.parent, status, value, cause))
     if execution.flow is not None:

@@ -73,7 +73,6 @@ TRANSITIONS: dict[type[facts.Fact], Moves] = {
         failed={READY, BLOCKED}, cancelled={READY, BLOCKED}, expired={READY, BLOCKED}, skipped={BLOCKED}
     ),
     facts.Supersede: _stays(ACTIVE, FAILED, CANCELLED),
-    facts.ChangePriority: _stays(BLOCKED, READY, ACTIVE, SUSPENDED),
     # What has something to undo runs once more, and expires then.
     facts.DeadlinePassed: _moves(
         blocked={EXPIRED, READY, BLOCKED},

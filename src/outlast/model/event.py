@@ -14,7 +14,6 @@ from outlast.model.record import Key, Record, Time
 CANCEL = f"{RESERVED_PREFIX}cancel"
 HOLD = f"{RESERVED_PREFIX}hold"
 RELEASE = f"{RESERVED_PREFIX}release"
-PRIORITY = f"{RESERVED_PREFIX}priority"
 DEADLINE = f"{RESERVED_PREFIX}deadline"
 RETRY = f"{RESERVED_PREFIX}retry"
 RESTART = f"{RESERVED_PREFIX}restart"

@@ -69,7 +69,6 @@ class Execution(Record, frozen=True, kw_only=True):
     route: str
     parent: str | None = None
     flow: str | None = None
-    quota: str | None = None
     tags: str = "{}"
     input_digest: str
 
@@ -165,13 +164,13 @@ def execution_key(namespace: str, execution_id: str) -> Key:
     return Key(Execution.KIND, (namespace, execution_id))
 
 
-def route_of(workflow: str, version: str, requires: tuple[str, ...], quota: str | None = None) -> str:
+def route_of(workflow: str, version: str, requires: tuple[str, ...]) -> str:
     """Ready work is indexed by route: a worker scans only the routes that it can serve, and skips one at once."""
-    return ROUTE_SEPARATOR.join((workflow, version, ",".join(sorted(requires)), quota or ""))
+    return ROUTE_SEPARATOR.join((workflow, version, ",".join(sorted(requires))))
 
 
 class Route(NamedTuple):
-    """What a worker must offer to serve a route, and the quota whose permits its executions take.
+    """What a worker must offer to serve a route.
 
     A suspect has crashed its process, or shared one that crashed, too often: workers run one suspect at a time, so that
     the one that kills its process is told from those that happened to be there.
@@ -180,7 +179,6 @@ class Route(NamedTuple):
     workflow: str
     version: str
     requires: frozenset[str]
-    quota: str | None
     suspect: bool
 
 
@@ -190,9 +188,9 @@ _SUSPECT = "suspect"
 @lru_cache(maxsize=10_000)
 def parse_route(route: str) -> Route:
     """Remembered: there are few, and every claim asks of all that it sees."""
-    workflow, version, requires, quota, *marks = route.split(ROUTE_SEPARATOR)
+    workflow, version, requires, *marks = route.split(ROUTE_SEPARATOR)
     words = frozenset(requires.split(",")) if requires else frozenset[str]()
-    return Route(workflow, version, words, quota or None, _SUSPECT in marks)
+    return Route(workflow, version, words, _SUSPECT in marks)
 
 
 def suspect_route(route: str, *, suspect: bool) -> str:

@@ -9,7 +9,7 @@ from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.flow import Dependency, Edge, Flow, Member, Summary
 from outlast.model.journal import JournalEntry
-from outlast.model.lane import Lane, Quota
+from outlast.model.lane import Lane
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload
 from outlast.model.record import Record
@@ -29,7 +29,6 @@ KINDS: dict[str, type[Record]] = {
         Session,
         Delivery,
         Lane,
-        Quota,
         Flow,
         Summary,
         Member,

@@ -1,4 +1,4 @@
-"""Gates that a claim consults besides the execution itself: its lane, and the permits of its quota in a partition."""
+"""The gate of a lane, which a claim consults beside the execution itself."""
 
 from __future__ import annotations
 
@@ -20,21 +20,5 @@ class Lane(Record, frozen=True, kw_only=True):
     paused: bool
 
 
-class Quota(Record, frozen=True, kw_only=True):
-    """Permits that claims in this partition may still take; a lease gives its permit back when it ends."""
-
-    KIND: ClassVar[str] = "quota"
-    KEY: ClassVar[tuple[str, ...]] = ("partition", "namespace", "name")
-
-    partition: int
-    namespace: str
-    name: str
-    free: int
-
-
 def lane_key(partition: int, namespace: str, lane: str) -> Key:
     return Key(Lane.KIND, (partition, namespace, lane))
-
-
-def quota_key(partition: int, namespace: str, name: str) -> Key:
-    return Key(Quota.KIND, (partition, namespace, name))

@@ -30,7 +30,7 @@ from outlast.model.execution import Execution, execution_key, parse_route
 from outlast.model.flow import Flow, FlowState, Member, Summary, flow_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS, OF_EXECUTION
-from outlast.model.lane import Lane, Quota, lane_key, quota_key
+from outlast.model.lane import Lane, lane_key
 from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
@@ -195,15 +195,12 @@ class Oracle:
         )
 
     def _gates_open(self, e: Execution) -> bool:
-        """A lane or flow without a record is open; a quota without one has no permits."""
+        """A lane or flow without a record is open."""
         partition = self.home(e.namespace, e.id)
         lane = self.get(lane_key(partition, e.namespace, e.lane), Lane)
         flow = None if e.flow is None else self.get(flow_key(e.namespace, e.flow), Flow)
-        quota = None if e.quota is None else self.get(quota_key(partition, e.namespace, e.quota), Quota)
-        return (
-            (lane is None or not lane.paused)
-            and (flow is None or flow.state is FlowState.OPEN or e.cancel_requested)
-            and (e.quota is None or (quota is not None and quota.free > 0))
+        return (lane is None or not lane.paused) and (
+            flow is None or flow.state is FlowState.OPEN or e.cancel_requested
         )
 
     def adopt(self, e: Execution, request: ClaimRequest, now: int) -> Execution:

@@ -20,7 +20,7 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import Flow, flow_key
 from outlast.model.journal import JournalEntry, journal_key
 from outlast.model.kinds import KINDS
-from outlast.model.lane import Lane, Quota
+from outlast.model.lane import Lane
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Role, payload_key
@@ -442,11 +442,8 @@ async def test_progress_is_told(stores: tuple[Store, Store]):
 
 def test_gates_are_spread_over_other_partitions():
     lanes = [Lane(partition=p, namespace="n", lane="mail", paused=p == 1) for p in range(2)]
-    quotas = [Quota(partition=p, namespace="n", name="api", free=free) for p, free in enumerate((3, 2))]
-    assert spread([*lanes, *quotas], 2, 2) == [*lanes, *quotas]
-    made = spread([*lanes, *quotas], 2, 3)
-    assert [gate.paused for gate in made if isinstance(gate, Lane)] == [True] * 3
-    assert [gate.free for gate in made if isinstance(gate, Quota)] == [2, 2, 1]
+    assert spread(lanes, 2, 2) == lanes
+    assert [gate.paused for gate in spread(lanes, 2, 3) if isinstance(gate, Lane)] == [True] * 3
 
 
 async def test_what_is_owed_lives_with_the_execution_that_owes_it(stores: tuple[Store, Store]):

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
+from outlast.model.flow import Flow, FlowState
 from outlast.model.lease import EARLY_EVENTS, ClaimedExecution
 from outlast.store.postgres import PostgresStore
 from outlast.store.postgres.functions import SHORT, SHORT_BYTES
@@ -21,6 +22,8 @@ from outlast.testing.conformance.actors import (
     commit_one,
     decided,
     look,
+    partition,
+    put,
     running,
     sends,
     start,
@@ -103,16 +106,13 @@ async def test_what_was_taken_by_a_claim_whose_answer_was_lost_is_found_though_i
 
 
 async def test_what_moves_between_a_look_and_its_lock_is_seen_by_the_next_look(store: PostgresStore):
-    await start(store, quota="few")
+    await start(store, "f/a", flow="f")
+    flow = Flow(namespace=NAMESPACE, id="f", state=FlowState.OPEN, created_at=0, change_id="f")
+    await put(store, partition(store, "f"), flow)
     other: Any = await asyncpg.connect(postgres.server().url_of(postgres.RECYCLED))
-    await other.execute(
-        "INSERT INTO outlast.quota SELECT n, $1, 'few', 1 FROM generate_series(0, $2 - 1) AS n",
-        NAMESPACE,
-        store.partitions,
-    )
-    before = await look(store, "a")
+    before = await look(store, "f/a")
     async with other.transaction():
-        await other.execute("SELECT 1 FROM outlast.quota FOR UPDATE")
+        await other.execute("SELECT 1 FROM outlast.flow FOR UPDATE")
         claiming = asyncio.create_task(claim(store))
         while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -120,5 +120,5 @@ async def test_what_moves_between_a_look_and_its_lock_is_seen_by_the_next_look(s
         await moving.execute("UPDATE outlast.execution SET priority = priority + 1")
         await moving.close()
     [taken] = (await claiming).executions
-    assert (taken.execution.id, taken.execution.priority) == ("a", before.priority + 1)
+    assert (taken.execution.id, taken.execution.priority) == ("f/a", before.priority + 1)
     await other.close()

@@ -110,7 +110,7 @@ def judge(plans: list[dict[str, Any]], *, most: int = LOOKED_AT_MAX) -> None:
             where = f"{node.get('Relation Name')} by {node.get('Index Name')}"
             what = f"{node['Node Type']} of {where} in\n{plan['Query Text']}"
             if node["Node Type"] == "Seq Scan":
-                small = node["Relation Name"] in ("session", "clock", "meta", "lane", "quota", "flow")
+                small = node["Relation Name"] in ("session", "clock", "meta", "lane", "flow")
                 assert small, what
             if "Relation Name" in node:
                 read = (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
@@ -184,7 +184,7 @@ async def fill(connection: Any) -> None:
     for sample, number, prefix in ((ended_execution(), FINISHED, "old"), (ready_execution(), READY, "new")):
         columns = {name: getattr(sample, name) for name in sample.__struct_fields__}
         columns |= {"namespace": actors.NAMESPACE, "workflow": actors.WORKFLOW, "version": "1"}
-        columns |= {"route": "checkout|1||", "lane": actors.LANE, "purge_at": None, "change_id": ""}
+        columns |= {"route": "checkout|1|", "lane": actors.LANE, "purge_at": None, "change_id": ""}
         names = [name for name in columns if name not in ("id", "created_at", "finished_at", "ready_at")]
         times = {
             "id": f"'{prefix}-' || n",

@@ -348,7 +348,7 @@ async def does_it_all(version: int) -> None:
         store = PostgresStore(server.url)
         await store.migrate()
         await store.open()
-        held = await actors.running(store, tags={"a": "b"}, quota=None)
+        held = await actors.running(store, tags={"a": "b"})
         await actors.commit_one(store, actors.decided(store, held, actors.steps(held)))
         await actors.tell(store, "a", actors.sends())
         await actors.commit_one(store, actors.decided(store, held, actors.completes(held)))

@@ -95,7 +95,7 @@ FACTS: dict[str, tuple[Call, type[OutlastError], str]] = {
         LimitExceeded,
         "cancel reason: 2,001",
     ),
-    "priority": (told(lambda: facts.ChangePriority(change_id="c", priority=1_000_001)), InvalidInput, "priority"),
+    "priority": (starting(priority=1_000_001), InvalidInput, "priority"),
     "waits": (
         told(
             lambda: facts.Suspend(

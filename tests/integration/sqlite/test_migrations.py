@@ -8,14 +8,18 @@ import apsw
 import msgspec
 import pytest
 
+import outlast
+from outlast import App
 from outlast.errors import SchemaMissing, SchemaOutdated, SchemaTooNew, StoreCorrupt
 from outlast.machine.facts import Complete
 from outlast.model.kinds import KINDS
+from outlast.model.lane import Lane
 from outlast.model.status import Status
 from outlast.store.port import DueKind, Query
 from outlast.store.sqlite import SqliteStore
 from outlast.store.sqlite import migrate as migrating
 from outlast.testing import Crash, CrashPoints
+from outlast.testing.conformance import actors
 from tests.integration.sqlite.tools import NS, ROOT, claim, dump, files_of, intact, opened, others, running
 
 FIXTURE = ROOT / "tests" / "fixtures" / "schema_1.sql"
@@ -46,9 +50,10 @@ def schema_of(*scripts: str) -> list[tuple[str, str]]:
     return [(str(name), " ".join(str(sql).split())) for name, sql in rows]
 
 
-def set_schema(path: Path, number: str) -> None:
+def set_schema(path: Path, number: str, *, oldest: str = "1") -> None:
     connection = apsw.Connection(str(path))
     connection.execute("UPDATE outlast_meta SET value = ? WHERE name = 'schema'", (number,))
+    connection.execute("UPDATE outlast_meta SET value = ? WHERE name = 'oldest'", (oldest,))
     connection.close()
 
 
@@ -121,7 +126,7 @@ def test_ten_processes_migrate_an_empty_file_at_once(path: Path):
     assert intact(path)
     tables = dump(path)
     assert len(tables["outlast_execution"]) == 10
-    assert tables["outlast_meta"] == [("schema", "1")]
+    assert tables["outlast_meta"] == [("oldest", "1"), ("schema", "1")]
     connection = apsw.Connection(str(path))
     rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL ORDER BY name").fetchall()
     connection.close()
@@ -144,7 +149,7 @@ def test_ten_processes_upgrade_a_file_of_schema_1_at_once(of_schema_1: Path):
     before = dump(of_schema_1)
     assert at_once("upgrade_and_open", of_schema_1) == [["2", "True"]] * 10
     after = dump(of_schema_1)
-    assert after["outlast_meta"] == [("schema", "2")]
+    assert after["outlast_meta"] == [("oldest", "1"), ("schema", "2")]
     assert after["outlast_new"] == []
     assert after["outlast_event"] == before["outlast_event"]
     assert len(after["outlast_execution"]) == 14 + 10
@@ -185,13 +190,69 @@ async def test_crash_in_a_migration_leaves_no_half_schema(path: Path, point: str
     assert await SqliteStore(str(path)).migrate() == 1
 
 
+# ---- the schema of the next release -------------------------------------------------------------------------------
+
+
+def next_release() -> str:
+    """Each table gets a column at its end, and there is a table and an index more."""
+    tables = [f"ALTER TABLE outlast_{name} ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue';" for name in KINDS]
+    more = "CREATE TABLE outlast_shelf (id TEXT PRIMARY KEY) STRICT;"
+    index = "CREATE INDEX outlast_execution_colour ON outlast_execution (colour);"
+    return "\n".join([*tables, more, index, "UPDATE outlast_meta SET value = '2' WHERE name = 'schema';"])
+
+
+async def test_this_release_runs_on_the_schema_of_the_next(path: Path):
+    """While a deploy rolls: the new one has migrated, the old one is still at work, and may even begin."""
+    app = App(f"sqlite:///{path}")
+
+    @app.step
+    async def one() -> int:
+        return 1
+
+    @app.workflow
+    async def two(number: int) -> int:
+        await outlast.sleep("10ms")
+        return await one() + await one() + number
+
+    async with app:
+        assert await two(1) == 3
+        before = await two.options(delay="300ms").start(2)
+        connection = apsw.Connection(str(path))
+        connection.set_busy_timeout(10_000)
+        connection.execute(f"BEGIN IMMEDIATE; {next_release()} COMMIT")
+        connection.close()
+        assert await two(3) == 5
+        assert await before.result(timeout=20) == 4
+    async with app:  # which migrates, and finds nothing to do
+        assert await two(4) == 6
+    assert ("schema", "2") in dump(path)["outlast_meta"]
+
+
+async def test_what_the_next_release_keeps_in_its_columns_is_kept_by_this_one(path: Path):
+    async with opened(path) as store:
+        home = actors.partition(store, "a")
+        await actors.put(store, home, Lane(partition=home, namespace=actors.NAMESPACE, lane="x", paused=False))
+        held = await actors.running(store)
+        connection = apsw.Connection(str(path))
+        connection.set_busy_timeout(10_000)
+        connection.execute(f"BEGIN IMMEDIATE; {next_release()} COMMIT")
+        connection.execute("UPDATE outlast_execution SET colour = 'red'; UPDATE outlast_lane SET colour = 'red'")
+        await actors.put(store, home, Lane(partition=home, namespace=actors.NAMESPACE, lane="x", paused=True))
+        assert (await actors.tell(store, "a", actors.steps(held))).applied
+        assert (await actors.tell(store, "a", actors.completes(held))).applied
+        for table, expected in (("execution", "red"), ("lane", "red"), ("journal", "blue"), ("completion", "blue")):
+            assert connection.execute(f"SELECT colour FROM outlast_{table}").fetchall() == [(expected,)], table
+        assert connection.execute("SELECT paused FROM outlast_lane").fetchall() == [(1,)]
+        connection.close()
+
+
 # ---- schemas that do not fit ---------------------------------------------------------------------------------------
 
 
 async def test_newer_schema_is_refused_and_nothing_is_written(of_schema_1: Path, tmp_path: Path):
     async with opened(of_schema_1):
         pass
-    set_schema(of_schema_1, "7")
+    set_schema(of_schema_1, "7", oldest="2")
     before, files = dump(of_schema_1), files_of(tmp_path)
     store = SqliteStore(str(of_schema_1))
     with pytest.raises(SchemaTooNew, match="schema 7, this version of Outlast knows up to 1: upgrade") as caught:

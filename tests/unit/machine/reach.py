@@ -18,13 +18,13 @@ POLICIES: tuple[dict[str, Any], ...] = (
     {},
     {"retry": RetryPolicy(max_attempts=2, initial_ms=0), "timeout_ms": 1_000, "crash_cap": 1},
     {"retry": RetryPolicy(max_attempts=2, initial_ms=500), "timeout_ms": 1_000, "crash_cap": 2, "deadline_ms": 9_000},
-    {"deadline_ms": 9_000, "quota": "stripe", "parent": "cart-1", "retention_ms": 5_000, "tags": {"shop": "paris"}},
+    {"deadline_ms": 9_000, "parent": "cart-1", "retention_ms": 5_000, "tags": {"shop": "paris"}},
 )
 
 SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     *((facts.Start, {"if_exists": word}) for word in ("same", "error", "restart")),
     (facts.Start, {"input_digest": "of something else"}),
-    (facts.Start, {"worker": "worker-1", "quota": None}),
+    (facts.Start, {"worker": "worker-1"}),
     (facts.Start, {"if_exists": "restart", "delay_ms": 500}),
     (facts.Start, {"if_exists": "restart", "after_dependencies": True}),
     *((facts.Start, {"sends": (facts.Sent(name, b"sent"),)}) for name in ("plan", "other")),
@@ -63,8 +63,6 @@ SAID: tuple[tuple[type[facts.Fact], dict[str, Any]], ...] = (
     (facts.Retry, {"with_flow": True, "waits_again": True}),
     (facts.Supersede, {}),
     (facts.Supersede, {"epoch": 99}),
-    (facts.ChangePriority, {"priority": 0}),
-    (facts.ChangePriority, {"priority": 7}),
     (facts.DeadlinePassed, {}),
     (facts.EventSent, {}),
     (facts.EventSent, {"name": "other", "dedup": "1"}),
@@ -122,5 +120,5 @@ def _likeness(e: Execution) -> object:
     flags = (e.held, e.cancel_requested, e.unwinds, e.has_children, e.attempt_open)
     times = (e.wake_at is None, e.deadline_at is None, e.attempt_deadline_at is None)
     most = (2, 2) if not e.unwinds else (7, 2) if e.crashes < e.failures else (2, 5)  # it may fail more to unwind
-    counted = (min(e.failures, most[0]), min(e.crashes, most[1]), min(e.crashes_since_progress, most[1]))
+    counted = (min(e.failures, most[0]), min(e.crashes, most[1]))
     return (e.status, e.waits, flags, times, counted, min(e.epoch, 1), e.expires_for)

@@ -34,8 +34,9 @@ from outlast.machine.changes import (
 )
 from outlast.machine.decide import decide
 from outlast.model.execution import Execution
+from outlast.model.flow import summary_key
 from outlast.model.kinds import KINDS
-from outlast.model.lane import Lane, quota_key
+from outlast.model.lane import Lane
 from outlast.model.record import Key, Now
 from outlast.model.session import Session
 from outlast.model.status import Status
@@ -102,7 +103,7 @@ def test_patches_and_additions_of_the_execution_are_seen_in_their_order():
 def test_writes_of_other_records_leave_the_execution_as_it_is():
     before = ready()
     lane = Lane(partition=0, namespace="shop", lane="default", paused=True)
-    writes = (Put(lane), Insert(lane), Delete(KEY), Add(quota_key(0, "shop", "q"), "free", 1), Patch(lane.key, {}))
+    writes = (Put(lane), Insert(lane), Delete(KEY), Add(summary_key("shop", "q"), "checks", 1), Patch(lane.key, {}))
     assert execution_after(View(PARTITION, before), of(*writes), NOW) == before
 
 

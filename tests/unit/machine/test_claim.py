@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import Add, Code
+from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt
-from outlast.model.lane import quota_key
 from outlast.model.record import Now
 from outlast.model.status import Status
 from tests.unit.machine.build import (
@@ -89,12 +88,7 @@ def test_an_attempt_that_has_used_up_its_time_is_claimed_with_an_alarm_at_once()
     assert claimed.attempt_deadline_at == NOW
 
 
-def test_a_claim_takes_a_permit_of_its_quota():
-    changes = changes_of(ready(quota="stripe"), facts.Claim)
-    assert additions_of(changes) == [Add(quota_key(3, "shop", "stripe"), "free", -1)]
-
-
-def test_a_claim_without_a_quota_takes_no_permit():
+def test_a_claim_adds_to_nothing():
     assert additions_of(changes_of(ready(), facts.Claim)) == []
 
 

@@ -6,10 +6,9 @@ import pytest
 from msgspec import structs
 
 from outlast.machine import facts
-from outlast.machine.changes import Add, Code
+from outlast.machine.changes import Code
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.completion import Completion
-from outlast.model.lane import quota_key
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
@@ -18,7 +17,6 @@ from tests.unit.machine.build import (
     ENDED_ONES,
     NOW,
     active,
-    additions_of,
     after,
     asked_to_cancel,
     backing_off,
@@ -130,15 +128,6 @@ def test_retention_counts_from_the_end(way: str):
     make, kind, given, *_ = ENDS[way]
     assert after(make(retention_ms=500), kind, now=NOW + 9, **given).purge_at == NOW + 9 + 500
     assert after(make(), kind, **given).purge_at is None
-
-
-@pytest.mark.parametrize("way", ENDS)
-def test_a_lease_that_ends_with_the_execution_gives_its_permit_back(way: str):
-    make, kind, given, *_ = ENDS[way]
-    before = make(quota="stripe")
-    free = [add for add in additions_of(changes_of(before, kind, **given)) if add.field == "free"]
-    permit = [Add(quota_key(3, "shop", "stripe"), "free", 1)]
-    assert free == (permit if before.status is Status.ACTIVE else [])
 
 
 def test_a_completion_is_fenced_by_the_epoch_and_not_stopped_by_the_inbox():

@@ -182,9 +182,8 @@ def test_what_is_claimed_in_the_same_commit_has_the_records_of_a_claim():
     assert attempts[0] == attempts[1] != []
 
 
-@pytest.mark.parametrize("fields", [{"held": True, "reason": "operator"}, {"quota": "printers"}])
-def test_what_is_not_ready_or_needs_a_permit_is_left_to_a_claim(fields: dict[str, Any]):
-    execution = msgspec.structs.replace(dependent(flow="f", id="f/m"), **fields)
+def test_what_is_not_ready_is_left_to_a_claim():
+    execution = msgspec.structs.replace(dependent(flow="f", id="f/m"), held=True, reason="operator")
     view = MemberView(PARTITION, execution, member_of(execution))
     advanced = advance(view, [edge("a")], change_id="x", room=Room("w", GATE))
     assert not advanced.begins

@@ -36,12 +36,12 @@ def entry(position: int) -> JournalEntry:
 
 
 def test_a_fork_is_ready_and_starts_counting_anew():
-    source = structs.replace(SOURCE, parent="cart-1", failures=2, crashes=1, attempt=4, route="checkout|1|||suspect")
+    source = structs.replace(SOURCE, parent="cart-1", failures=2, crashes=1, attempt=4, route="checkout|1||suspect")
     forked = after(None, facts.Fork, source=source)
     assert (forked.id, forked.status, forked.ready_at, forked.created_at) == ("order-42", Status.READY, NOW, NOW)
     assert (forked.workflow, forked.version, forked.tags) == ("checkout", "1", source.tags)
     assert (forked.attempt, forked.failures, forked.crashes, forked.epoch, forked.finished_at) == (1, 0, 0, 0, None)
-    assert (forked.parent, forked.route) == (None, "checkout|1||")
+    assert (forked.parent, forked.route) == (None, "checkout|1|")
 
 
 def test_it_has_the_input_the_journal_and_the_tags_as_its_own():

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.machine.changes import Add, Ahead, Code, Lapsed, Matches, Reached
+from outlast.machine.changes import Ahead, Code, Lapsed, Matches, Reached
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.completion import Completion
-from outlast.model.lane import quota_key
 from outlast.model.session import session_key
 from outlast.model.status import Status
 from tests.unit.machine.build import (
@@ -16,7 +15,6 @@ from tests.unit.machine.build import (
     RETRIES,
     RETRIES_AT_ONCE,
     active,
-    additions_of,
     after,
     asked_to_cancel,
     changes_of,
@@ -105,11 +103,6 @@ def test_an_undo_survives_the_crash_of_its_worker():
 def test_a_held_execution_loses_its_lease_into_its_hold():
     lost = after(held(active()), facts.LeaseLost)
     assert (lost.status, lost.reason, lost.waits) == (Status.BLOCKED, "operator", "")
-
-
-def test_a_lost_lease_gives_its_permit_back():
-    changes = changes_of(active(quota="stripe"), facts.LeaseLost)
-    assert additions_of(changes) == [Add(quota_key(3, "shop", "stripe"), "free", 1)]
 
 
 def test_a_lease_that_is_gone_already_is_not_lost_again():

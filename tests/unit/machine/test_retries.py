@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.machine.changes import Add
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.completion import Completion
 from outlast.model.journal import journal_key
-from outlast.model.lane import quota_key
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Status
@@ -17,7 +15,6 @@ from tests.unit.machine.build import (
     RETRIES,
     RETRIES_AT_ONCE,
     active,
-    additions_of,
     after,
     asked_to_cancel,
     backing_off,
@@ -138,11 +135,6 @@ def test_a_final_failure_keeps_its_journal():
     assert deletes_of(changes_of(active(), facts.Fail, supersedes=(("a/b", "charge", 2),))) == []
 
 
-def test_a_failed_attempt_gives_its_permit_back():
-    changes = changes_of(active(retry=RETRIES, quota="stripe"), facts.Fail)
-    assert additions_of(changes) == [Add(quota_key(3, "shop", "stripe"), "free", 1)]
-
-
 def test_a_held_execution_backs_off_into_its_hold():
     execution = after(held(active(retry=RETRIES)), facts.Fail)
     assert (execution.status, execution.reason, execution.waits) == (Status.BLOCKED, "operator", "retry")
@@ -184,9 +176,8 @@ def test_what_the_codec_cannot_read_is_handed_back_to_be_tried_later():
 
 
 def test_handing_back_is_refused_by_anything_unheard_and_rings_the_lane():
-    changes = changes_of(active(quota="stripe"), facts.HandBack)
+    changes = changes_of(active(), facts.HandBack)
     assert changes.guards == (fence_and_inbox(active()),)
-    assert additions_of(changes) == [Add(quota_key(3, "shop", "stripe"), "free", 1)]
     assert changes.rings == ("lane:shop:default",)
 
 

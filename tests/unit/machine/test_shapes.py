@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from outlast.machine import facts
+from outlast.machine.amendments import together
 from outlast.machine.changes import (
     Absent,
     Add,
@@ -18,7 +19,6 @@ from outlast.machine.changes import (
     Patch,
     Put,
     Shape,
-    together,
 )
 from outlast.machine.parts import as_seen, held_and_heard, held_by, held_to_the_end, nothing_to_undo
 from outlast.machine.shapes import END_FIELDS, GUARDED_FIELDS, HOLDER_FIELDS, fits
@@ -60,10 +60,6 @@ def test_what_is_more_than_a_step_declares_no_shape(fact: Any, options: dict[str
     changes = changes_of(active(), fact, epoch=active().epoch, **options)
     assert changes.shape is None
     assert fits(changes)
-
-
-def test_the_end_of_what_holds_a_permit_declares_no_shape():
-    assert changes_of(active(quota="stripe"), facts.Complete, epoch=active().epoch, output=b"1").shape is None
 
 
 FENCE = STEP.guards[0]

@@ -118,7 +118,6 @@ def test_the_deadline_counts_from_the_commit():
 def test_policy_and_routing_are_fixed_at_the_start():
     execution = ready(
         requires=("gpu", "eu"),
-        quota="stripe",
         retry=RETRIES,
         timeout_ms=1_000,
         crash_cap=2,
@@ -127,10 +126,10 @@ def test_policy_and_routing_are_fixed_at_the_start():
         parent="cart-1",
         signature="s1",
     )
-    assert execution.route == "checkout|1|eu,gpu|stripe"
+    assert execution.route == "checkout|1|eu,gpu"
     assert execution.retry_policy == RETRIES
     assert (execution.timeout_ms, execution.crash_cap, execution.retention_ms) == (1_000, 2, 9)
-    assert (execution.priority, execution.parent, execution.quota, execution.signature) == (3, "cart-1", "stripe", "s1")
+    assert (execution.priority, execution.parent, execution.signature) == (3, "cart-1", "s1")
     assert (execution.epoch, execution.inbox, execution.generation, execution.attempt) == (0, 0, 1, 1)
 
 
@@ -208,7 +207,6 @@ def test_a_restart_takes_everything_that_the_new_start_says():
         priority=9,
         delay_ms=700,
         deadline_ms=8_000,
-        quota="bank",
         signature="s2",
         crash_cap=7,
     )
@@ -216,7 +214,7 @@ def test_a_restart_takes_everything_that_the_new_start_says():
         "refund",
         "2",
         "slow",
-        "refund|2||bank",
+        "refund|2|",
     )
     assert (restarted.status, restarted.reason, restarted.wake_at) == (Status.BLOCKED, "delay", NOW + 700)
     assert (restarted.deadline_at, restarted.deadline_ms, restarted.timeout_ms) == (NOW + 8_000, 8_000, None)
@@ -278,9 +276,7 @@ def test_a_restart_is_left_to_whoever_claims_it():
     assert after(succeeded(), facts.Start, if_exists="restart", worker="worker-1").status is Status.READY
 
 
-@pytest.mark.parametrize(
-    "waits", [{"delay_ms": 1}, {"after_dependencies": True}, {"flow": "nightly"}, {"quota": "api"}]
-)
+@pytest.mark.parametrize("waits", [{"delay_ms": 1}, {"after_dependencies": True}, {"flow": "nightly"}])
 def test_what_must_wait_cannot_be_claimed_by_its_start(waits: dict[str, Any]):
     with pytest.raises(InvalidInput, match="cannot be claimed by its start"):
         changes_of(None, facts.Start, worker="worker-1", **waits)
@@ -307,7 +303,6 @@ OTHER: dict[str, Any] = {
     "tags": {"shop": "paris"},
     "parent": "order-41",
     "flow": "nightly",
-    "quota": "api",
     "after_dependencies": True,
     "first_epoch": 77,
     "sends": (facts.Sent("go", b"1"),),

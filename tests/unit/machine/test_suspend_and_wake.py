@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import Add, Code, Reached
+from outlast.machine.changes import Code, Reached
 from outlast.model.attempt import Attempt
-from outlast.model.lane import quota_key
 from outlast.model.record import Now
 from outlast.model.status import Status
 from tests.unit.machine.build import (
     KEY,
     NOW,
     active,
-    additions_of,
     after,
     as_it_was,
     asked_to_cancel,
@@ -78,11 +76,6 @@ def test_suspending_adds_up_the_running_time():
 
 def test_a_clock_that_seems_to_go_back_takes_no_time_away():
     assert after(active(), facts.Suspend, now=NOW - 50).ran_ms == 0
-
-
-def test_suspending_gives_the_permit_back():
-    changes = changes_of(active(quota="stripe"), facts.Suspend)
-    assert additions_of(changes) == [Add(quota_key(3, "shop", "stripe"), "free", 1)]
 
 
 def test_a_zombie_cannot_suspend_it():

@@ -104,7 +104,6 @@ def test_outside_facts_never_write_a_field_of_the_holder():
             facts.CancelRequested
             | facts.Hold
             | facts.Release
-            | facts.ChangePriority
             | facts.EventSent
             | facts.DeferredResolved
             | facts.ChildCompleted,

@@ -22,7 +22,6 @@ from outlast.machine.transitions import allowed
 from outlast.model.attempt import Attempt
 from outlast.model.completion import Completion, completion_key
 from outlast.model.execution import Execution, ParentClose
-from outlast.model.lane import Quota, quota_key
 from outlast.model.record import Key
 from outlast.model.retry import RetryPolicy
 from outlast.model.session import Session, session_key
@@ -31,7 +30,6 @@ from tests.unit.machine.build import NOW, PARTITION, say
 from tests.unit.machine.reach import SAID
 from tests.unit.machine.world import World
 
-PERMITS = 1
 LEASE_TTL_MS = 10_000
 OLDEST_VIEW = 4
 CLAIM: tuple[type[facts.Fact], dict[str, Any]] = (facts.Claim, {})
@@ -47,7 +45,6 @@ POLICIES = st.fixed_dictionaries(
         "delay_ms": st.sampled_from([0, 0, 2_000]),
         "retention_ms": st.sampled_from([None, 5_000]),
         "parent": st.sampled_from([None, "cart-1"]),
-        "quota": st.sampled_from([None, "stripe"]),
     }
 )
 
@@ -62,9 +59,6 @@ class Walk:
         """The generations that went on as new: they have not ended."""
         self.first_life = 1
         self.said = 0
-        self.world.records[quota_key(PARTITION, "shop", "stripe")] = Quota(
-            partition=PARTITION, namespace="shop", name="stripe", free=PERMITS
-        )
 
     def step(self, choice: tuple[type[facts.Fact], dict[str, Any]], lag: int, wait_ms: int, worker: str) -> None:
         self.world.now += wait_ms
@@ -95,7 +89,7 @@ class Walk:
         if kind is facts.Start:
             usual |= {**self.policy, "delay_ms": 0 if given.get("after_dependencies") else self.policy["delay_ms"]}
         if kind is facts.Start and given.get("worker"):
-            usual |= {"delay_ms": 0, "quota": None}
+            usual |= {"delay_ms": 0}
             self.renew(given["worker"])
         if kind is facts.Claim:
             usual["worker"] = worker
@@ -118,8 +112,6 @@ class Walk:
         before = None if view.execution is None else view.execution.status
         assert after.status in allowed(type(fact), before)
         fresh = decide(view, fact, self.world.now)
-        if isinstance(fact, facts.ChangePriority):
-            return  # The priority is not guarded: the last one asked for wins, and asking twice is harmless.
         assert isinstance(fresh, Changes), fresh
         if isinstance(fact, facts.StepRecorded):
             assert execution_after(view, fresh, self.world.now) == after  # An undo may be marked twice.
@@ -168,10 +160,6 @@ class Walk:
             assert (attempt.generation, attempt.number) == (after.generation, after.attempt)
             assert attempt.epoch == after.epoch
         assert all((a.outcome is None) == (a.ended_at is None) for a in records if isinstance(a, Attempt))
-        # A permit is held exactly as long as a lease.
-        quota = self.world.records[quota_key(PARTITION, "shop", "stripe")]
-        assert isinstance(quota, Quota)
-        assert PERMITS - quota.free == (after.status is Status.ACTIVE and after.quota is not None)
 
 
 STEPS = st.tuples(

@@ -13,7 +13,7 @@ from outlast.model.status import OPEN, TERMINAL, TIMED_REASONS, Reason, Status, 
 
 def execution(**fields: object) -> Execution:
     usual: dict[str, object] = {"namespace": "shop", "id": "order-42", "workflow": "checkout", "version": "1"}
-    usual |= {"lane": "default", "route": "checkout|1||", "input_digest": "d", "status": Status.READY, "created_at": 1}
+    usual |= {"lane": "default", "route": "checkout|1|", "input_digest": "d", "status": Status.READY, "created_at": 1}
     return Execution(**{**usual, **fields})  # pyright: ignore[reportArgumentType]
 
 
@@ -21,31 +21,30 @@ def execution(**fields: object) -> Execution:
 
 
 @pytest.mark.parametrize(
-    "requires, quota, route",
+    "requires, route",
     [
-        ((), None, "checkout|1||"),
-        (("gpu",), None, "checkout|1|gpu|"),
-        (("gpu", "eu"), None, "checkout|1|eu,gpu|"),
-        (("eu", "gpu"), "stripe", "checkout|1|eu,gpu|stripe"),
+        ((), "checkout|1|"),
+        (("gpu",), "checkout|1|gpu"),
+        (("gpu", "eu"), "checkout|1|eu,gpu"),
     ],
 )
-def test_a_route_says_what_a_worker_must_offer(requires: tuple[str, ...], quota: str | None, route: str):
-    assert route_of("checkout", "1", requires, quota) == route
-    assert parse_route(route) == Route("checkout", "1", frozenset(requires), quota, suspect=False)
+def test_a_route_says_what_a_worker_must_offer(requires: tuple[str, ...], route: str):
+    assert route_of("checkout", "1", requires) == route
+    assert parse_route(route) == Route("checkout", "1", frozenset(requires), suspect=False)
 
 
 words = st.text(st.characters(exclude_characters="|, ", codec="utf-8"), min_size=1, max_size=8)
 
 
-@given(words, words, st.sets(words, max_size=4), st.none() | words)
-def test_every_route_can_be_read_back(workflow: str, version: str, requires: set[str], quota: str | None):
-    route = route_of(workflow, version, tuple(requires), quota)
-    assert parse_route(route) == Route(workflow, version, frozenset(requires), quota, suspect=False)
+@given(words, words, st.sets(words, max_size=4))
+def test_every_route_can_be_read_back(workflow: str, version: str, requires: set[str]):
+    route = route_of(workflow, version, tuple(requires))
+    assert parse_route(route) == Route(workflow, version, frozenset(requires), suspect=False)
 
 
-@given(words, words, st.none() | words)
-def test_a_route_is_marked_as_suspect_and_cleared_again(workflow: str, version: str, quota: str | None):
-    route = route_of(workflow, version, (), quota)
+@given(words, words)
+def test_a_route_is_marked_as_suspect_and_cleared_again(workflow: str, version: str):
+    route = route_of(workflow, version, ())
     marked = suspect_route(route, suspect=True)
     assert parse_route(marked) == parse_route(route)._replace(suspect=True)
     assert suspect_route(marked, suspect=True) == marked

@@ -13,7 +13,7 @@ from outlast.model.execution import execution_key
 from outlast.model.flow import dependency_key, edge_key, flow_key, member_key, summary_key
 from outlast.model.journal import journal_key
 from outlast.model.kinds import KINDS, OF_EXECUTION
-from outlast.model.lane import lane_key, quota_key
+from outlast.model.lane import lane_key
 from outlast.model.outbox import delivery_key
 from outlast.model.payload import Role, payload_key
 from outlast.model.record import Now, Record, settled
@@ -47,7 +47,6 @@ def test_what_belongs_to_an_execution_is_found_under_its_key(kind: type[Record])
         session_key(0, "w"),
         delivery_key(0, "d"),
         lane_key(0, "n", "gpu"),
-        quota_key(0, "n", "stripe"),
         flow_key("n", "f"),
         summary_key("n", "f"),
         member_key("n", "e"),
@@ -62,7 +61,7 @@ def test_a_key_has_a_value_for_each_of_its_fields(key):
 
 
 def test_every_kind_of_key_was_tried():
-    assert len(KINDS) == 17, "a new kind wants its row above"
+    assert len(KINDS) == 16, "a new kind wants its row above"
 
 
 def test_what_a_store_reads_back_is_typed_again():

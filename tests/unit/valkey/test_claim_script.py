@@ -16,7 +16,7 @@ WAITING = Execution(
     workflow="w",
     version="1",
     lane="default",
-    route="w|1||",
+    route="w|1|",
     input_digest="",
     status=Status.READY,
     ready_at=1,
@@ -28,7 +28,6 @@ CLAIMED = claim_fields(WAITING, facts.Claim(change_id="c", worker="w"))
 def test_who_an_execution_is_comes_first_and_begins_its_attempts():
     at = EXECUTION.positions
     assert at["flow"] == 9
-    assert at["quota"] == 10
     assert EXECUTION.fields[:2] == ("namespace", "id")
     assert LAYOUTS[Attempt.KIND].fields[:2] == ("namespace", "execution")
 

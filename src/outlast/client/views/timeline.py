@@ -28,7 +28,6 @@ ASKED = {
     names.CANCEL: "cancel asked for",
     names.HOLD: "hold asked for",
     names.RELEASE: "released",
-    names.PRIORITY: "priority changed",
     names.DEADLINE: "deadline passed: told to undo",
     names.RETRY: "retry asked for",
     names.RESTART: "started anew",

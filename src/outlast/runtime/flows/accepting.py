@@ -60,7 +60,7 @@ def _promised(rooms: Rooms | None, members: list[NewMember]) -> tuple[str | None
         start = member.start
         if rooms is None or len(firsts) == TOGETHER_MAX:
             break
-        if not member.upstreams and not start.delay_ms and start.quota is None:
+        if start.blocked_on is None:
             promised = rooms.promise(start.lane, frozenset(start.requires))
             if promised is not None:
                 worker, firsts[start.id] = promised, member

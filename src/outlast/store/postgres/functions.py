@@ -27,7 +27,7 @@ from outlast.model.retry import RetryPolicy
 from outlast.model.tag import Tag
 from outlast.store.postgres.statements import RELATIVE, TABLES, Table, statement
 
-LOOSE = ("flow", "lane", "outbox", "quota", "session", "summary")
+LOOSE = ("flow", "lane", "outbox", "session", "summary")
 """Kinds whose records no execution's row covers: locked by themselves, in this order, after the executions."""
 OPERATIONS = ("guard", "taken", "delete", "insert", "put", "patch", "add")
 """In the order in which a commit does them, after the locks."""

@@ -63,7 +63,6 @@ def held(tx: Transaction, worker: str) -> list[Held]:
 
 def _choose(tx: Transaction, request: ClaimRequest) -> tuple[list[Execution], bool]:
     """The first `limit` of all routes that the worker serves and whose gates are open; and whether more is left."""
-    permits: dict[str, int] = {}
     ordered = heapq.merge(
         *(
             _of_route(tx, request, lane, route)
@@ -81,13 +80,6 @@ def _choose(tx: Transaction, request: ClaimRequest) -> tuple[list[Execution], bo
             if suspects == 0:
                 continue
             suspects -= 1
-        if execution.quota is not None:
-            free = permits.get(execution.quota)
-            if free is None:
-                free = _free_permits(tx, request.namespace, execution.quota)
-            if free <= 0:
-                continue
-            permits[execution.quota] = free - 1
         chosen.append(execution)
     return chosen, False
 
@@ -108,24 +100,17 @@ def _routes(tx: Transaction, request: ClaimRequest, lane: str) -> Iterator[str]:
     while True:
         rows = tx.rows_beside(statement("claim_routes"), (request.namespace, lane, behind, limits.ROUTES_MAX))
         for (route,) in rows:
-            if _served(tx, request, parse_route(route)):
+            if _served(request, parse_route(route)):
                 yield route
         if len(rows) < limits.ROUTES_MAX:
             return
         behind = rows[-1][0]
 
 
-def _served(tx: Transaction, request: ClaimRequest, route: Route) -> bool:
+def _served(request: ClaimRequest, route: Route) -> bool:
     if (route.workflow, route.version) not in request.serves or not route.requires <= request.capabilities:
         return False
-    if route.suspect and request.suspects == 0:
-        return False
-    return route.quota is None or _free_permits(tx, request.namespace, route.quota) > 0
-
-
-def _free_permits(tx: Transaction, namespace: str, quota: str) -> int:
-    rows = tx.rows_beside(statement("claim_gate_quota"), (namespace, quota))
-    return rows[0][0] if rows else 0
+    return not (route.suspect and request.suspects == 0)
 
 
 def _of_route(tx: Transaction, request: ClaimRequest, lane: str, route: str) -> list[Execution]:
@@ -147,8 +132,6 @@ def _take(tx: Transaction, request: ClaimRequest, execution: Execution, along: _
     else:
         begun = (*attempt, e.epoch + request.leap, request.worker, now, request.claim_id)
         tx.rows_beside(statement("claim_attempt_new"), begun)
-    if e.quota is not None:
-        tx.rows_beside(statement("claim_permits"), (1, e.namespace, e.quota))
     taken = _execution_taken(e, request, now)
     tx.fences.keep_new(taken)
     return ClaimedExecution(taken, _input(tx, taken), began_at, *along.recorded(taken))

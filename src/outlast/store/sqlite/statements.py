@@ -50,9 +50,12 @@ class Table:
         self._is_plain = not kind.FLAGS and not kind.WORDS
         """A row has its values as they are."""
         self._key = " AND ".join(f"{name} = ?" for name in kind.KEY)
-        names = {"table": self.name} | (_but_seq(fields) if kind.SEQUENCED else _all_in_order(fields))
+        names = {"table": self.name, **_named(fields)}
         self.insert = statement("insert").format(**names)
-        self.put = statement("put").format(**names)
+        rest = [field for field in fields if field not in (*kind.KEY, "seq")]
+        self.put = statement("put").format(
+            **names, key=", ".join(kind.KEY), replaced=", ".join(f"{field} = excluded.{field}" for field in rest)
+        )
         self.delete = statement("delete").format(table=self.name, key=self._key)
         self.load = self.read(self.fields)
         self._reads: dict[tuple[str, ...], str] = {}
@@ -112,16 +115,12 @@ class Table:
             raise InvalidInput(f"{self.kind.KIND} has no field {unknown[0]!r}")
 
 
-def _all_in_order(fields: list[str]) -> dict[str, str]:
-    """Without their names: apsw reads the whole text with every call, and a table has its columns in this order."""
-    return {"columns": "", "marks": ",".join("?" * len(fields))}
-
-
-def _but_seq(fields: list[str]) -> dict[str, str]:
-    """A row has all fields; no column is given the number that is the store's own."""
+def _named(fields: list[str]) -> dict[str, str]:
+    """By their names: a file of a later release has more columns. A row has all fields; no column is given the number
+    that is the store's own."""
     assert fields[-1] != "seq", "SQLite wants as many values as its highest mark says"
     marks = {name: f"?{number}" for number, name in enumerate(fields, start=1) if name != "seq"}
-    return {"columns": f" ({', '.join(marks)})", "marks": ", ".join(marks.values())}
+    return {"columns": ",".join(marks), "marks": ",".join(marks.values())}
 
 
 row_of = msgspec.structs.astuple

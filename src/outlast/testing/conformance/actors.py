@@ -16,7 +16,7 @@ from outlast.machine.changes import Guard, Put, Write
 from outlast.model.execution import Execution, execution_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS, OF_EXECUTION
-from outlast.model.lane import Lane, Quota, quota_key
+from outlast.model.lane import Lane
 from outlast.model.lease import Claimed, ClaimRequest
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record, settled
@@ -287,17 +287,6 @@ async def pause(store: Store, lane: str = LANE, *, paused: bool = True, namespac
         await put(store, number, Lane(partition=number, namespace=namespace, lane=lane, paused=paused))
 
 
-async def permits(store: Store, name: str, free: int) -> None:
-    for number in range(store.partitions):
-        await put(store, number, Quota(partition=number, namespace=NAMESPACE, name=name, free=free))
-
-
-async def free_permits(store: Store, name: str, execution_id: str) -> int:
-    quota = await load_one(store, quota_key(partition(store, execution_id), NAMESPACE, name), Quota)
-    assert quota is not None
-    return quota.free
-
-
 # ---- looking ------------------------------------------------------------------------------------------------------
 
 
@@ -331,7 +320,7 @@ async def state(store: Store, *execution_ids: str, namespace: str = NAMESPACE) -
     """All that the store keeps of these executions and of their partitions, to compare as a whole."""
     found: State = {}
     homes = sorted({partition(store, execution_id, namespace) for execution_id in execution_ids})
-    for kind in ("session", "outbox", "lane", "quota"):
+    for kind in ("session", "outbox", "lane"):
         assert KINDS[kind].KEY[0] == "partition"
         found[kind] = [record for home in homes for record in await store.scan(kind, (home,))]
     for execution_id in execution_ids:

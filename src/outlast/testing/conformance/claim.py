@@ -40,13 +40,11 @@ from outlast.testing.conformance.actors import (
     decided,
     ended,
     fails,
-    free_permits,
     look,
     loses_lease,
     member,
     partition,
     pause,
-    permits,
     put,
     records,
     running,
@@ -60,7 +58,6 @@ from outlast.testing.conformance.actors import (
     suspended,
     suspends,
     tell,
-    times_out,
     view_of,
 )
 from outlast.testing.conformance.harness import Conformance, World, refused
@@ -96,12 +93,6 @@ class ClaimOrderConformance(Conformance):
         world.clock.advance("500ms")
         assert (await tell(store, "family/delayed", facts.Wake(change_id="wake", cause="delay"))).applied
         assert await claimed_ids(store) == ["family/prompt", "family/delayed"]
-
-    async def test_a_changed_priority_changes_the_order(self, store: Store) -> None:
-        await start(store, **member("a"), priority=1)
-        await start(store, **member("b"))
-        await tell(store, "family/b", facts.ChangePriority(change_id="p", priority=2))
-        assert await claimed_ids(store) == ["family/b", "family/a"]
 
     async def test_the_order_holds_across_lanes_and_routes(self, world: World, store: Store) -> None:
         for name, lane, version, priority in [("1", "x", "1", 1), ("2", "y", "2", 3), ("3", "x", "2", 2)]:
@@ -245,7 +236,7 @@ class ClaimMatchConformance(Conformance):
 
 
 class ClaimGateConformance(Conformance):
-    """Gates: a paused lane, a flow that is not open, a quota without permits."""
+    """Gates: a paused lane, a flow that is not open."""
 
     async def test_a_paused_lane_gives_nothing_until_it_is_resumed(self, store: Store) -> None:
         await start(store, "a")
@@ -335,48 +326,6 @@ class ClaimGateConformance(Conformance):
         closed = [start_fact(f"{ROOT}/{n}", flow=ROOT, priority=9) for n in range(100)]
         await start_many(store, [*closed, start_fact(**member("free"))])
         assert await claimed_ids(store, limit=1) == ["family/free"]
-
-    async def test_a_quota_gives_as_many_as_it_has_permits(self, store: Store) -> None:
-        await permits(store, "stripe", 2)
-        for number in range(4):
-            await start(store, **member(number), quota="stripe", priority=-number)
-        await start(store, **member("free"), priority=-9)
-        assert await claimed_ids(store) == ["family/0", "family/1", "family/free"]
-        assert await free_permits(store, "stripe", ROOT) == 0
-        assert await claimed_ids(store) == []
-
-    async def test_a_quota_that_nobody_made_gives_nothing(self, store: Store) -> None:
-        await start(store, quota="unknown")
-        assert await claimed_ids(store) == []
-
-    async def test_one_quota_is_shared_by_several_routes(self, store: Store) -> None:
-        await permits(store, "stripe", 1)
-        await start(store, **member("x"), quota="stripe", version="1")
-        await start(store, **member("y"), quota="stripe", version="2", priority=1)
-        serves = frozenset({(WORKFLOW, "1"), (WORKFLOW, "2")})
-        assert await claimed_ids(store, serves=serves) == ["family/y"]
-        assert await free_permits(store, "stripe", ROOT) == 0
-
-    @pytest.mark.parametrize("ending", ["complete", "fail", "suspend", "hand back", "lost", "timeout", "deadline"])
-    async def test_a_permit_is_given_back_when_the_lease_ends(self, world: World, store: Store, ending: str) -> None:
-        await permits(store, "stripe", 1)
-        held = await running(store, quota="stripe", timeout_ms=1_000, deadline_ms=5_000)
-        assert await free_permits(store, "stripe", "a") == 0
-        endings: dict[str, tuple[str, facts.AnyFact]] = {
-            "complete": ("0s", completes(held)),
-            "fail": ("0s", fails(held)),
-            "suspend": ("0s", suspends(held, waits=("event:plan",))),
-            "hand back": ("0s", facts.HandBack(change_id="b", epoch=held.epoch)),
-            "lost": ("11s", loses_lease(held)),
-            "timeout": ("1s", times_out(held)),
-            "deadline": ("5s", facts.DeadlinePassed(change_id="d")),
-        }
-        later, fact = endings[ending]
-        world.clock.advance(later)
-        ending_change = decided(store, held, fact, await store.now())
-        for _ in range(2):
-            assert (await commit_one(store, ending_change)).applied
-            assert await free_permits(store, "stripe", "a") == 1
 
 
 class ClaimRecordConformance(Conformance):
@@ -504,12 +453,6 @@ class ClaimRecordConformance(Conformance):
         taken = await self.same_as_decided(store)
         assert taken.attempt_deadline_at == world.clock.now_ms()
 
-    async def test_with_a_quota_the_permit_is_taken(self, store: Store) -> None:
-        await permits(store, "stripe", 5)
-        await start(store, quota="stripe")
-        await self.same_as_decided(store)
-        assert await free_permits(store, "stripe", "a") == 4
-
     async def test_after_a_hold_and_a_release(self, store: Store) -> None:
         await start(store)
         await tell(store, "a", facts.Hold(change_id="hold"))
@@ -542,14 +485,6 @@ class ClaimAgainConformance(Conformance):
         request = claim_request()
         first = await store.claim(request)
         assert (await (await world.store()).claim(request)).executions == first.executions
-
-    async def test_a_claim_takes_no_second_permit_when_repeated(self, store: Store) -> None:
-        await permits(store, "stripe", 5)
-        await start(store, quota="stripe")
-        request = claim_request()
-        await store.claim(request)
-        await store.claim(request)
-        assert await free_permits(store, "stripe", "a") == 4
 
     async def test_a_claim_repeated_by_id_does_not_find_what_was_lost_meanwhile(
         self, world: World, store: Store
@@ -586,12 +521,3 @@ class ClaimRaceConformance(Conformance):
         for number, share in enumerate(shares):
             held = await store.renew(f"w{number}", lease_ttl_ms=TTL_MS)
             assert {lease.id for lease in held.held} == set(share)
-
-    @pytest.mark.parametrize("claimers", [2, 10])
-    async def test_a_last_permit_is_taken_once(self, world: World, store: Store, claimers: int) -> None:
-        await permits(store, "stripe", 1)
-        await start_many(store, [start_fact(**member(n), quota="stripe") for n in range(claimers)])
-        stores = await world.stores(claimers)
-        shares = await asyncio.gather(*[claimed_ids(stores[n], f"w{n}") for n in range(claimers)])
-        assert sum(len(share) for share in shares) == 1
-        assert await free_permits(store, "stripe", ROOT) == 0

@@ -14,8 +14,9 @@ from outlast.machine.changes import Absent, Add, Delete, Insert, Matches, Patch,
 from outlast.model.completion import Completion
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
+from outlast.model.flow import Summary, summary_key
 from outlast.model.journal import JournalEntry
-from outlast.model.lane import Lane, Quota, quota_key
+from outlast.model.lane import Lane
 from outlast.model.payload import Role, payload_key
 from outlast.model.record import Key, Now
 from outlast.model.status import Status
@@ -33,7 +34,6 @@ from outlast.testing.conformance.actors import (
     fails,
     look,
     partition,
-    permits,
     put,
     records,
     running,
@@ -121,8 +121,8 @@ class WriteConformance(Conformance):
 
     async def test_an_addition_to_a_missing_record_writes_nothing(self, store: Store) -> None:
         await start(store)
-        missing = quota_key(partition(store, "a"), NAMESPACE, "none")
-        assert (await commit_one(store, changing(store, "a", Add(missing, "free", 1)))).applied
+        missing = summary_key(NAMESPACE, "a")
+        assert (await commit_one(store, changing(store, "a", Add(missing, "checks", 1)))).applied
         assert await store.load([missing]) == [None]
 
     async def test_two_additions_of_one_batch_both_count(self, store: Store) -> None:
@@ -132,13 +132,17 @@ class WriteConformance(Conformance):
 
     async def test_an_addition_does_not_count_in_what_a_later_change_of_its_batch_puts(self, store: Store) -> None:
         await start(store)
-        await permits(store, "stripe", free=1)
-        home = partition(store, "a")
-        back, new = quota_key(home, NAMESPACE, "stripe"), quota_key(home, NAMESPACE, "new")
-        quotas = [Quota(partition=home, namespace=NAMESPACE, name=name, free=9) for name in ("stripe", "new")]
-        batch = [Add(back, "free", 1), Add(new, "free", 1), Put(quotas[0]), Insert(quotas[1]), Add(new, "free", 2)]
+        old, new = [Summary(namespace=NAMESPACE, id=name, checks=9, change_id="c") for name in ("a", "a/new")]
+        await put(store, partition(store, "a"), same_but(old, checks=1))
+        batch = [
+            Add(old.key, "checks", 1),
+            Add(new.key, "checks", 1),
+            Put(old),
+            Insert(new),
+            Add(new.key, "checks", 2),
+        ]
         assert all(verdict.applied for verdict in await commit(store, *(changing(store, "a", one) for one in batch)))
-        assert await store.load([back, new]) == [quotas[0], same_but(quotas[1], free=11)]
+        assert await store.load([old.key, new.key]) == [old, same_but(new, checks=11)]
 
     async def test_a_put_writes_whether_or_not_a_record_was_there(self, store: Store) -> None:
         home = partition(store, "a")
@@ -172,7 +176,7 @@ class CommitConformance(Conformance):
 
     async def test_a_conflict_of_the_last_insert_undoes_every_write_before_it(self, store: Store) -> None:
         await start(store, "a")
-        await permits(store, "stripe", 3)
+        await put(store, partition(store, "a"), Summary(namespace=NAMESPACE, id="a", checks=3, change_id="s"))
         taken = entry("taken", "other")
         await commit_one(store, changing(store, "a", Insert(taken), change_id="other"))
         before = await state(store, "a")
@@ -181,7 +185,7 @@ class CommitConformance(Conformance):
             "a",
             Patch(KEY, {"priority": 9}),
             Add(KEY, "inbox", 1),
-            Add(quota_key(partition(store, "a"), NAMESPACE, "stripe"), "free", -1),
+            Add(summary_key(NAMESPACE, "a"), "checks", -1),
             Put(Lane(partition=partition(store, "a"), namespace=NAMESPACE, lane="x", paused=True)),
             Delete(payload_key(NAMESPACE, "a", 1, Role.INPUT)),
             Insert(entry("new", "mine")),

@@ -23,7 +23,7 @@ from outlast.model.flow import (
     encode_ids,
 )
 from outlast.model.journal import JournalEntry
-from outlast.model.lane import Lane, Quota
+from outlast.model.lane import Lane
 from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Record
@@ -48,10 +48,9 @@ def active_execution() -> Execution:
         version="v1",
         signature="sha:ü",
         lane="läne",
-        route=route_of("wörkflow", "v1", ("gpu",), "quota"),
+        route=route_of("wörkflow", "v1", ("gpu",)),
         parent="pärent",
         flow="flöw",
-        quota="quota",
         tags='{"größe":"XL"}',
         input_digest="dïgest",
         status=Status.ACTIVE,
@@ -279,7 +278,6 @@ def _of_partition(partition: int) -> list[Record]:
         ),
         Lane(partition=partition, namespace=NAMESPACE, lane="ön", paused=True),
         Lane(partition=partition, namespace=NAMESPACE, lane="öff", paused=False),
-        Quota(partition=partition, namespace=NAMESPACE, name="stripe", free=-3),
         *[
             Flow(
                 namespace=NAMESPACE,

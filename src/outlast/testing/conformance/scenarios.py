@@ -25,7 +25,6 @@ from outlast.testing.conformance.actors import (
     fails,
     look,
     loses_lease,
-    permits,
     resolves,
     running,
     sends,
@@ -72,14 +71,12 @@ async def _receive(world: World, store: Store) -> Act:
 
 
 async def _suspend(world: World, store: Store) -> Act:
-    await permits(store, "stripe", 1)
-    held = await running(store, quota="stripe")
+    held = await running(store)
     return committing(decided(store, held, suspends(held, waits=("event:plan",), wake_at=world.clock.now_ms() + 1)))
 
 
 async def _complete(world: World, store: Store) -> Act:
-    await permits(store, "stripe", 1)
-    held = await running(store, quota="stripe", parent=ROOT, retention_ms=1_000)
+    held = await running(store, parent=ROOT, retention_ms=1_000)
     return committing(decided(store, held, completes(held)))
 
 
@@ -126,8 +123,7 @@ async def _restart(world: World, store: Store) -> Act:
 
 
 async def _claim(world: World, store: Store) -> Act:
-    await permits(store, "stripe", 1)
-    await start(store, quota="stripe", timeout_ms=1_000)
+    await start(store, timeout_ms=1_000)
     request = claim_request()
     return lambda store: store.claim(request)
 

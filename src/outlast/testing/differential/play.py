@@ -20,7 +20,7 @@ from outlast.machine.decide import decide
 from outlast.machine.transitions import allowed
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
-from outlast.model.lane import Lane, Quota
+from outlast.model.lane import Lane
 from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
 from outlast.model.record import Key, Record
@@ -35,10 +35,8 @@ from outlast.testing.differential.properties import (
     check_cause,
     check_due,
     check_leases,
-    check_permits,
     check_promises,
     check_step,
-    leases_of,
 )
 from outlast.testing.oracle import Oracle
 
@@ -105,7 +103,6 @@ class Play(RuleBasedStateMachine):
         self.positions: list[Position] = [Position()]
         self.follower = Position()
         """A subscriber that keeps up: nothing may pass it by."""
-        self.granted: dict[tuple[str, str], int] = {}
         self.received: set[tuple[Key, str]] = set()
         self.purges: dict[Key, int] = {}
         self.history: dict[Key, list[Execution]] = {}
@@ -130,7 +127,6 @@ class Play(RuleBasedStateMachine):
         records = self.records
         check_promises(records)
         check_step(self.before, records)
-        check_permits(records, self.granted)
         check_leases(records, self.claims)
         for e in self.oracle.all(Execution):
             if self.before.get(e.key) != e:
@@ -235,8 +231,6 @@ class Play(RuleBasedStateMachine):
     def _applied(self, sent: Sent, before: dict[Key, Record]) -> None:
         """What the store applied, it was right to apply: by the holder of the moment, and for the first time."""
         anchor = sent.changes.anchors[0]
-        if anchor.kind == Quota.KIND:
-            self._count_permits(str(anchor.values[1]))
         if sent.fact is None:
             return
         if sent.hand is not None:
@@ -303,21 +297,9 @@ class Play(RuleBasedStateMachine):
         told = self.decided(self.oracle.view(delivery.namespace, delivery.target), fact)
         return [struck] if told is None else [told, struck]
 
-    def put(self, records: Sequence[Lane | Quota]) -> None:
+    def put(self, records: Sequence[Lane]) -> None:
         batch = [one_change(self.new_id(), record.partition, record.key, (), (Put(record),)) for record in records]
         self.commit([Sent(changes) for changes in batch])
-
-    def grant(self, namespace: str, free: int) -> None:
-        self.put([Quota(partition=p, namespace=namespace, name=universe.QUOTA, free=free) for p in self.partitions])
-
-    def _count_permits(self, namespace: str) -> None:
-        """An operator set the quota: from here on what is free and what is taken must add up to this."""
-        quota = (namespace, universe.QUOTA)
-        records = [q for q in self.oracle.all(Quota) if (q.namespace, q.name) == quota]
-        if records:
-            self.granted[quota] = sum(q.free for q in records) + len(leases_of(self.records, quota))
-        else:
-            self.granted.pop(quota, None)
 
 
 def one_change(

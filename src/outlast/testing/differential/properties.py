@@ -17,7 +17,6 @@ from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
-from outlast.model.lane import Quota
 from outlast.model.record import Key, Record, Time, settled
 from outlast.model.session import Session, session_key
 from outlast.model.status import TIMED_REASONS, Reason, Status
@@ -38,7 +37,6 @@ def check_promises(records: Records) -> None:
         *_ends(records),
         *_attempts(records),
         *_waits(records),
-        *(f"{quota.key} has {quota.free} permits" for quota in _all(records, Quota) if quota.free < 0),
     ]
     if broken:
         raise Broken("; ".join(broken))
@@ -84,20 +82,6 @@ def check_cause(fact: facts.AnyFact, before: Record | None, after: Records) -> N
         raise Broken(f"{type(fact).__name__} ended the hold of {e.key}")
     if before.cancel_requested and not e.cancel_requested and not before.status.terminal:
         raise Broken(f"{type(fact).__name__} undid the cancel of {e.key}")
-
-
-def check_permits(records: Records, granted: Mapping[tuple[str, str], int]) -> None:
-    """A permit is free or taken by exactly one lease: `granted` of each (namespace, quota) in all."""
-    for quota, total in granted.items():
-        free = sum(q.free for q in _all(records, Quota) if (q.namespace, q.name) == quota)
-        taken = leases_of(records, quota)
-        if free + len(taken) != total:
-            raise Broken(f"quota {quota}: {free} free and taken by {taken}, of {total} permits")
-
-
-def leases_of(records: Records, quota: tuple[str, str]) -> list[str]:
-    active = [e for e in _all(records, Execution) if e.status is Status.ACTIVE]
-    return [e.id for e in active if (e.namespace, e.quota) == quota]
 
 
 def check_leases(records: Records, claims: Sequence[tuple[Key, int, str]]) -> None:

@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from outlast.machine import facts
-from outlast.machine.changes import Delete, Put, View
+from outlast.machine.changes import Put, View
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import CancelPolicy, Flow
 from outlast.model.journal import Awaited, JournalEntry
 from outlast.model.kinds import KINDS
-from outlast.model.lane import Lane, Quota, quota_key
+from outlast.model.lane import Lane
 from outlast.model.lease import ClaimRequest
 from outlast.model.status import Reason, Status
 from outlast.store.port import DueKind, Filter, Query
@@ -493,15 +493,8 @@ class StoreMachine(FlowPlay):
             case Flow():
                 home = self.oracle.home(gate.namespace, gate.id)
                 self.commit([Sent(one_change(self.new_id(), home, gate.key, (), (Put(gate),)))])
-            case Quota():
-                self.grant(gate.namespace, gate.free)
             case Lane():
                 self.put([msgspec.structs.replace(gate, partition=p) for p in self.partitions])
-            case _:
-                keys = [quota_key(p, gate, universe.QUOTA) for p in self.partitions]
-                self.commit(
-                    [Sent(one_change(self.new_id(), p, keys[p], (), (Delete(keys[p]),))) for p in self.partitions]
-                )
 
     @operation(
         often=2,
@@ -555,20 +548,16 @@ class StoreMachine(FlowPlay):
 
     @initialize(
         starts=st.lists(universe.starts(), min_size=2, max_size=6),
-        free=st.integers(0, 2),
         worker=universe.workers,
         gates=st.lists(universe.gates, max_size=2),
         never=st.frozensets(st.sampled_from(sorted(set(OPERATIONS) - {"start", "claim", "work"})), max_size=4),
     )
-    def begin(
-        self, starts: list[facts.Start], free: int, worker: str, gates: list[universe.Gate], never: frozenset[str]
-    ) -> None:
+    def begin(self, starts: list[facts.Start], worker: str, gates: list[universe.Gate], never: frozenset[str]) -> None:
         """Some work, and a worker that took it: otherwise most examples would end before anything has happened.
 
         Some operations never happen in this example: what others cover up comes to light without them.
         """
         self.never = never
-        self.grant("default", free)
         for gate in gates:
             self._set_gate(gate)
         for fact in starts:

@@ -14,7 +14,7 @@ from outlast.machine import facts
 from outlast.model.deferred import Resolution
 from outlast.model.flow import Flow, FlowState
 from outlast.model.journal import Awaited
-from outlast.model.lane import Lane, Quota
+from outlast.model.lane import Lane
 from outlast.model.record import Now
 from outlast.model.retry import NO_RETRY, RetryPolicy
 from outlast.model.status import Reason, Status
@@ -34,7 +34,6 @@ WORKFLOWS = [("pay", "1"), ("pay", "2"), ("ship", "1")]
 LANES = ["default", "slow"]
 WORKERS = ["w1", "w2", "w3"]
 CAPABILITIES = ["gpu", "net"]
-QUOTA = "q"
 FLOW = "f"
 EVENTS = ["e1", "e2"]
 DEFERREDS = ["d1", "d2"]
@@ -73,22 +72,19 @@ retries = st.sampled_from(
 )
 escaped = st.lists(st.tuples(st.just(""), st.sampled_from(STEPS), st.integers(0, 1)), max_size=2).map(tuple)
 
-Gate: TypeAlias = Lane | Quota | Flow | str
+Gate: TypeAlias = Lane | Flow
 
-gates: st.SearchStrategy[Gate] = (
-    st.builds(Lane, partition=st.just(0), namespace=NAMES, lane=st.sampled_from(LANES), paused=st.booleans())
-    | st.builds(Quota, partition=st.just(0), namespace=NAMES, name=st.just(QUOTA), free=st.integers(0, 2))
-    | st.builds(
-        Flow,
-        namespace=st.just("default"),
-        id=st.just(FLOW),
-        state=st.sampled_from(FlowState),
-        created_at=st.just(Now()),
-        change_id=st.just("operator"),
-    )
-    | NAMES
+gates: st.SearchStrategy[Gate] = st.builds(
+    Lane, partition=st.just(0), namespace=NAMES, lane=st.sampled_from(LANES), paused=st.booleans()
+) | st.builds(
+    Flow,
+    namespace=st.just("default"),
+    id=st.just(FLOW),
+    state=st.sampled_from(FlowState),
+    created_at=st.just(Now()),
+    change_id=st.just("operator"),
 )
-"""What an operator sets; a name alone: its quota is forgotten."""
+"""What an operator sets."""
 
 queries = st.builds(
     Query,
@@ -142,7 +138,6 @@ def starts(draw: st.DrawFn) -> facts.Start:
         tags=dict(draw(st.lists(st.sampled_from(TAGS), max_size=2))),
         parent="a" if execution_id.startswith("a/") else None,
         flow=FLOW if execution_id.startswith("f/") else None,
-        quota=draw(_seldom(None, QUOTA, QUOTA, QUOTA)),
         after_dependencies=after_dependencies,
         if_exists=draw(st.sampled_from(["restart", "same", "error"])),
     )
@@ -192,7 +187,6 @@ requests = st.sampled_from(
         cancels,
         st.builds(facts.Hold, change_id=st.just(LATER)),
         st.builds(facts.Release, change_id=st.just(LATER)),
-        st.builds(facts.ChangePriority, change_id=st.just(LATER), priority=st.sampled_from([0, 1, 9])),
         st.builds(facts.Retry, change_id=st.just(LATER), supersedes=escaped),
     ]
 ).flatmap(lambda drawn: drawn)

@@ -22,7 +22,7 @@ CREATE TABLE execution (
   namespace text COLLATE "C" NOT NULL, id text COLLATE "C" NOT NULL,
   workflow text COLLATE "C" NOT NULL, version text COLLATE "C" NOT NULL, signature text COLLATE "C" NOT NULL,
   lane text COLLATE "C" NOT NULL, route text COLLATE "C" NOT NULL,
-  parent text COLLATE "C", flow text COLLATE "C", quota text COLLATE "C",
+  parent text COLLATE "C", flow text COLLATE "C",
   tags text COLLATE "C" NOT NULL, input_digest text COLLATE "C" NOT NULL,
   status text COLLATE "C" NOT NULL, reason text COLLATE "C", waits text COLLATE "C" NOT NULL,
   awaits text COLLATE "C" NOT NULL, cause text COLLATE "C",
@@ -138,11 +138,6 @@ CREATE TABLE lane (
 );
 -- Whether a lane is paused everywhere: asked with every claim.
 CREATE INDEX lane_paused ON lane (namespace, lane) WHERE paused;
-
-CREATE TABLE quota (
-  partition int NOT NULL, namespace text COLLATE "C" NOT NULL, name text COLLATE "C" NOT NULL, free bigint NOT NULL,
-  PRIMARY KEY (partition, namespace, name)
-) WITH (fillfactor = 50);
 
 CREATE TABLE flow (
   partition int NOT NULL,

@@ -4,7 +4,7 @@
 -- Settings come from who calls, as with commits. Each statement costs as much as several rows: hence plain expressions.
 -- First it looks, without locks, at the heads of the routes that the worker serves (index execution_ready, one short
 -- scan each). Rows that it has seen are found by their place: whoever changed one since has moved it, and what has come to
--- a place instead has another key. Then it locks the flows of what it saw (share: a cancel waits, or is seen), the quotas, and the rows
+-- a place instead has another key. Then it locks the flows of what it saw (share: a cancel waits, or is seen) and the rows
 -- themselves, passing over those that somebody else has locked or moved. If too many were passed over it looks further.
 -- Without work it writes nothing, unless the worker's sessions are to be renewed.
 -- result: a row per execution with its input, when its first attempt began if it was begun before, its journal and its events as JSON (arrays of their fields; asyncpg would look up every type of array on each new connection) if they are short, and whether there was more that it could have taken;
@@ -22,18 +22,16 @@ DECLARE
   v_lanes text[]; v_routes text[]; v_suspect boolean[];
   v_depth int := _most + 1;
   v_seen int;
-  c_partition int[]; c_id text[]; c_place tid[]; c_home oid[]; c_flow text[]; c_quota text[]; c_suspect boolean[];
+  c_partition int[]; c_id text[]; c_place tid[]; c_home oid[]; c_flow text[]; c_suspect boolean[];
   c_lane text[]; c_route text[];
   k_partition int[]; k_id text[]; k_place tid[]; k_home oid[]; k_lane text[]; k_route text[];
-  t_partition int[]; t_id text[]; t_place tid[]; t_home oid[]; t_open boolean[]; t_quotas boolean; t_past boolean;
-  v_free jsonb;
+  t_partition int[]; t_id text[]; t_place tid[]; t_home oid[]; t_open boolean[]; t_past boolean;
   v_left int;
-  v_quota text;
   v_found boolean;
 BEGIN
   -- Who holds what need not be on the disk before its holder knows: whatever it writes waits for all that stands before.
   -- A server that dies with a claim forgets it, and whoever claims the same has another epoch.
-  v_quota := set_config('synchronous_commit', 'off', true);
+  PERFORM set_config('synchronous_commit', 'off', true);
   -- A claim whose reply was lost: the same id finds what it took. The first time there is nothing to be found, and to look
   -- for it would go over all that the worker holds, and over what it held since the last vacuum.
   IF NOT _first THEN
@@ -63,27 +61,23 @@ BEGIN
         ORDER BY x.route LIMIT 1
       ) FROM hop AS h WHERE h.route IS NOT NULL
     )
-    SELECT array_agg(h.lane), array_agg(h.route), array_agg(split_part(h.route, '|', 5) = 'suspect')
+    SELECT array_agg(h.lane), array_agg(h.route), array_agg(split_part(h.route, '|', 4) = 'suspect')
       INTO v_lanes, v_routes, v_suspect
     FROM hop AS h
     WHERE h.route IS NOT NULL
       AND split_part(h.route, '|', 1) || '|' || split_part(h.route, '|', 2) = ANY (_serves)
       AND (split_part(h.route, '|', 3) = '' OR string_to_array(split_part(h.route, '|', 3), ',') <@ _offers)
-      AND (coalesce(_suspects, 1) > 0 OR split_part(h.route, '|', 5) <> 'suspect')
-      AND (split_part(h.route, '|', 4) = '' OR EXISTS (
-        SELECT 1 FROM generate_series(0, _partitions - 1) AS n(partition), outlast.quota AS u
-        WHERE u.partition = n.partition AND u.namespace = _namespace AND u.name = split_part(h.route, '|', 4)
-          AND u.free > 0));
+      AND (coalesce(_suspects, 1) > 0 OR split_part(h.route, '|', 4) <> 'suspect');
 
     WHILE v_routes IS NOT NULL LOOP
       SELECT array_agg(s.partition), array_agg(s.id), array_agg(s.place), array_agg(s.home), array_agg(s.flow),
-          array_agg(s.quota), array_agg(s.suspect), array_agg(s.lane), array_agg(s.route), count(*)
-        INTO c_partition, c_id, c_place, c_home, c_flow, c_quota, c_suspect, c_lane, c_route, v_seen
+          array_agg(s.suspect), array_agg(s.lane), array_agg(s.route), count(*)
+        INTO c_partition, c_id, c_place, c_home, c_flow, c_suspect, c_lane, c_route, v_seen
       FROM (
         SELECT h.*, r.suspect
         FROM unnest(v_lanes, v_routes, v_suspect) AS r(lane, route, suspect)
         CROSS JOIN LATERAL (
-          SELECT x.partition, x.id, x.ctid AS place, x.tableoid AS home, CASE WHEN NOT x.cancel_requested THEN x.flow END AS flow, x.quota, x.lane, x.route, x.priority, x.resumed, x.ready_at
+          SELECT x.partition, x.id, x.ctid AS place, x.tableoid AS home, CASE WHEN NOT x.cancel_requested THEN x.flow END AS flow, x.lane, x.route, x.priority, x.resumed, x.ready_at
           FROM outlast.execution AS x
           WHERE x.ready_at IS NOT NULL AND x.namespace = _namespace AND x.lane = r.lane AND x.route = r.route
             -- What is cancelled is only left to undo what it did: its flow may be shut.
@@ -93,9 +87,6 @@ BEGIN
             AND coalesce((
               SELECT NOT p.paused FROM outlast.lane AS p
               WHERE p.partition = x.partition AND p.namespace = x.namespace AND p.lane = x.lane), true)
-            AND (x.quota IS NULL OR coalesce((
-              SELECT u.free > 0 FROM outlast.quota AS u
-              WHERE u.partition = x.partition AND u.namespace = x.namespace AND u.name = x.quota), false))
           ORDER BY x.priority DESC, x.resumed DESC, x.ready_at, x.id
           LIMIT CASE WHEN r.suspect AND _suspects IS NOT NULL THEN least(v_depth, _suspects * 8) ELSE v_depth END
         ) AS h
@@ -113,40 +104,23 @@ BEGIN
           WHERE f.partition = q.partition AND f.namespace = _namespace AND f.id = q.id FOR SHARE
         ) AS l;
         SELECT array_agg(q.partition ORDER BY q.n), array_agg(q.id ORDER BY q.n), array_agg(q.place ORDER BY q.n),
-            array_agg(q.home ORDER BY q.n), array_agg(q.flow ORDER BY q.n), array_agg(q.quota ORDER BY q.n),
+            array_agg(q.home ORDER BY q.n), array_agg(q.flow ORDER BY q.n),
             array_agg(q.suspect ORDER BY q.n), array_agg(q.lane ORDER BY q.n), array_agg(q.route ORDER BY q.n)
-          INTO c_partition, c_id, c_place, c_home, c_flow, c_quota, c_suspect, c_lane, c_route
-        FROM unnest(c_partition, c_id, c_place, c_home, c_flow, c_quota, c_suspect, c_lane, c_route) WITH ORDINALITY
-          AS q(partition, id, place, home, flow, quota, suspect, lane, route, n)
+          INTO c_partition, c_id, c_place, c_home, c_flow, c_suspect, c_lane, c_route
+        FROM unnest(c_partition, c_id, c_place, c_home, c_flow, c_suspect, c_lane, c_route) WITH ORDINALITY
+          AS q(partition, id, place, home, flow, suspect, lane, route, n)
         WHERE q.flow IS NULL OR coalesce((
           SELECT f.state FROM outlast.flow AS f
           WHERE f.partition = q.partition AND f.namespace = _namespace AND f.id = q.flow), 'open') = 'open';
       END IF;
 
-      -- Permits, and suspects: counted in the order of claims.
+      -- Suspects: counted in the order of claims.
       k_partition := c_partition; k_id := c_id; k_place := c_place; k_home := c_home; k_lane := c_lane; k_route := c_route;
-      IF cardinality(array_remove(c_quota, NULL)) > 0 OR true = ANY (c_suspect) THEN
-        PERFORM 1 FROM (
-          SELECT DISTINCT q.partition, q.name FROM unnest(c_partition, c_quota) AS q(partition, name)
-          WHERE q.name IS NOT NULL ORDER BY q.partition, q.name
-        ) AS q CROSS JOIN LATERAL (
-          SELECT 1 FROM outlast.quota AS u
-          WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.name FOR NO KEY UPDATE
-        ) AS l;
-        SELECT coalesce(jsonb_object_agg(q.partition || '|' || q.name, u.free), '{{}}') INTO v_free
-        FROM (SELECT DISTINCT q.partition, q.name FROM unnest(c_partition, c_quota) AS q(partition, name)) AS q
-        CROSS JOIN LATERAL (
-          SELECT u.free FROM outlast.quota AS u
-          WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.name OFFSET 0) AS u;
+      IF true = ANY (c_suspect) THEN
         k_partition := NULL; k_id := NULL; k_place := NULL; k_home := NULL; k_lane := NULL; k_route := NULL;
         v_left := coalesce(_suspects, _most);
         FOR i IN 1 .. coalesce(cardinality(c_id), 0) LOOP
           CONTINUE WHEN c_suspect[i] AND v_left <= 0;
-          IF c_quota[i] IS NOT NULL THEN
-            v_quota := c_partition[i] || '|' || c_quota[i];
-            CONTINUE WHEN coalesce((v_free ->> v_quota)::bigint, 0) <= 0;
-            v_free := jsonb_set(v_free, ARRAY[v_quota], to_jsonb((v_free ->> v_quota)::bigint - 1));
-          END IF;
           IF c_suspect[i] THEN
             v_left := v_left - 1;
           END IF;
@@ -157,14 +131,14 @@ BEGIN
       END IF;
 
       SELECT array_agg(q.partition), array_agg(q.id), array_agg(q.place), array_agg(q.home), array_agg(q.attempt_open),
-          bool_or(q.quota IS NOT NULL), bool_or(q.past)
-        INTO t_partition, t_id, t_place, t_home, t_open, t_quotas, t_past
+          bool_or(q.past)
+        INTO t_partition, t_id, t_place, t_home, t_open, t_past
       FROM (
         -- Of a row that moved meanwhile, older servers lock what it has become: so the place is that of the locked row.
         SELECT q.partition, q.id, l.*
         FROM unnest(k_partition, k_id, k_place, k_home, k_lane, k_route) AS q(partition, id, place, home, lane, route)
         CROSS JOIN LATERAL (
-          SELECT x.ctid AS place, x.tableoid AS home, x.attempt_open, x.quota, x.resumed OR x.generation > 1 AS past
+          SELECT x.ctid AS place, x.tableoid AS home, x.attempt_open, x.resumed OR x.generation > 1 AS past
           FROM outlast.execution AS x
           WHERE x.ctid = q.place AND x.tableoid = q.home AND x.partition = q.partition AND x.namespace = _namespace
             AND x.id = q.id AND x.status = 'ready' AND x.lane = q.lane AND x.route = q.route
@@ -196,23 +170,11 @@ BEGIN
     RETURN;
   END IF;
 
-  -- What is found again was written before: it has no place here.
-  IF t_quotas THEN
-    UPDATE outlast.quota AS u SET free = u.free - q.taken
-    FROM (
-      SELECT x.partition, x.quota, count(*) AS taken FROM unnest(t_partition, t_id) AS q(partition, id)
-      CROSS JOIN LATERAL (
-        SELECT x.partition, x.quota FROM outlast.execution AS x
-        WHERE x.partition = q.partition AND x.namespace = _namespace AND x.id = q.id AND x.quota IS NOT NULL
-          AND x.status = 'ready' OFFSET 0) AS x
-      GROUP BY x.partition, x.quota
-    ) AS q
-    WHERE u.partition = q.partition AND u.namespace = _namespace AND u.name = q.quota;
-  END IF;
   INSERT INTO outlast.session AS s (partition, worker, expires_at, started_at)
   SELECT q.partition, _worker, v_now + _ttl_ms, v_now
   FROM (SELECT DISTINCT q.partition FROM unnest(t_partition) AS q(partition) ORDER BY 1) AS q
   ON CONFLICT (partition, worker) DO UPDATE SET expires_at = greatest(s.expires_at, excluded.expires_at);
+  -- What is found again was written before: it has no place here.
   IF t_place IS NOT NULL AND t_past IS NOT TRUE THEN
     -- What nothing has happened to yet is written and told in one go, without what it does not have.
     RETURN QUERY

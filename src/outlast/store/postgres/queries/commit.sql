@@ -6,7 +6,7 @@
 --   hundreds in groups that share most of their fields (see rows.py).
 -- result: the commit's time; the changes that were refused, by their number; the inbox of each anchor. As text: asyncpg
 --   would look up every other type of array on each new connection, which takes longer than the commit.
--- locks: anchors, then loose rows (flow, lane, outbox, quota, session, summary), each in key order.
+-- locks: anchors, then loose rows (flow, lane, outbox, session, summary), each in key order.
 -- An insert that meets a record fails (23505), and with it the call: nothing is written, and the caller asks again, this
 -- time with a look at every key first (`taken`).
 -- A row is changed by its place, found by its key: there is no index to take instead, so that no plan, on whatever size

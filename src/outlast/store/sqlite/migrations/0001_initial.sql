@@ -20,7 +20,7 @@ CREATE TABLE outlast_execution (
   namespace TEXT NOT NULL, id TEXT NOT NULL,
   workflow TEXT NOT NULL, version TEXT NOT NULL, signature TEXT NOT NULL,
   lane TEXT NOT NULL, route TEXT NOT NULL,
-  parent TEXT, flow TEXT, quota TEXT, tags TEXT NOT NULL, input_digest TEXT NOT NULL,
+  parent TEXT, flow TEXT, tags TEXT NOT NULL, input_digest TEXT NOT NULL,
   status TEXT NOT NULL, reason TEXT, waits TEXT NOT NULL, awaits TEXT NOT NULL, cause TEXT,
   generation INTEGER NOT NULL, journal_generation INTEGER NOT NULL,
   epoch INTEGER NOT NULL, inbox INTEGER NOT NULL,
@@ -119,11 +119,6 @@ CREATE INDEX outlast_outbox_due ON outlast_outbox (due_at);
 CREATE TABLE outlast_lane (
   partition INTEGER NOT NULL, namespace TEXT NOT NULL, lane TEXT NOT NULL, paused INTEGER NOT NULL,
   PRIMARY KEY (partition, namespace, lane)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE outlast_quota (
-  partition INTEGER NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, free INTEGER NOT NULL,
-  PRIMARY KEY (partition, namespace, name)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE outlast_flow (

@@ -20,20 +20,14 @@ local function request(keys, args)
   return begin(keys, a[1]), asked
 end
 
-local function free_permits(call, asked, name)
-  local values = record(call, QUOTA.kind, '', asked.home .. text(asked.namespace) .. text(name)).values
-  return values and values[QUOTA.free] or 0
-end
-
 local function served(call, asked, route)
-  local workflow, version, requires, quota, mark = string.match(route, '^([^|]*)|([^|]*)|([^|]*)|([^|]*)|?(.*)$')
+  local workflow, version, requires, mark = string.match(route, '^([^|]*)|([^|]*)|([^|]*)|?(.*)$')
   if not workflow or not asked.serves[workflow .. '|' .. version] then return nil end
   for word in string.gmatch(requires, '[^,]+') do
     if not asked.offers[word] then return nil end
   end
   local suspect = mark == 'suspect'
   if suspect and asked.suspects == 0 then return nil end
-  if quota ~= '' and free_permits(call, asked, quota) <= 0 then return nil end
   return { suspect = suspect }
 end
 
@@ -99,16 +93,11 @@ local function best(found)
   return chosen, first
 end
 
-local function gates_open(call, asked, permits, flow, quota, cancelled)
+local function gates_open(call, asked, flow, cancelled)
   -- What is cancelled is only left to undo what it did: its flow may be shut.
   if flow and not cancelled then
     local values = record(call, FLOW.kind, '', text(asked.namespace) .. text(flow)).values
     if values and values[FLOW.state] ~= 'open' then return false end
-  end
-  if quota then
-    local free = permits[quota] or free_permits(call, asked, quota)
-    if free <= 0 then return false end
-    permits[quota] = free - 1
   end
   return true
 end
@@ -223,18 +212,18 @@ local function take(call, asked, one, packed, behind)
     local whose = sub(packed, 1, (some_unpacked(packed, ATTEMPT.execution, 0)))
     one.attempt = whose .. stands.attempt_begins .. epoch .. stands.attempt_goes_on
   end
-  if one.quota then
-    local quota = record(call, QUOTA.kind, '', asked.home .. text(asked.namespace) .. text(one.quota))
-    local values = editable(call, quota)
-    values[QUOTA.free] = values[QUOTA.free] - 1
-  end
+end
+
+-- Where the values of who it is end, and which flow it is of.
+local function behind_and_flow(behind, ...)
+  return behind, (select(E.flow, ...))
 end
 
 -- Of one that waits its input is read as well, where most have it.
 local FIRST_INPUT = 'a1input\0'
 
 local function choose(call, asked, found)
-  local chosen, permits, suspects = {}, {}, asked.suspects
+  local chosen, suspects = {}, asked.suspects
   local space, field = text(asked.namespace), LETTERS[E.kind]
   local first_input = LETTERS[PAYLOAD.kind] .. FIRST_INPUT
   asked.held, asked.claimed = call.tag .. 'held:' .. text(asked.worker), text(asked.claim_id)
@@ -250,11 +239,11 @@ local function choose(call, asked, found)
       local hash = call.tag .. 'of:' .. owner
       local got = command('HMGET', hash, field, first_input)
       local packed = got[1]
-      local behind, _, _, _, _, _, _, _, _, flow, quota = some_unpacked(packed, WHO, 0)
+      local behind, flow = behind_and_flow(some_unpacked(packed, WHO, 0))
       local stands, epoch, rest = standing(call, asked, packed, behind + 1)
-      if gates_open(call, asked, permits, flow, quota, stands.cancelled) then
+      if gates_open(call, asked, flow, stands.cancelled) then
         local one = {
-          owner = owner, hash = hash, stands = stands, e = stands.was, epoch = epoch + asked.leap, quota = quota,
+          owner = owner, hash = hash, stands = stands, e = stands.was, epoch = epoch + asked.leap,
           times = times_of(call, stands, sub(packed, rest)), input = stands.input == first_input and got[2],
         }
         take(call, asked, one, packed, behind)
