@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from outlast.client.info import Info, info_of, moment, moment_or_none
 from outlast.client.views.documents import (
@@ -21,7 +22,7 @@ from outlast.client.views.documents import (
 from outlast.client.views.explanation import Explanation, explain
 from outlast.client.views.situation import situation_of
 from outlast.client.views.timeline import Row, timeline
-from outlast.client.views.words import plain
+from outlast.client.views.words import error_info, plain
 from outlast.model.attempt import Attempt
 from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution
@@ -79,7 +80,9 @@ async def execution_view(store: Store, e: Execution) -> ExecutionView:
     events = [event for event in await _all(store, Event, (e.namespace, e.id)) if event.name != CHILD]
     s = await situation_of(store, e)
     return ExecutionView(
-        execution=structs.replace(info_of(e), reason=s.offers.reason(e)),
+        execution=replace(
+            info_of(e), reason=s.offers.reason(e), error=error_info(_last_failure(e, failed, attempts), traceback=False)
+        ),
         bounds=Bounds(
             max_attempts=e.retry_policy.max_attempts,
             crash_cap=e.crash_cap,
@@ -99,6 +102,14 @@ async def execution_view(store: Store, e: Execution) -> ExecutionView:
         failure=failure_document(failed),
         now=moment(s.now),
     )
+
+
+def _last_failure(e: Execution, failed: bytes | None, attempts: list[Attempt]) -> bytes | None:
+    """What it failed with; of one that has not ended, what its last attempt failed with."""
+    if e.status.terminal:
+        return failed
+    ended = [one for one in attempts if one.generation == e.generation and one.outcome is not None]
+    return ended[-1].failure if ended else None
 
 
 async def _all(store: Store, kind: type[R], prefix: tuple[str | int, ...]) -> list[R]:
