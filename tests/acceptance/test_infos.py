@@ -7,13 +7,17 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pydantic
 import pydantic_core
 import pytest
 
 import outlast
 from outlast import App, ErrorInfo, Info, InvalidInput, Retry
+from outlast.app import store_for
 from outlast.client.info import Plain
+from outlast.client.views.execution_view import execution_view
+from outlast.model.execution import Execution, execution_key
 from tests.acceptance.conftest import Place, status_is
 
 
@@ -147,6 +151,28 @@ async def test_what_the_codec_cannot_read_does_not_hide_the_rest(place: Place):
         assert "no keys" in info.error.message
         with pytest.raises(outlast.CodecError, match="no keys"):
             info.input()
+
+
+async def test_a_view_has_what_was_resolved_and_who_took_it_on_every_store(place: Place):
+    app, store = place.app(), store_for(place.url)
+
+    @app.workflow
+    async def order() -> bool:
+        return await outlast.deferred("approval", bool)
+
+    async with app:
+        handle = await order.options(id="order-1").start()
+        await handle.resolve("aproval", True)
+        await handle.resolve("approval", True)
+        assert await handle.result(timeout=20)
+    await store.open()
+    [e] = await store.load([execution_key("default", "order-1")])
+    assert isinstance(e, Execution)
+    view = await execution_view(store, e)
+    await store.close()
+    assert {one.name: one.taken for one in view.deferreds} == {"approval": True, "aproval": False}
+    assert [row.outcome for row in view.timeline if row.code == "resolved"] == ["nobody waits for it"]
+    assert json.loads(msgspec.json.encode(view))["result"] is True
 
 
 # ---- in the hands of others ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -19,10 +20,12 @@ from outlast.client.views.documents import AttemptDocument, FailureDocument
 from outlast.client.views.execution_view import Bounds, ExecutionView, execution_view
 from outlast.client.views.timeline import Row, label
 from outlast.client.views.words import duration, error_line, line_of, local, moment, to_ms
+from outlast.model.names import RESERVED_PREFIX
 from outlast.model.status import Status
 
 SHOWN_MAX = 60
 VALUE_MAX_CHARS = 2_000
+NOT_TAKEN_MAX = 10
 
 
 async def show(
@@ -141,6 +144,7 @@ def _facts(found: ExecutionView, now: int) -> Table:
         ("tags", ", ".join(f"{key}={value}" for key, value in sorted(e.tags.items()))),
         ("created", f"{local(created):%Y-%m-%d %H:%M:%S %Z}, {duration(max(0, now - created))} ago"),
         ("counted", _counted(e, bounds)),
+        ("not taken", _not_taken(found)),
         ("timeout", "" if bounds.timeout_ms is None else f"{duration(bounds.timeout_ms)} for each attempt"),
         ("purged", "" if bounds.purge_at is None else f"at {moment(to_ms(bounds.purge_at), now=now)}"),
     ]
@@ -170,6 +174,19 @@ def _counted(e: Info, bounds: Bounds) -> str:
     if e.generation > 1:
         parts.append(f"generation {e.generation}")
     return ", ".join(parts)
+
+
+def _not_taken(found: ExecutionView) -> str:
+    """What was sent or resolved, and the code has not asked for: a misspelt name, perhaps."""
+    named = [
+        f"event {one.name}" for one in found.events if not one.consumed and not one.name.startswith(RESERVED_PREFIX)
+    ]
+    named += [
+        f"deferred {one.name}" for one in found.deferreds if not one.taken and not one.name.startswith(RESERVED_PREFIX)
+    ]
+    counts = Counter(named)
+    shown = [f"{what} ({count:,} times)" if count > 1 else what for what, count in list(counts.items())[:NOT_TAKEN_MAX]]
+    return ", ".join(shown + [f"{left:,} more" for left in [len(counts) - NOT_TAKEN_MAX] if left > 0])
 
 
 def _attempts(attempts: Sequence[AttemptDocument], now: int, *, narrow: bool) -> RenderableType:

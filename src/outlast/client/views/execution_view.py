@@ -11,19 +11,22 @@ from msgspec import Struct
 from outlast.client.info import Info, info_of, moment, moment_or_none
 from outlast.client.views.documents import (
     AttemptDocument,
+    DeferredDocument,
     EventDocument,
     FailureDocument,
     JournalDocument,
     attempt_document,
+    deferred_document,
     event_document,
     failure_document,
     journal_document,
 )
 from outlast.client.views.explanation import Explanation, explain
 from outlast.client.views.situation import situation_of
-from outlast.client.views.timeline import Row, timeline
+from outlast.client.views.timeline import Row, is_taken, timeline
 from outlast.client.views.words import error_info, plain
 from outlast.model.attempt import Attempt
+from outlast.model.deferred import Deferred
 from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
@@ -55,6 +58,7 @@ class ExecutionView(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptDocument, ...]
     journal: tuple[JournalDocument, ...]
     events: tuple[EventDocument, ...]
+    deferreds: tuple[DeferredDocument, ...]
     timeline: tuple[Row, ...]
     input: Any
     progress: Any
@@ -78,6 +82,7 @@ async def execution_view(store: Store, e: Execution) -> ExecutionView:
     journal.sort(key=lambda entry: entry.position)
     attempts = await _all(store, Attempt, (e.namespace, e.id))
     events = [event for event in await _all(store, Event, (e.namespace, e.id)) if event.name != CHILD]
+    deferreds = await _all(store, Deferred, (e.namespace, e.id, e.journal_generation))
     s = await situation_of(store, e)
     return ExecutionView(
         execution=replace(
@@ -95,7 +100,8 @@ async def execution_view(store: Store, e: Execution) -> ExecutionView:
         attempts=tuple(attempt_document(attempt) for attempt in attempts),
         journal=tuple(journal_document(entry) for entry in journal),
         events=tuple(event_document(event) for event in events),
-        timeline=timeline(e, attempts, journal, events, s.now),
+        deferreds=tuple(deferred_document(one, taken=is_taken(one, journal)) for one in deferreds),
+        timeline=timeline(e, attempts, journal, events, s.now, deferreds=deferreds),
         input=plain(given),
         progress=plain(progress),
         result=plain(output),
