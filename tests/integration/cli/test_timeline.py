@@ -150,7 +150,10 @@ async def with_an_approval() -> None:
         await until(lambda: waits("deferred:approval-2"), "it does not wait again")
 
 
-def test_the_timeline_counts_calls_of_one_kind_and_shows_times_as_dates(outlast: Outlast):
+def test_the_timeline_counts_calls_of_one_kind_and_shows_times_as_dates(
+    outlast: Outlast, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
     asyncio.run(with_an_approval())
     told = outlast("show", "order-1").out
     timeline = told.partition("Timeline")[2]
@@ -161,7 +164,8 @@ def test_the_timeline_counts_calls_of_one_kind_and_shows_times_as_dates(outlast:
     assert "step note #2" in timeline
 
 
-def test_what_nobody_has_taken_is_listed(outlast: Outlast):
+def test_what_nobody_has_taken_is_listed(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "200")
     asyncio.run(with_an_approval())
     told = outlast("show", "order-1").out
     assert re.search(r"not taken +event plann \(2 times\), deferred approvals, deferred aproval\n", told), told
