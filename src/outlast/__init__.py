@@ -15,7 +15,7 @@ from outlast.authoring.waiting import Deferred, deferred, interrupted, race, rec
 from outlast.client.flow_handle import FlowHandle, SyncFlowHandle
 from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
 from outlast.client.handle import Handle, SyncHandle
-from outlast.client.info import AttemptInfo, CompletionInfo, FrameInfo, Info, JournalInfo, ProgressInfo
+from outlast.client.info import AttemptInfo, CompletionInfo, ErrorInfo, FrameInfo, Info, JournalInfo, ProgressInfo
 from outlast.codec.templates import UpstreamFailure
 from outlast.codec.values import CodecHook
 from outlast.errors import (
@@ -110,6 +110,7 @@ __all__ = [
     # looking at executions
     "AttemptInfo",
     "CompletionInfo",
+    "ErrorInfo",
     "FrameInfo",
     "Handle",
     "Info",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -18,8 +19,9 @@ from outlast.cli.context import ContextArgument, Whole
 from outlast.client.finding import found_by
 from outlast.client.info import info_of, to_epoch_ms
 from outlast.client.offers import Offers, offers_in
+from outlast.client.stored_failures import failure_keys, stored_failures
 from outlast.client.views.situation import sessions_of
-from outlast.client.views.words import age, plural, relative
+from outlast.client.views.words import age, error_info, plural, relative
 from outlast.errors import InvalidDuration, InvalidInput, StoreUnavailable
 from outlast.model.duration import to_ms
 from outlast.model.execution import Execution, parse_route
@@ -65,13 +67,15 @@ async def ls(
         found, total = await found_by(store.find, query), await store.count(query)
         served = any(expires_at > now for expires_at in (await sessions_of(store)).values())
         offers = await offers_in(store)
+        failures = await stored_failures(store.load, failure_keys(found))
+    errors = {name: error_info(data, traceback=False) for name, data in failures.items()}
     if context.out.json:
         context.out.document(
             {
                 "store": context.shown_store,
                 "namespace": context.namespace,
                 "total": total,
-                "executions": [structs.replace(info_of(e), reason=offers.reason(e)) for e in found],
+                "executions": [replace(info_of(e), reason=offers.reason(e), error=errors.get(e.id)) for e in found],
             }
         )
         return
@@ -79,7 +83,9 @@ async def ls(
         context.out.note("no executions" + (" match" if query != Query(namespace=query.namespace, limit=limit) else ""))
         return
     listing = _stacked if context.out.narrow else _table
-    context.out.show(listing(found, now, served=served, offers=offers))
+    context.out.show(
+        listing(found, now, served=served, offers=offers, errors={name: str(one) for name, one in errors.items()})
+    )
     if total > len(found):
         context.out.note(f"{len(found):,} of {total:,}; --limit shows more")
 
@@ -138,7 +144,7 @@ def moment(option: str, text: str | None, now: int) -> int | None:
         ) from error
 
 
-def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) -> Table:
+def _table(found: list[Execution], now: int, *, served: bool, offers: Offers, errors: Mapping[str, str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="head", pad_edge=False)
     table.add_column("ID", overflow="fold")
     table.add_column("WORKFLOW", overflow="fold")
@@ -146,6 +152,8 @@ def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) ->
     table.add_column("WHY", overflow="fold")
     table.add_column("ATTEMPTS", justify="right", no_wrap=True)
     table.add_column("AGE", justify="right", no_wrap=True)
+    if errors:
+        table.add_column("ERROR")
     for e in found:
         info = info_of(e)
         table.add_row(
@@ -155,11 +163,12 @@ def _table(found: list[Execution], now: int, *, served: bool, offers: Offers) ->
             reason_of(e, now, served=served, offers=offers),
             str(info.attempts),
             age(now - (settled(e.created_at) or now)),
+            *([_one_line(errors.get(e.id, ""))] if errors else []),
         )
     return table
 
 
-def _stacked(found: list[Execution], now: int, *, served: bool, offers: Offers) -> Group:
+def _stacked(found: list[Execution], now: int, *, served: bool, offers: Offers, errors: Mapping[str, str]) -> Group:
     """The same, each on lines of its own."""
     lines: list[RenderableType] = []
     for e in found:
@@ -172,7 +181,14 @@ def _stacked(found: list[Execution], now: int, *, served: bool, offers: Offers) 
         lines.append(Padding(told, (0, 0, 0, 2)))
         if why := reason_of(e, now, served=served, offers=offers):
             lines.append(Padding(Text(why), (0, 0, 0, 2)))
+        if e.id in errors:
+            lines.append(Padding(_one_line(errors[e.id]), (0, 0, 0, 2)))
     return Group(*lines)
+
+
+def _one_line(error: str) -> Text:
+    """Cut where the line ends: `outlast show` has all of it."""
+    return Text(" ".join(error.split()), "failed", no_wrap=True, overflow="ellipsis")
 
 
 def reason_of(e: Execution, now: int, *, served: bool, offers: Offers) -> str:

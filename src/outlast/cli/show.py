@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -19,11 +20,13 @@ from outlast.client.views.documents import AttemptDocument, FailureDocument
 from outlast.client.views.execution_view import Bounds, ExecutionView, execution_view
 from outlast.client.views.timeline import Row, label
 from outlast.client.views.words import duration, error_line, line_of, local, moment, plural, to_ms
+from outlast.model.names import RESERVED_PREFIX
 from outlast.model.status import Status
 from outlast.runtime.unreceived import counted
 
 SHOWN_MAX = 60
 VALUE_MAX_CHARS = 2_000
+NOT_TAKEN_MAX = 10
 
 
 async def show(
@@ -144,6 +147,7 @@ def _facts(found: ExecutionView, now: int) -> Table:
         ("counted", _counted(e, bounds)),
         ("crashes", _crashes(e, bounds)),
         ("unreceived", _unreceived(found)),
+        ("not taken", _not_taken(found)),
         ("timeout", "" if bounds.timeout_ms is None else f"{duration(bounds.timeout_ms)} for each attempt"),
         ("purged", "" if bounds.purge_at is None else f"at {moment(to_ms(bounds.purge_at), now=now)}"),
     ]
@@ -187,6 +191,18 @@ def _unreceived(found: ExecutionView) -> str:
     """What was sent to an execution that ended before it received it."""
     number = sum(found.unreceived.values())
     return f"{plural(number, 'event')} that nobody received: {counted(found.unreceived)}" if number else ""
+
+
+def _not_taken(found: ExecutionView) -> str:
+    """What was sent or resolved, and the code has not asked for: a misspelt name, perhaps."""
+    events = () if found.unreceived else found.events  # those have a row of their own
+    named = [f"event {one.name}" for one in events if not one.consumed and not one.name.startswith(RESERVED_PREFIX)]
+    named += [
+        f"deferred {one.name}" for one in found.deferreds if not one.taken and not one.name.startswith(RESERVED_PREFIX)
+    ]
+    counts = Counter(named)
+    shown = [f"{what} ({count:,} times)" if count > 1 else what for what, count in list(counts.items())[:NOT_TAKEN_MAX]]
+    return ", ".join(shown + [f"{left:,} more" for left in [len(counts) - NOT_TAKEN_MAX] if left > 0])
 
 
 def _attempts(attempts: Sequence[AttemptDocument], now: int, *, narrow: bool) -> RenderableType:

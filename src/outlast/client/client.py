@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +31,7 @@ from outlast.client.info import (
     moment_or_none,
 )
 from outlast.client.saying import cancelled, event_sent, interrupted, rejected, resolved, updated
+from outlast.client.stored_failures import FAILED, completed_failure_keys, error_in, stored_failures
 from outlast.client.waiters import DISTANCE, Waiters
 from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
@@ -98,7 +100,7 @@ class Client:
         self._engine = engine
         self._values = values
         self.waiters = waiters
-        self._finding = Finding(engine.store, waiters)
+        self._finding = Finding(engine.store, waiters, values)
         self._owner = owner
         self._started = started
         self._inquiries = inquiries
@@ -242,12 +244,24 @@ class Client:
         return (await self._look(execution_id)).status.terminal
 
     async def info(self, execution_id: str) -> Info:
-        execution = await self._look(execution_id)
-        data = await self._payload(execution, Role.PROGRESS)
-        [info] = await self._finding.infos([execution])
-        if data is None:
-            return info
-        return structs.replace(info, progress=self._values.decode(data, ProgressInfo, "progress"))
+        e = await self._look(execution_id)
+        last_ended = e.attempt if e.status.terminal else e.attempt - 1
+        keys = [
+            payload_key(e.namespace, e.id, e.generation, Role.PROGRESS),
+            payload_key(e.namespace, e.id, e.journal_generation, Role.INPUT),
+            payload_key(e.namespace, e.id, e.generation, Role.FAILURE),
+            attempt_key(e.namespace, e.id, e.generation, last_ended),
+        ]
+        progress, given, failed, last = await self.waiters.patiently(lambda: self._engine.store.load(keys))
+        [info] = await self._finding.infos([e])
+        if isinstance(progress, Payload):
+            info = replace(info, progress=self._values.decode(progress.value, ProgressInfo, "progress"))
+        failure = failed.value if isinstance(failed, Payload) else last.failure if isinstance(last, Attempt) else None
+        if failure is not None and (e.status in FAILED or not e.status.terminal):
+            info = replace(info, error=error_in(self._values, failure))
+        data = given.value if isinstance(given, Payload) else None
+        what = f"input of {execution_id!r}"
+        return info.with_input(lambda: None if data is None else self._values.decode(data, Any, what))
 
     async def frames(self, execution_id: str, after: int) -> AsyncIterator[FrameInfo]:
         """Until the execution has ended and all its frames are read. Whoever emits them may die and be replaced."""
@@ -315,6 +329,7 @@ class Client:
                 outcome=attempt.outcome,
                 started_at=moment(settled(attempt.started_at)),
                 ended_at=moment_or_none(settled(attempt.ended_at)),
+                error=error_in(self._values, attempt.failure),
             )
             for attempt in records
             if isinstance(attempt, Attempt)
@@ -336,9 +351,13 @@ class Client:
             rings, began_s = self.waiters.rings, timing.time_s()
             feed = await self.waiters.patiently(partial(store.completions, after=cursor, filter=filter))
             look_at_s = timing.time_s() + (timing.time_s() - began_s) * DISTANCE
+            keys = completed_failure_keys(feed.completions)
+            failures = await stored_failures(lambda some: self.waiters.patiently(lambda: store.load(some)), keys)
             for number, completion in enumerate(feed.completions):
                 if tags.items() <= completion.tag_map.items():
-                    yield completion_of(completion, None if feed.cursors is None else feed.cursors[number])
+                    place = None if feed.cursors is None else feed.cursors[number]
+                    error = error_in(self._values, failures.get(completion.change_id))
+                    yield completion_of(completion, place, error)
             if cursor == feed.cursor:
                 await self.waiters.rung(rings)
                 # As in `Waiters`: a busy store rings all the time, mostly for others.

@@ -8,6 +8,7 @@ all that is ready is read, page by page.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from msgspec import structs
@@ -15,7 +16,9 @@ from msgspec import structs
 from outlast import limits
 from outlast.client.info import Info, info_of
 from outlast.client.offers import Offers, offers_in
+from outlast.client.stored_failures import error_in, failure_keys, stored_failures
 from outlast.client.waiters import Waiters
+from outlast.codec.values import Values
 from outlast.model.execution import Execution
 from outlast.model.record import settled
 from outlast.model.status import Reason, Status
@@ -27,8 +30,9 @@ Find = Callable[[Query], Awaitable[Page]]
 class Finding:
     """What a client finds in its store."""
 
-    def __init__(self, store: Store, waiters: Waiters) -> None:
+    def __init__(self, store: Store, waiters: Waiters, values: Values) -> None:
         self._store = store
+        self._values = values
         self._patiently = waiters.patiently
 
     async def find(self, query: Query) -> list[Info]:
@@ -40,7 +44,12 @@ class Finding:
                 if len(both) >= len(found) + query.limit:
                     break
             found = sorted(both.values(), key=lambda e: (settled(e.created_at) or 0, e.id), reverse=True)[: query.limit]
-        return await self.infos(found)
+        infos, keys = await self.infos(found), failure_keys(found)
+        if not keys:
+            return infos
+        failures = await stored_failures(lambda some: self._patiently(lambda: self._store.load(some)), keys)
+        errors = {name: error_in(self._values, data, traceback=False) for name, data in failures.items()}
+        return [replace(info, error=errors[info.id]) if info.id in errors else info for info in infos]
 
     async def count(self, query: Query) -> int:
         count = await self._patiently(lambda: self._store.count(query))
@@ -54,7 +63,7 @@ class Finding:
         if not any(execution.status is Status.READY for execution in executions):
             return [info_of(execution) for execution in executions]
         offers = await self._offers()
-        return [structs.replace(info_of(execution), reason=offers.reason(execution)) for execution in executions]
+        return [replace(info_of(execution), reason=offers.reason(execution)) for execution in executions]
 
     async def _page(self, query: Query) -> Page:
         return await self._patiently(partial(self._store.find, query))

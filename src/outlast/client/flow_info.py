@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
-from msgspec import Struct
-
+from outlast.client.info import Plain
 from outlast.model.status import Status
 
 
-class MemberInfo(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MemberInfo(Plain):
     """One member. `after` are the names of its upstreams, of which `needed` must succeed."""
 
     name: str
@@ -24,7 +25,8 @@ class MemberInfo(Struct, frozen=True, kw_only=True):
     finished_at: datetime | None
 
 
-class FlowGraph(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FlowGraph(Plain):
     """All members, in the order in which they were added, and the edges between them as pairs of names."""
 
     id: str
@@ -36,7 +38,8 @@ class FlowGraph(Struct, frozen=True, kw_only=True):
         return tuple((upstream, member.name) for member in self.members for upstream in member.after)
 
 
-class FlowInfo(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FlowInfo(Plain):
     """A flow as it is now.
 
     `status` is None while it runs, then `succeeded`, `failed` or `cancelled`. `counts` says how many members are in
@@ -58,7 +61,8 @@ class FlowInfo(Struct, frozen=True, kw_only=True):
     finished_at: datetime | None
 
 
-class FlowCancel(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FlowCancel(Plain):
     """What a cancel did: how many members are cancelled by now, and how many will be in the background."""
 
     cancelled: int

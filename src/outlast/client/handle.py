@@ -92,7 +92,8 @@ class Handle(Generic[R]):
         return AwaitChild(self.id, self._annotation, start=self._start, limit=limit)
 
     async def info(self) -> Info:
-        """How it is now: `(await handle.info()).status`, why it waits, what it was started with."""
+        """How it is now: `info.status`, why it waits (`info.reason`), what it failed with (`info.error`), what it was
+        started with (`info.input()`)."""
         return await self._client.info(self.id)
 
     def frames(self, *, after: int = 0) -> AsyncIterator[FrameInfo]:

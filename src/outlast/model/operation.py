@@ -42,6 +42,8 @@ class Detail(StrEnum):
     NEXT_TRY = "next_try"
     LIMIT = "limit"
     """Until when it waits at most."""
+    EXPIRES = "expires"
+    """When what was made expires."""
     NOTED = "noted"
     FAILURE = "failure"
     SOURCE = "source"
@@ -101,7 +103,7 @@ OPERATIONS: dict[str, OperationInfo] = {
     DEFERRED: OperationInfo(
         title="deferred {name}", faces=_of_outlast("deferred", ".result()"), waits=True, undoable=False
     ),
-    "token": OperationInfo(title="token {name}", faces=_TOKEN),
+    "token": OperationInfo(title="token {name}", detail=Detail.EXPIRES, faces=_TOKEN),
     "compensate": OperationInfo(title="compensate {name}"),
     "send": OperationInfo(title="send {name}", faces=_of_another("send")),
     "resolve": OperationInfo(title="resolve {name}", faces=_of_another("resolve")),

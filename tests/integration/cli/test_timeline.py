@@ -118,3 +118,64 @@ def test_programs_read_how_a_child_ended(outlast: Outlast):
     asyncio.run(with_a_child_that_ended())
     [event] = outlast.json("show", "order-1")["events"]
     assert event["value"] == {"started": True, "status": "succeeded", "cause": None, "value": [1, 2]}
+
+
+async def with_an_approval() -> None:
+    app = App("sqlite:///outlast.db", token_keys="k1:bm90LWEtc2VjcmV0LW9ubHktYS1zYW1wbGU")
+
+    @app.step
+    async def note(text: str) -> None: ...
+
+    @app.workflow
+    async def parent() -> None:
+        approval = ol.deferred("approval", bool, timeout="7d")
+        await approval.token()
+        await note("approval")
+        assert await approval
+        await note("once more")
+        await ol.deferred("approval-2", bool)
+
+    async with app:
+        handle = await parent.options(id="order-1").start()
+        await handle.resolve("aproval", True)
+        await handle.reject("approvals", "too late")
+        await handle.send("plann", 1)
+        await handle.send("plann", 2)
+
+        async def waits(reason: str) -> bool:
+            return (await handle.info()).reason == reason
+
+        await until(lambda: waits("deferred:approval"), "it does not wait")
+        await handle.resolve("approval", True)
+        await until(lambda: waits("deferred:approval-2"), "it does not wait again")
+
+
+def test_the_timeline_counts_calls_of_one_kind_and_shows_times_as_dates(
+    outlast: Outlast, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    asyncio.run(with_an_approval())
+    told = outlast("show", "order-1").out
+    timeline = told.partition("Timeline")[2]
+    assert re.search(r"token approval +succeeded +expires \d{4}-\d\d-\d\d \d\d:", timeline), told
+    assert re.search(r"wait approval +began +until \d{4}-\d\d-\d\d", timeline), told
+    assert re.search(r"deferred approval +succeeded +true", timeline), told
+    assert "approval #2" not in timeline
+    assert "step note #2" in timeline
+
+
+def test_what_nobody_has_taken_is_listed(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    asyncio.run(with_an_approval())
+    told = outlast("show", "order-1").out
+    assert re.search(r"not taken +event plann \(2 times\), deferred approvals, deferred aproval\n", told), told
+    assert re.search(r"deferred aproval resolved +nobody waits for it +true", told), told
+    assert re.search(r"deferred approvals rejected +nobody waits for it +\w+: too late", told), told
+    assert "approval resolved" not in told.replace("aproval resolved", ""), "it is taken"
+    found = {one["name"]: one for one in outlast.json("show", "order-1")["deferreds"]}
+    assert {name: one["taken"] for name, one in found.items()} == {
+        "approval": True,
+        "approvals": False,
+        "aproval": False,
+    }
+    assert found["approvals"]["value"]["message"] == "too late"

@@ -12,6 +12,7 @@ from outlast.client.views.words import failure, plain
 from outlast.model import event as names
 from outlast.model.attempt import Attempt
 from outlast.model.child import ChildEnd
+from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import Event, answers_start
 from outlast.model.journal import JournalEntry
 from outlast.model.names import RESERVED_PREFIX
@@ -55,6 +56,16 @@ class EventDocument(Struct, frozen=True, kw_only=True):
     name: str
     sent_at: datetime
     consumed: bool
+    value: Any
+
+
+class DeferredDocument(Struct, frozen=True, kw_only=True):
+    """A resolution from outside. `taken` says whether the code has got it."""
+
+    name: str
+    resolution: str
+    resolved_at: datetime
+    taken: bool
     value: Any
 
 
@@ -117,6 +128,17 @@ def journal_document(entry: JournalEntry) -> JournalDocument:
 def event_document(event: Event) -> EventDocument:
     return EventDocument(
         name=event.name, sent_at=moment(settled(event.sent_at)), consumed=event.consumed, value=event_value(event)
+    )
+
+
+def deferred_document(deferred: Deferred, *, taken: bool) -> DeferredDocument:
+    rejected = deferred.resolution is Resolution.REJECTED
+    return DeferredDocument(
+        name=deferred.name,
+        resolution=deferred.resolution,
+        resolved_at=moment(settled(deferred.resolved_at)),
+        taken=taken,
+        value=failure_document(deferred.value) if rejected else plain(deferred.value),
     )
 
 

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from outlast.client.info import Info, info_of, moment, moment_or_none
 from outlast.client.views.documents import (
     AttemptDocument,
+    DeferredDocument,
     EventDocument,
     FailureDocument,
     JournalDocument,
     attempt_document,
+    deferred_document,
     event_document,
     failure_document,
     journal_document,
 )
 from outlast.client.views.explanation import Explanation, explain
 from outlast.client.views.situation import situation_of
-from outlast.client.views.timeline import Row, timeline
-from outlast.client.views.words import plain
+from outlast.client.views.timeline import Row, is_taken, timeline
+from outlast.client.views.words import error_info, plain
 from outlast.model.attempt import Attempt
+from outlast.model.deferred import Deferred
 from outlast.model.event import CHILD, Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
@@ -59,6 +63,7 @@ class ExecutionView(Struct, frozen=True, kw_only=True):
     events: tuple[EventDocument, ...]
     unreceived: dict[str, int]
     """The events that nobody will receive any more, by name."""
+    deferreds: tuple[DeferredDocument, ...]
     timeline: tuple[Row, ...]
     input: Any
     progress: Any
@@ -82,9 +87,12 @@ async def execution_view(store: Store, e: Execution) -> ExecutionView:
     journal.sort(key=lambda entry: entry.position)
     attempts = await _all(store, Attempt, (e.namespace, e.id))
     events = [event for event in await _all(store, Event, (e.namespace, e.id)) if event.name != CHILD]
+    deferreds = await _all(store, Deferred, (e.namespace, e.id, e.journal_generation))
     s = await situation_of(store, e)
     return ExecutionView(
-        execution=structs.replace(info_of(e), reason=s.offers.reason(e)),
+        execution=replace(
+            info_of(e), reason=s.offers.reason(e), error=error_info(_last_failure(e, failed, attempts), traceback=False)
+        ),
         bounds=Bounds(
             max_attempts=e.retry_policy.max_attempts,
             crashes_since_progress=e.crashes_since_progress,
@@ -100,13 +108,22 @@ async def execution_view(store: Store, e: Execution) -> ExecutionView:
         journal=tuple(journal_document(entry) for entry in journal),
         events=tuple(event_document(event) for event in events),
         unreceived=Counter(event.name for event in events if e.status.terminal and event.is_unreceived),
-        timeline=timeline(e, attempts, journal, events, s.now),
+        deferreds=tuple(deferred_document(one, taken=is_taken(one, journal)) for one in deferreds),
+        timeline=timeline(e, attempts, journal, events, s.now, deferreds=deferreds),
         input=plain(given),
         progress=plain(progress),
         result=plain(output),
         failure=failure_document(failed),
         now=moment(s.now),
     )
+
+
+def _last_failure(e: Execution, failed: bytes | None, attempts: list[Attempt]) -> bytes | None:
+    """What it failed with; of one that has not ended, what its last attempt failed with."""
+    if e.status.terminal:
+        return failed
+    ended = [one for one in attempts if one.generation == e.generation and one.outcome is not None]
+    return ended[-1].failure if ended else None
 
 
 async def _all(store: Store, kind: type[R], prefix: tuple[str | int, ...]) -> list[R]:

@@ -246,12 +246,14 @@ def _dependencies(w: _Wait) -> Explanation:
 
 
 def _version(w: _Wait) -> Explanation:
+    command = f"outlast replay MODULE:APP --execution {shlex.quote(w.e.id)}"
+    replay = Action(verb="replay", target=w.e.id, command=command)
     words = (
         f"The code of {w.e.workflow} version {w.e.version} no longer does what its journal recorded, or no longer "
-        "takes its arguments. Deploy code that does (the worker's log says which, with the line), or register "
-        "the change as a new version."
+        f"takes its arguments: `{replay.command}` says which line. Deploy code that does, or register the change as a "
+        "new version."
     )
-    return w.is_because("version", words, workflow=w.e.workflow, version=w.e.version)
+    return w.is_because("version", words, replay, workflow=w.e.workflow, version=w.e.version)
 
 
 def _event(w: _Wait) -> Explanation:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from msgspec import Struct
 
 from outlast import limits
 from outlast.client.flow_info import FlowGraph
 from outlast.client.flow_looks import FlowLooks
+from outlast.client.stored_failures import failure_keys, stored_failures
 from outlast.client.views.words import failure_line
 from outlast.model.execution import Execution, execution_key
-from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.record import Key
 from outlast.model.status import Status
 from outlast.runtime.engine import Engine
 
@@ -99,22 +98,13 @@ def levels_of(graph: FlowGraph) -> dict[str, int]:
 
 async def _errors(engine: Engine, namespace: str, ids: list[str]) -> dict[str, str]:
     """What those members raised that did not succeed, by id."""
-    found: dict[str, str] = {}
+    keys: dict[str, Key] = {}
     for begin in range(0, len(ids), limits.LOAD_MAX_KEYS):
         some = ids[begin : begin + limits.LOAD_MAX_KEYS]
         executions = await engine.store.load([execution_key(namespace, one) for one in some])
-        found |= await _errors_of(engine, [e for e in executions if isinstance(e, Execution)])
-    return found
-
-
-async def _errors_of(engine: Engine, executions: Iterable[Execution]) -> dict[str, str]:
-    keys = {e.id: payload_key(e.namespace, e.id, e.generation, Role.FAILURE) for e in executions}
-    failures = await engine.store.load(list(keys.values()))
-    return {
-        execution_id: _shortened(failure_line(failure.value))
-        for execution_id, failure in zip(keys, failures, strict=True)
-        if isinstance(failure, Payload)
-    }
+        keys |= failure_keys(e for e in executions if isinstance(e, Execution))
+    failures = await stored_failures(engine.store.load, keys)
+    return {execution_id: _shortened(failure_line(data)) for execution_id, data in failures.items()}
 
 
 def _shortened(text: str) -> str:

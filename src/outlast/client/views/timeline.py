@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -15,11 +15,23 @@ from outlast.client.views.words import failure_line, line_of, moment, plain, sho
 from outlast.machine import facts
 from outlast.model import event as names
 from outlast.model.attempt import Attempt
+from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import Event
 from outlast.model.execution import Execution
-from outlast.model.journal import BEGAN, CANCELLED, FAILED, NOTHING, UNDO_SCOPE, JournalEntry, Origin
+from outlast.model.journal import (
+    BEGAN,
+    CANCELLED,
+    DEFERRED,
+    FAILED,
+    NOTHING,
+    SUCCEEDED,
+    UNDO_SCOPE,
+    WAIT,
+    JournalEntry,
+    Origin,
+)
 from outlast.model.names import INTERRUPT
-from outlast.model.operation import OPERATIONS, Detail
+from outlast.model.operation import CALLED, OPERATIONS, Detail
 from outlast.model.record import Time, settled
 from outlast.model.status import Status
 from outlast.runtime.outbox import Undelivered
@@ -67,15 +79,23 @@ def _placed(at: Time | None, rank: int, code: str, what: str, **more: Any) -> _P
 
 
 def timeline(
-    e: Execution, attempts: list[Attempt], journal: list[JournalEntry], events: list[Event], now: int
+    e: Execution,
+    attempts: list[Attempt],
+    journal: list[JournalEntry],
+    events: list[Event],
+    now: int,
+    *,
+    deferreds: Sequence[Deferred] = (),
 ) -> tuple[Row, ...]:
     several = len({attempt.generation for attempt in attempts}) > 1
     begun = {settled(attempt.started_at) for attempt in attempts}
     rows = [_placed(e.created_at, 0, "started", "started", detail=f"lane {e.lane}", about={"lane": e.lane})]
     for attempt in attempts:
         rows += _attempt(attempt, begun, several=several)
-    rows += [_recorded(entry, now) for entry in journal]
+    calls = _calls(journal)
+    rows += [_recorded(entry, calls, now) for entry in journal]
     rows += [_heard(event) for event in events]
+    rows += [_resolved(one) for one in deferreds if not is_taken(one, journal)]
     if e.status.terminal:
         detail = "" if e.status is Status.SUCCEEDED or e.cause in (None, e.status) else str(e.cause)
         about = {"cause": e.cause}
@@ -106,17 +126,33 @@ def _attempt(attempt: Attempt, begun: set[int | None], *, several: bool) -> list
 # ---- the journal --------------------------------------------------------------------------------------------------
 
 
-def _recorded(entry: JournalEntry, now: int) -> _Placed:
+_Calls: TypeAlias = dict[tuple[str, str], dict[int, str]]
+"""By scope and name: which operation each recorded call is."""
+
+
+def _calls(journal: list[JournalEntry]) -> _Calls:
+    found: _Calls = {}
+    for entry in journal:
+        if entry.op in CALLED:
+            found.setdefault((entry.scope.rstrip("!"), entry.name), {})[entry.occurrence] = entry.op
+    return found
+
+
+def _recorded(entry: JournalEntry, calls: _Calls, now: int) -> _Placed:
     """What the table of operations says about its word."""
     about = {"scope": entry.scope, "name": entry.name, "occurrence": entry.occurrence, "tries": entry.tries}
     operation = OPERATIONS[entry.op]
     title = operation.title.format(name=entry.name)
     if operation.beside:
-        what = _named(title, *_call_beside(entry))
+        scope, _, call = entry.scope.rpartition("~")
+        occurrence = int(call) if call.isdecimal() else 1
+        what = _named(title, _number(calls, scope, entry, occurrence), scope)
     elif entry.scope == UNDO_SCOPE:
         what = _named(f"undo {entry.name}", entry.occurrence, "")
     elif operation.called and not operation.unbidden:
-        what = _named("interrupt" if entry.name == INTERRUPT else title, entry.occurrence, entry.scope.rstrip("!"))
+        scope = entry.scope.rstrip("!")
+        number = _number(calls, scope, entry, entry.occurrence)
+        what = _named("interrupt" if entry.name == INTERRUPT else title, number, scope)
     else:
         what = title
     return _placed(entry.recorded_at, 3, entry.op, what, about=about, **_DETAILS[operation.detail](entry, now))
@@ -159,6 +195,11 @@ def _limit(entry: JournalEntry, now: int) -> _Said:
     return {"outcome": BEGAN, "tone": "quiet", "detail": f"until {_time_in(entry, now)}"}
 
 
+def _expires(entry: JournalEntry, now: int) -> _Said:
+    said = _outcome(entry, now)
+    return said | {"detail": f"expires {_time_in(entry, now)}"} if entry.outcome == SUCCEEDED else said
+
+
 def _noted(entry: JournalEntry, now: int) -> _Said:
     return {"outcome": "noted", "tone": "quiet", "detail": shown(entry.value)}
 
@@ -180,6 +221,7 @@ _DETAILS: dict[Detail, Callable[[JournalEntry, int], _Said]] = {
     Detail.STARTED: _started,
     Detail.NEXT_TRY: _next_try,
     Detail.LIMIT: _limit,
+    Detail.EXPIRES: _expires,
     Detail.NOTED: _noted,
     Detail.FAILURE: _failure,
     Detail.SOURCE: _source,
@@ -187,10 +229,18 @@ _DETAILS: dict[Detail, Callable[[JournalEntry, int], _Said]] = {
 }
 
 
-def _call_beside(entry: JournalEntry) -> tuple[int, str]:
-    """The occurrence and the scope of the call beside which an entry stands."""
-    scope, _, call = entry.scope.rpartition("~")
-    return int(call) if call.isdecimal() else 1, scope
+def _number(calls: _Calls, scope: str, entry: JournalEntry, occurrence: int) -> int:
+    """Which call of its kind it is. The journal counts all calls of one name: a deferred that has a token is the second
+    one of its name, but the first wait."""
+    known = calls.get((scope, entry.name), {})
+    op = known.get(occurrence)
+    waits = entry.op == WAIT if op is None else OPERATIONS[op].waits
+    others = (
+        one
+        for place, one in known.items()
+        if place < occurrence and (one != op if op else OPERATIONS[one].waits != waits)
+    )
+    return occurrence - sum(1 for _ in others)
 
 
 def _time_in(entry: JournalEntry, now: int) -> str:
@@ -206,7 +256,7 @@ def _named(what: str, occurrence: int, scope: str) -> str:
     return f"{what}{call}{branch}"
 
 
-# ---- events -------------------------------------------------------------------------------------------------------
+# ---- events and resolutions ---------------------------------------------------------------------------------------
 
 
 def _heard(event: Event) -> _Placed:
@@ -232,6 +282,22 @@ def _event(event: Event) -> tuple[str, str, dict[str, str]]:
         return _end_of_child(event)
     outcome = "received" if event.consumed else "waits to be received"
     return f"event {event.name}", "event", {"outcome": outcome, "tone": "quiet", "detail": shown(event.value)}
+
+
+def is_taken(deferred: Deferred, journal: Iterable[JournalEntry]) -> bool:
+    """Whether the code has got a resolution: a wait for it ended then, or later."""
+    resolved_at = settled(deferred.resolved_at) or 0
+    return any(
+        entry.op == DEFERRED and entry.name == deferred.name and (settled(entry.recorded_at) or 0) >= resolved_at
+        for entry in journal
+    )
+
+
+def _resolved(deferred: Deferred) -> _Placed:
+    what = "interrupt" if deferred.name == INTERRUPT else f"deferred {deferred.name} {deferred.resolution}"
+    value = failure_line(deferred.value) if deferred.resolution is Resolution.REJECTED else shown(deferred.value)
+    how = {"outcome": "nobody waits for it", "tone": "quiet", "detail": value}
+    return _placed(deferred.resolved_at, 1, "resolved", what, about={"name": deferred.name}, **how)
 
 
 def _end_of_child(event: Event) -> tuple[str, str, dict[str, str]]:

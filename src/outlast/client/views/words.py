@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 
 from outlast import limits
+from outlast.client.info import ErrorInfo
 from outlast.codec.failures import Failure
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
@@ -96,6 +97,14 @@ def failure_line(data: bytes | None) -> str:
 def error_line(type: str, message: str | None) -> str:
     name = type.rpartition(":")[2]
     return f"{name}: {message}" if message else name
+
+
+def error_info(data: bytes | None, *, traceback: bool = True) -> ErrorInfo | None:
+    """A stored failure as far as it can be read without the app's codec."""
+    found = failure(data)
+    if found is None:
+        return None if data is None else ErrorInfo(type="", message=shown(data))
+    return ErrorInfo(type=found.type, message=found.message, traceback=found.traceback if traceback else "")
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
