@@ -103,7 +103,7 @@ class Timers:
         try:
             now = await self._now()
         except OutlastError as error:
-            _log.warning("the store's time could not be asked for, and is asked again: %s", error)
+            self._engine.outages.report(_log, "the store's time could not be asked for, and is asked again", error)
             self._asking = None
             self._arm_in(AGAIN_S)
             return
