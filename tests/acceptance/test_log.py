@@ -370,3 +370,19 @@ async def test_a_worker_says_when_it_starts_and_what_its_drain_waits_for(
         "and hands back what still runs then",
         f"worker {worker.name} has stopped, and handed back 1 execution (it)",
     ]
+
+
+async def test_a_long_message_is_cut_and_stays_on_one_line(app: App, caplog: pytest.LogCaptureFixture):
+    @app.workflow
+    async def imports(row: str) -> None:
+        raise ValueError(f"this row is of no use:\n{row}")
+
+    async with app:
+        with pytest.raises(ValueError, match="of no use"):
+            await (await imports.options(id="it").start("private " * 1_000)).result("20s")
+    [line] = warnings_of(caplog)
+    assert line.startswith(
+        "execution it of workflow imports failed: ValueError: this row is of no use: private private"
+    )
+    assert "\n" not in line
+    assert len(line) < 500
