@@ -105,3 +105,26 @@ async def test_an_outage_is_two_lines(
     assert between == []
     assert back.startswith("the store is back, after ")
     assert len(said) <= 2 + busy, "and one for each execution whose lease ran out"
+
+
+async def test_a_client_that_waits_says_the_same(
+    server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outlast.runtime.outages.QUIET_S", 1.0)
+    caplog.set_level(logging.INFO, logger="outlast")
+    app = App(server.url)
+
+    @app.workflow
+    async def works() -> None: ...
+
+    def said(words: str) -> bool:
+        return any(words in record.getMessage() for record in caplog.records)
+
+    async with app.client():
+        waiting = asyncio.ensure_future((await works.start()).result())
+        await asyncio.to_thread(server.leave)
+        await until(lambda: said("is away"), "nobody notices", seconds=60)
+        await asyncio.to_thread(server.come_back)
+        await until(lambda: said("is back"), "nobody says that it is back", seconds=60)
+        waiting.cancel()
+    assert len([record for record in caplog.records if record.levelno >= logging.INFO]) == 2

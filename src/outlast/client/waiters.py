@@ -361,6 +361,8 @@ class Waiters:
                 continue
             try:
                 await self.rescan()
+                if self._outages.under_way:
+                    self._outages.answered()
             except Exception as error:
                 self._outages.report(_log, "looking for ends failed, and is tried again", error)
 

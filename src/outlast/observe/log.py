@@ -147,17 +147,16 @@ def _subject(event: ExecutionEnded | AttemptEnded | StepRetried) -> str:
 
 
 def _why(event: ExecutionEnded) -> str:
-    if event.error is not None:
-        return _described(event.error)
     match event.cause:
         case "crashes":
-            return f"its worker died or lost its lease {event.crashes} times"
+            cause = f"its worker died or lost its lease {event.crashes} times"
         case "attempt_timeout":
-            return f"attempt {event.attempt} took longer than its timeout"
+            cause = f"attempt {event.attempt} took longer than its timeout"
         case "deadline":
-            return "its deadline passed"
-        case cause:
-            return cause or "no cause is known"
+            cause = "its deadline passed"
+        case _:
+            return _described(event.error) if event.error is not None else event.cause or "no cause is known"
+    return cause if event.error is None else f"{cause}, and its code ended with {_described(event.error)}"
 
 
 def _taken_over(event: AttemptEnded) -> str:
