@@ -8,6 +8,7 @@ from outlast.authoring.continuing import continue_as_new
 from outlast.authoring.flow import Flow, FlowMember, Join, all_of, any_of, quorum
 from outlast.authoring.growing import Growth, flow
 from outlast.authoring.inside import Current, current, emit, now, progress, random, uuid4
+from outlast.authoring.logs import LogContext, logger, replaying
 from outlast.authoring.patches import patched
 from outlast.authoring.retry import Retry
 from outlast.authoring.transaction import connection
@@ -93,6 +94,10 @@ __all__ = [
     "progress",
     "random",
     "uuid4",
+    # logging
+    "LogContext",
+    "logger",
+    "replaying",
     # in workflows
     "Deferred",
     "continue_as_new",

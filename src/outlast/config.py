@@ -198,6 +198,8 @@ def _reconcilers(env: Mapping[str, str]) -> dict[str, ReconcilerOptions]:
 
 
 _OF_OTHERS = "OUTLAST_TEST_"
+OF_COMMANDS = {"OUTLAST_LOG_LEVEL", "OUTLAST_LOG_FORMAT"}
+"""What only commands read."""
 _told: set[str] = set()
 """Of these variables it was said already: options are read many times in a process."""
 
@@ -205,7 +207,7 @@ _told: set[str] = set()
 def _tell_of_unknown(env: Mapping[str, str]) -> None:
     """A warning only: whoever else uses the prefix is not kept from working."""
     names = [name.upper() for name in _OPTIONS]
-    known = {f"OUTLAST_{name}" for name in names}
+    known = {f"OUTLAST_{name}" for name in names} | OF_COMMANDS
     for variable in sorted(env):
         if not variable.startswith("OUTLAST_") or variable.startswith((_PREFIX, _OF_OTHERS)):
             continue

@@ -50,7 +50,7 @@ class Opened:
         self._store = store
         self._telemetry = Telemetry([LogObserver()])
         self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True, telemetry=self._telemetry)
-        self.waiters = Waiters(store, self._engine.timing)
+        self.waiters = Waiters(store, self._engine.timing, self._engine.outages)
         self._holder = LocalHolder(self._engine, committed=self.waiters.committed)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
@@ -144,7 +144,8 @@ class Opened:
         try:
             await warn_of_changed_code(self._store, self._app.config.namespace, list(self._app.registry))
         except Exception as error:
-            _log.warning("whether code was changed under open executions could not be found out: %s", error)
+            what = "whether code was changed under open executions could not be found out"
+            self._engine.outages.report(_log, what, error)
 
     def _kick(self) -> None:
         """The fast path: what was started here starts here at once, if there is room."""
@@ -160,7 +161,8 @@ class Opened:
             except StoreClosed:
                 return
             except Exception as error:
-                _log.warning("the doorbell is not heard, and hung anew; polling goes on meanwhile: %s", error)
+                what = "the doorbell is not heard, and hung anew; polling goes on meanwhile"
+                self._engine.outages.report(_log, what, error)
             await self._engine.timing.sleep(RELISTEN_S)
             try:
                 await subscription.close()
@@ -168,7 +170,7 @@ class Opened:
             except StoreClosed:
                 return
             except Exception as error:
-                _log.warning("the doorbell could not be hung: %s", error)
+                self._engine.outages.report(_log, "the doorbell could not be hung", error)
 
     async def _hear_all(self, subscription: Subscription) -> None:
         numbers = range(self._store.partitions)
@@ -179,7 +181,7 @@ class Opened:
             except StoreClosed:
                 raise
             except Exception as error:
-                _log.warning("what rang could not be looked at; polling looks again: %s", error)
+                self._engine.outages.report(_log, "what rang could not be looked at; polling looks again", error)
 
     async def _heard(self, heard: frozenset[str], homes: dict[str, int], ends: dict[str, int]) -> None:
         partitions = [homes[channel] for channel in heard if channel in homes]

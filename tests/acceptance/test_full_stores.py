@@ -53,7 +53,7 @@ async def test_what_it_refuses_is_said_once_and_so_is_that_it_is_over(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("outlast.runtime.refusals.QUIET_S", 0.0)
+    monkeypatch.setattr("outlast.runtime.outages.QUIET_S", 0.0)
     store = Full(place.url)
     app = App(place.url, store=lambda: cast("Store", store), lease_ttl="1s")
     ran: list[int] = []
@@ -79,7 +79,7 @@ async def test_what_it_refuses_is_said_once_and_so_is_that_it_is_over(
             store.problem = None
             assert [await handle.result("20s") for handle in handles] == [0, 1, 2]
         assert store.refused > 5
-    said = [record for record in caplog.records if record.name == "outlast.runtime.refusals"]
+    said = [record for record in caplog.records if record.name == "outlast.store"]
     assert [record.getMessage()[:25] for record in said] == ["the store refuses work, a", "the store takes work agai"]
     assert not [record for record in caplog.records if record.exc_info]
     # What ran out meanwhile is found by lease_expiry, or handed back by the renewal, whichever looks first.

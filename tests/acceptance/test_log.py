@@ -161,6 +161,30 @@ async def test_a_deadline_that_passes_leaves_a_line(clocked: Place, caplog: pyte
     assert warnings_of(caplog) == ["execution it of workflow waits expired: its deadline passed"]
 
 
+async def test_an_execution_that_expires_with_an_error_names_both(clocked: Place, caplog: pytest.LogCaptureFixture):
+    app = clocked.app()
+
+    @app.step
+    async def give_back() -> None: ...
+
+    @app.workflow(deadline="1h")
+    async def waits() -> None:
+        await outlast.compensate(give_back)
+        try:
+            await outlast.receive("never")
+        except asyncio.CancelledError:
+            raise CardDeclined("too late") from None  # too late here
+
+    async with app:
+        handle = await waits.options(id="it").start()
+        await status_is(handle, "suspended")
+        await clocked.pass_time(app, "2h")
+        await status_is(handle, "expired")
+    [line] = warnings_of(caplog)
+    error = f"CardDeclined: too late ({place_of('too late here', 'waits')})"
+    assert line == f"execution it of workflow waits expired: its deadline passed, and its code ended with {error}"
+
+
 async def test_an_execution_whose_workers_all_died_leaves_a_line_where_it_expired(
     clocked: Place, caplog: pytest.LogCaptureFixture
 ):
@@ -370,3 +394,19 @@ async def test_a_worker_says_when_it_starts_and_what_its_drain_waits_for(
         "and hands back what still runs then",
         f"worker {worker.name} has stopped, and handed back 1 execution (it)",
     ]
+
+
+async def test_a_long_message_is_cut_and_stays_on_one_line(app: App, caplog: pytest.LogCaptureFixture):
+    @app.workflow
+    async def imports(row: str) -> None:
+        raise ValueError(f"this row is of no use:\n{row}")
+
+    async with app:
+        with pytest.raises(ValueError, match="of no use"):
+            await (await imports.options(id="it").start("private " * 1_000)).result("20s")
+    [line] = warnings_of(caplog)
+    assert line.startswith(
+        "execution it of workflow imports failed: ValueError: this row is of no use: private private"
+    )
+    assert "\n" not in line
+    assert len(line) < 500

@@ -29,6 +29,7 @@ PAGES = [
     "docs/asking.md",
     "docs/executions.md",
     "docs/workers.md",
+    "docs/logging.md",
     "docs/values.md",
     "docs/configuration.md",
     "docs/sqlite.md",

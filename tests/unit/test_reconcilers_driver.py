@@ -12,10 +12,11 @@ from outlast.errors import StoreUnavailable
 from outlast.model.record import Record
 from outlast.model.session import Session
 from outlast.observe.metrics import RECONCILER_DEPTH, RECONCILER_DUE, RECONCILER_LAG
+from outlast.observe.telemetry import Telemetry
 from outlast.reconcilers import Reconcilers, Row
 from outlast.reconcilers import driver as module
 from outlast.runtime.engine import Engine
-from outlast.runtime.refusals import Refusals
+from outlast.runtime.outages import Outages
 from outlast.runtime.timing import LoopTiming
 from outlast.store.port import Due, DueItem, DueKind
 
@@ -38,8 +39,8 @@ class Owing:
 
 
 def engine_on(store: Owing) -> Engine:
-    group = SimpleNamespace(refusals=Refusals())
-    return cast("Engine", SimpleNamespace(store=store, group=group, timing=LoopTiming()))
+    outages = Outages(Telemetry())
+    return cast("Engine", SimpleNamespace(store=store, outages=outages, timing=LoopTiming()))
 
 
 async def test_no_figure_is_told_that_was_never_seen():

@@ -109,6 +109,8 @@ class Output:
         self.stdout = stdout
         self.stderr = stderr
         self.json = json
+        self.log: Callable[[str], object] | None = None
+        """Where notes go instead of the terminal."""
 
     @classmethod
     def usual(cls) -> Output:
@@ -145,7 +147,9 @@ class Output:
 
     def note(self, text: str, *, style: str = "quiet") -> None:
         """A word beside the answer; programs are spared."""
-        if not self.json:
+        if self.log is not None:
+            self.log(text)
+        elif not self.json:
             self.stderr.print(Text(harmless(text), style=style), soft_wrap=True)
 
     def complain(self, text: str) -> None:

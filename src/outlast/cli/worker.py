@@ -8,18 +8,24 @@ import signal
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 from cyclopts import Parameter
 
 from outlast.app import App, WorkerSettings
+from outlast.authoring.logs import LogContext
 from outlast.cli.context import Context, ContextArgument, Failed, Whole
 from outlast.cli.loading import Target, load, say_store
 from outlast.cli.supervise import end_with_parent, supervise
 from outlast.client.views.words import plural
 from outlast.errors import InvalidInput
+from outlast.observe.json_lines import JsonLines
 
 PROCESSES_MAX = 256
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogFormat: TypeAlias = Literal["text", "json"]
 
 
 def worker(
@@ -39,6 +45,14 @@ def worker(
         Parameter(negative="--no-reconcilers", help="Also repair what crashes left; some worker must. [default: yes]"),
     ] = True,
     drain: Annotated[str, Parameter(help="How long what runs may take to finish at a stop. [default: 30s]")] = "30s",
+    log_level: Annotated[
+        LogLevel,
+        Parameter(env_var="OUTLAST_LOG_LEVEL", help="What is logged: debug, info, warning or error. [default: info]"),
+    ] = "info",
+    log_format: Annotated[
+        LogFormat,
+        Parameter(env_var="OUTLAST_LOG_FORMAT", help="text, or json: one object per line. [default: text]"),
+    ] = "text",
     parent_pipe: Annotated[int | None, Parameter(show=False)] = None,
     context: ContextArgument,
 ) -> int:
@@ -54,7 +68,7 @@ def worker(
     """
     if not 1 <= processes <= PROCESSES_MAX:
         raise InvalidInput(f"--processes must be between 1 and {PROCESSES_MAX}, not {processes}")
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    _set_up_logging(context, log_level, log_format)
     chosen_lanes, words = _split(lanes), _split(capabilities)
     if lanes and not chosen_lanes:
         raise InvalidInput("--lanes names no lane: write --lanes default,mail, or leave it out")
@@ -87,10 +101,20 @@ def worker(
     command = [sys.executable, "-m", "outlast", "worker", target, "--concurrency", str(concurrency), "--drain", drain]
     command += ["--lanes", ",".join(chosen_lanes)] if chosen_lanes else []
     command += ["--capabilities", ",".join(words)] if words else []
+    command += ["--log-level", log_level, "--log-format", log_format]
     command += [] if reconcilers else ["--no-reconcilers"]
     command += ["--url", context.given_url] if context.given_url is not None else []
     command += ["--namespace", context.given_namespace] if context.given_namespace is not None else []
     return asyncio.run(supervise(command, processes, context.out))
+
+
+def _set_up_logging(context: Context, level: LogLevel, format: LogFormat) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(LogContext())
+    handler.setFormatter(JsonLines() if format == "json" else logging.Formatter(TEXT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    if format == "json":
+        context.out.log = logging.getLogger("outlast.worker").info  # whoever reads stderr reads JSON
 
 
 @contextmanager

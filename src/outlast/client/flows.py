@@ -272,7 +272,8 @@ class FlowClient(FlowLooks):
             looks = await asyncio.gather(*map(self._look, apart.values()), return_exceptions=True)
             for error in looks:
                 if isinstance(error, Exception):
-                    _log.warning("looking for the ends of flows failed, and is tried again: %s", error)
+                    what = "looking for the ends of flows failed, and is tried again"
+                    self._engine.outages.report(_log, what, error)
             # Most rings are this process's own, whose ends are known: such looks must not become its main work.
             idle_s = 0 if True in looks else min((timing.time_s() - began_s) * DISTANCE, POLL_S)
             await self._waiters.rung(rings)

@@ -26,6 +26,8 @@ from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
 from outlast.model.status import Status
+from outlast.observe.telemetry import Telemetry
+from outlast.runtime.outages import Outages
 from outlast.runtime.patience import patiently
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Sharded, Store
@@ -62,9 +64,10 @@ class End(Struct, frozen=True, gc=False):
 
 
 class Waiters:
-    def __init__(self, store: Store, timing: Timing | None = None) -> None:
+    def __init__(self, store: Store, timing: Timing | None = None, outages: Outages | None = None) -> None:
         self._store = store
         self._timing: Timing = timing or LoopTiming()
+        self._outages = outages or Outages(Telemetry(), self._timing.time_s)
         self._waiting: dict[Name, set[asyncio.Future[End | None]]] = {}
         self._beside: list[tuple[Name, asyncio.Future[Any]]] = []
         self._poll: asyncio.Task[None] | None = None
@@ -323,7 +326,7 @@ class Waiters:
     def _looked_at(self, shard: str, look: asyncio.Task[bool]) -> None:
         del self._looks[shard]
         if not look.cancelled() and (error := look.exception()) is not None:
-            _log.warning("looking for ends failed, and is tried again: %s", error)
+            self._outages.report(_log, "looking for ends failed, and is tried again", error)
 
     @property
     def awaited(self) -> list[Name]:
@@ -358,8 +361,10 @@ class Waiters:
                 continue
             try:
                 await self.rescan()
+                if self._outages.under_way:
+                    self._outages.answered()
             except Exception as error:
-                _log.warning("looking for ends failed, and is tried again: %s", error)
+                self._outages.report(_log, "looking for ends failed, and is tried again", error)
 
     async def close(self) -> None:
         """Whoever still waits is told: nobody looks for them any more."""

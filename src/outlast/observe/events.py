@@ -89,4 +89,20 @@ class WorkerDrained(Struct, frozen=True, gc=False):
     handed_back: tuple[str, ...]
 
 
-Event: TypeAlias = ExecutionEnded | AttemptEnded | StepRetried | WorkerStarted | WorkerDrains | WorkerDrained
+class StoreAway(Struct, frozen=True, gc=False):
+    """The store does not answer; `refuses`: it answers, and takes no work. Told once until it is over."""
+
+    why: str
+    refuses: bool
+
+
+class StoreBack(Struct, frozen=True, gc=False):
+    """The store answers again; `refused`: it takes work again."""
+
+    after_s: float
+    refused: bool
+
+
+Event: TypeAlias = (
+    ExecutionEnded | AttemptEnded | StepRetried | WorkerStarted | WorkerDrains | WorkerDrained | StoreAway | StoreBack
+)

@@ -1,7 +1,8 @@
 """The log of a process: the observer that is installed by default.
 
 An execution that failed or expired leaves one WARNING. A retry, an execution that is taken from a worker that died, and
-the start and the end of a worker leave one INFO each. If much happens at once, the first events of a kind leave a line
+the start and the end of a worker leave one INFO each. A store that is away leaves one WARNING when it goes away and one
+when it is back. If much happens at once, the first events of a kind leave a line
 each; then one line every ten seconds counts the others by workflow and error.
 """
 
@@ -20,6 +21,8 @@ from outlast.observe.events import (
     Event,
     ExecutionEnded,
     StepRetried,
+    StoreAway,
+    StoreBack,
     WorkerDrained,
     WorkerDrains,
     WorkerStarted,
@@ -27,6 +30,8 @@ from outlast.observe.events import (
 
 _executions = logging.getLogger("outlast.executions")
 _worker = logging.getLogger("outlast.worker")
+_store = logging.getLogger("outlast.store")
+_AWAY = "is away, and is asked again until it answers"
 
 LINES_MAX = 10
 """More events of a kind within `WINDOW_S` are counted."""
@@ -38,7 +43,7 @@ SHOWN_MAX = 10
 
 class LogObserver:
     hears: ClassVar = frozenset[type[Event]](
-        {ExecutionEnded, AttemptEnded, StepRetried, WorkerStarted, WorkerDrains, WorkerDrained}
+        {ExecutionEnded, AttemptEnded, StepRetried, WorkerStarted, WorkerDrains, WorkerDrained, StoreAway, StoreBack}
     )
     ends: ClassVar = frozenset({Status.FAILED, Status.EXPIRED})
 
@@ -62,6 +67,12 @@ class LogObserver:
                 self._retried.add(what, f"{_subject(event)}: {_step_again(event)}", labels(event))
             case WorkerStarted() | WorkerDrains() | WorkerDrained():
                 _worker.info("worker %s %s", event.worker, _life(event))
+            case StoreAway():
+                what = "refuses work, and is asked again until it takes it" if event.refuses else _AWAY
+                _store.warning("the store %s: %s", what, event.why)
+            case StoreBack():
+                what = "takes work again" if event.refused else "is back"
+                _store.warning("the store %s, after %.0f s", what, event.after_s)
             case _:
                 assert_never(event)
 
@@ -136,17 +147,16 @@ def _subject(event: ExecutionEnded | AttemptEnded | StepRetried) -> str:
 
 
 def _why(event: ExecutionEnded) -> str:
-    if event.error is not None:
-        return _described(event.error)
     match event.cause:
         case "crashes":
-            return f"its worker died or lost its lease {event.crashes} times"
+            cause = f"its worker died or lost its lease {event.crashes} times"
         case "attempt_timeout":
-            return f"attempt {event.attempt} took longer than its timeout"
+            cause = f"attempt {event.attempt} took longer than its timeout"
         case "deadline":
-            return "its deadline passed"
-        case cause:
-            return cause or "no cause is known"
+            cause = "its deadline passed"
+        case _:
+            return _described(event.error) if event.error is not None else event.cause or "no cause is known"
+    return cause if event.error is None else f"{cause}, and its code ended with {_described(event.error)}"
 
 
 def _taken_over(event: AttemptEnded) -> str:

@@ -115,8 +115,10 @@ class Reconcilers:
         began_s = self._engine.timing.time_s()
         try:
             report = await self._cycle(row, metrics)
+            if self._engine.outages.under_way:
+                self._engine.outages.answered()
         except Exception as error:
-            if not self._engine.group.refusals.explain(error):
+            if not self._engine.outages.explain(error):
                 _log.exception("reconciler %s: the cycle failed", name)
             report = Report(errors=1)
         metrics.cycles += 1
@@ -175,7 +177,7 @@ class Reconcilers:
             done = await self._repaired(row, record)
         except Exception as error:
             failures = self._back_off(row, record, pause_cycles=2)
-            if not self._engine.group.refusals.explain(error):
+            if not self._engine.outages.explain(error):
                 _log.exception("reconciler %s: %s failed (%d times)", row.name, record.key, failures)
             return None
         if not done and row.repair_within is not None:

@@ -41,12 +41,13 @@ from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.family import with_children
 from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.group_commit import GroupCommit
+from outlast.runtime.outages import Outages
 from outlast.runtime.outbox import Outbox
 from outlast.runtime.patience import Pause
 from outlast.runtime.rooms import Rooms
 from outlast.runtime.shared_views import SharedViews
 from outlast.runtime.timing import LoopTiming, Timing
-from outlast.store.port import Store, Verdict
+from outlast.store.port import Patient, Store, Verdict
 
 T = TypeVar("T")
 
@@ -107,12 +108,16 @@ class Engine:
         self.timing: Timing = timing or LoopTiming()
         self.places: dict[str, Key | None] = {}
         """Where walks over all records stand, by name."""
+        self.outages = Outages(self.telemetry, self.timing.time_s)
+        if isinstance(store, Patient):
+            store.on_away = self.outages.explain
         self.group = GroupCommit(
             store,
             batch_max=batch_max,
             patience_s=patience_s,
             pause=pause or self.timing.sleep,
             time_s=self.timing.time_s,
+            outages=self.outages,
         )
 
         self._views = SharedViews(self.look)

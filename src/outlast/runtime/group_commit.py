@@ -30,9 +30,10 @@ from outlast import limits
 from outlast.errors import IdHeld, StoreClosed, StoreUnavailable
 from outlast.machine.changes import Changes, is_end, size_of, started_by
 from outlast.model.record import Key
+from outlast.observe.telemetry import Telemetry
 from outlast.runtime.aside import Aside
+from outlast.runtime.outages import Outages
 from outlast.runtime.patience import Pause, TimeS, patiently
-from outlast.runtime.refusals import Refusals
 from outlast.runtime.spawning import spawn
 from outlast.store.port import Committed, CommittedInPart, Sharded, Store, Verdict
 
@@ -89,6 +90,7 @@ class GroupCommit:
         patience_s: float = 30.0,
         pause: Pause = asyncio.sleep,
         time_s: TimeS = time.monotonic,
+        outages: Outages | None = None,
     ) -> None:
         assert 1 <= batch_max <= limits.BATCH_MAX_CHANGES
         self._store = store
@@ -107,7 +109,7 @@ class GroupCommit:
         self._context = contextvars.copy_context()
         """In which callers are called back, whoever made a pump."""
         self._closed = False
-        self.refusals = Refusals(time_s)
+        self._outages = outages or Outages(Telemetry(), time_s)
         self.now = 0
         """The store's time as last heard."""
 
@@ -306,17 +308,24 @@ class GroupCommit:
     async def _until_answered(self, batch: list[Changes]) -> Committed:
         """Verbatim retries while the store does not answer, up to the patience."""
         committed = await patiently(
-            lambda: self._store.commit(batch),
+            lambda: self._asked(batch),
             patience_s=self._patience_s,
             pause=self._pause,
             time_s=self._time_s,
             first_s=AGAIN_S,
             unless=IdHeld,
         )
-        if self.refusals.under_way:
-            self.refusals.commit_made()
+        if self._outages.under_way:
+            self._outages.answered(written=True)
         self.now = max(self.now, committed.now)
         return committed
+
+    async def _asked(self, batch: list[Changes]) -> Committed:
+        try:
+            return await self._store.commit(batch)
+        except StoreUnavailable as error:
+            self._outages.explain(error)
+            raise
 
     def _answer(self, batch: list[Waiting], committed: Committed) -> None:
         times = committed.times or [committed.now] * len(batch)

@@ -336,7 +336,7 @@ def local_parts(holder: LocalHolder, values: Values, **options: Any) -> Parts:
         values,
         timing=engine.timing,
         entropy=engine.entropy,
-        refusals=engine.group.refusals,
+        outages=engine.outages,
         telemetry=engine.telemetry,
         **options,
     )

@@ -15,7 +15,7 @@ from outlast.model.journal import OperationKey
 from outlast.observe.telemetry import Telemetry
 from outlast.runtime.entropy import Entropy
 from outlast.runtime.holder import Holder
-from outlast.runtime.refusals import Refusals
+from outlast.runtime.outages import Outages
 from outlast.runtime.threads import DaemonThreads
 from outlast.runtime.timers import Timers
 from outlast.runtime.timing import Timing
@@ -45,7 +45,7 @@ class Parts:
         *,
         timing: Timing,
         entropy: Entropy,
-        refusals: Refusals,
+        outages: Outages,
         telemetry: Telemetry,
         threads: int,
         resident_ms: int = 1_000,
@@ -56,9 +56,9 @@ class Parts:
         self.values = values
         self.timing = timing
         self.entropy = entropy
-        self.refusals = refusals
+        self.outages = outages
         self.telemetry = telemetry
-        self.timers = Timers(holder, timing)
+        self.timers = Timers(holder, timing, outages)
         self.tokens = tokens or Tokens(())
         self.token_ttl_ms = token_ttl_ms
         self.resident_ms = resident_ms

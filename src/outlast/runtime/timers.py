@@ -14,6 +14,7 @@ from itertools import count
 from typing import Protocol
 
 from outlast.errors import OutlastError
+from outlast.runtime.outages import Outages
 from outlast.runtime.timing import Timer, Timing
 
 _log = logging.getLogger(__name__)
@@ -55,9 +56,10 @@ class Alarm:
 
 
 class Timers:
-    def __init__(self, clock: StoreClock, timing: Timing) -> None:
+    def __init__(self, clock: StoreClock, timing: Timing, outages: Outages) -> None:
         self._clock = clock
         self._timing = timing
+        self._outages = outages
         self._loop = asyncio.get_running_loop()  # the real one: timers are also set from within workflow code
         self._heap: list[tuple[int, int, Alarm]] = []
         self._cancelled = 0
@@ -114,7 +116,7 @@ class Timers:
         try:
             now = await self._clock.time()
         except OutlastError as error:
-            _log.warning("the store's time could not be asked for, and is asked again: %s", error)
+            self._outages.report(_log, "the store's time could not be asked for, and is asked again", error)
             self._asking = None
             self._arm_in(AGAIN_S)
             return

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from outlast import limits
-from outlast.errors import CodecHookFailed, OutlastError
+from outlast.errors import CodecHookFailed, OutlastError, StoreUnavailable
 from outlast.machine.facts import HandBack, Wake
 from outlast.machine.upkeep import session_ended, session_offers
 from outlast.model.execution import Execution, parse_route
@@ -219,7 +219,7 @@ class Worker:
             # All at once: they share a commit, or one for each server, instead of as many as there are partitions.
             await asyncio.gather(*(engine.group.commit(changes) for changes in gone))
         except OutlastError as error:
-            _log.warning("the sessions of worker %s run out by themselves: %s", options.name, error)
+            engine.outages.report(_log, f"the sessions of worker {options.name} run out by themselves", error)
 
     # ---- claiming -------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Worker:
             try:
                 await self.renew()
             except OutlastError as error:
-                _log.warning("the first renewal failed, and is tried again: %s", error)
+                self._engine.outages.report(_log, "the first renewal failed, and is tried again", error)
 
     def _free(self) -> int:
         """Room is for code. But a worker for one at a time has nothing else under way before that is durable."""
@@ -301,15 +301,16 @@ class Worker:
             suspects=0 if has_suspect else 1,
             first=True,
         )
-        self._claiming = limit
+        self._claiming, outages = limit, self._engine.outages
         try:
             claimed = await self._parts.holder.claim(request)
+            if outages.under_way:
+                outages.answered()
             for one in claimed.executions:
                 self._begin(one)
         except Exception as error:  # whatever it is: a worker that claims no more must not live on
-            self._lanes_empty, unexpected = False, not isinstance(error, OutlastError)
-            if not self._engine.group.refusals.explain(error):
-                _log.warning("claiming failed, and is tried again: %s", error, exc_info=unexpected)
+            self._lanes_empty = False
+            outages.report(_log, "claiming failed, and is tried again", error)
             return False
         finally:
             self._claiming = 0
@@ -397,7 +398,7 @@ class Worker:
                 await put_off(attempt, error)
         except Exception as error:
             # Ours, not the user's: the lease runs out, and the execution is tried again.
-            if not self._engine.group.refusals.explain(error):
+            if not self._engine.outages.explain(error):
                 _log.exception("execution %s: the attempt broke", name[1])
         finally:
             if self._attempts.get(name) is attempt:
@@ -432,9 +433,7 @@ class Worker:
             async with engine.timing.limit(options.lease_ttl_ms / 3_000):
                 await engine.group.commit(said)
         except (OutlastError, TimeoutError) as error:
-            what = str(error) or "no answer in time"
-            if not engine.group.refusals.explain(error):
-                _log.warning("what worker %s offers could not be said, and is tried again: %s", options.name, what)
+            engine.outages.report(_log, "what this worker offers could not be said, and is tried again", error)
         else:
             self._offered = serves
 
@@ -452,7 +451,7 @@ class Worker:
                         await engine.tell(execution.namespace, execution.id, fact, seen=execution)
                 self._begun = None
             except OutlastError as error:
-                _log.warning("looking for what waits for a version failed, and is tried again: %s", error)
+                engine.outages.report(_log, "looking for what waits for a version failed, and is tried again", error)
                 await engine.timing.beat(self._options.lease_ttl_ms / 3_000)
 
     async def _waiting_for_code(self) -> AsyncIterator[Execution]:
@@ -491,9 +490,7 @@ class Worker:
                 async with timing.limit(ttl_s):  # a frozen process may hold the file: this one must notice
                     await self.renew()
             except Exception as error:
-                unexpected, what = not isinstance(error, OutlastError | TimeoutError), str(error) or "no answer in time"
-                if not self._engine.group.refusals.explain(error):
-                    _log.warning("renewing the leases failed, and is tried again: %s", what, exc_info=unexpected)
+                self._engine.outages.report(_log, "renewing the leases failed, and is tried again", error)
                 if timing.time_s() - self._renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
                         attempt.lose("the lease could not be renewed in time")
@@ -514,7 +511,8 @@ class Worker:
                 try:
                     self._compare(mine, await self._parts.holder.held(self.name, rung_in))
                 except Exception as error:  # whatever it is: nobody rings again for the same
-                    _log.warning("looking for what came from outside failed, and is tried again: %s", error)
+                    what = "looking for what came from outside failed, and is tried again"
+                    self._engine.outages.report(_log, what, error)
                     self.heard(rung_in)
                 await self._engine.timing.beat(ANSWER_DISTANCE_S)
 
@@ -524,6 +522,9 @@ class Worker:
         mine = self._mine(frozenset(range(store.partitions)))
         asked_at = self._engine.timing.time_s()
         renewed = await self._parts.holder.renew(options.name, options.lease_ttl_ms)
+        if renewed.unreached:
+            away = f"{len(renewed.unreached)} of {store.partitions} partitions cannot be reached"
+            self._engine.outages.explain(StoreUnavailable(away))
         over = self._not_renewed_in_time(renewed, asked_at)
         self._renewed_at = asked_at
         self._compare(mine, renewed, over)
@@ -566,15 +567,15 @@ class Worker:
     def _notice_unknown(self, renewed: Renewed) -> None:
         """What the store says is ours and we do not run, and that not only because its claim has just been answered:
         a claim that was never begun."""
-        now_s = self._engine.timing.time_s()
-        before, self._unknown = self._unknown, {}
+        engine = self._engine
+        now_s, before, self._unknown = engine.timing.time_s(), self._unknown, {}
         for one in renewed.held:
             name = (one.namespace, one.id)
             if name in self._attempts:
                 continue
             since_s = self._unknown[name, one.epoch] = before.get((name, one.epoch), now_s)
             if not self._claiming and now_s - since_s >= self._options.lease_ttl_ms / 1_000 * UNKNOWN_FOR:
-                if not self._engine.group.refusals.under_way:
+                if not engine.outages.under_way:
                     _log.warning("execution %s is held and does not run here: handed back", one.id)
                 self.errand(self._hand_back(one.namespace, one.id, one.epoch))
 
@@ -583,5 +584,4 @@ class Worker:
         try:
             await engine.tell(namespace, execution_id, HandBack(change_id=engine.entropy.new_id(), epoch=epoch))
         except OutlastError as error:
-            if not engine.group.refusals.explain(error):
-                _log.warning("execution %s could not be handed back, and is tried again: %s", execution_id, error)
+            engine.outages.report(_log, f"execution {execution_id} could not be handed back, and is tried again", error)

@@ -408,6 +408,13 @@ class Sharded(Protocol):
         ...
 
 
+@runtime_checkable
+class Patient(Protocol):
+    """A store that asks again by itself while its server is away. It calls `on_away` with each failure meanwhile."""
+
+    on_away: Callable[[BaseException], object] | None
+
+
 # ---- health -------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -119,3 +120,46 @@ def test_a_reader_that_has_seen_enough_is_no_error(outlast: Outlast):
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stdout == "{"
     assert "Traceback" not in done.stderr
+
+
+def test_json_lines_say_which_execution_they_are_about(outlast: Outlast):
+    outlast("start", "shop:app", "broken", "--id", "it", "--arg", "3")
+    worker = outlast.begin("worker", "shop:app", "--log-format", "json")
+    outlast.until(lambda: "execution it" in outlast.log(), "the failure")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(30) == 0
+    lines = [json.loads(line) for line in outlast.log().splitlines()]
+    assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
+    [failed] = [line for line in lines if line["level"] == "WARNING"]
+    assert failed["message"].startswith("execution it of workflow broken failed: ")
+    assert (failed["execution"], failed["workflow"], failed["attempt"]) == ("it", "broken", 1)
+    assert any(line["message"].startswith("serves ") for line in lines)
+
+
+def test_the_level_is_an_option_and_a_variable(outlast: Outlast, monkeypatch: pytest.MonkeyPatch):
+    outlast("start", "shop:app", "slow", "--id", "nap", "--arg", "0")
+
+    def logged(*options: str) -> str:
+        before = outlast.log()
+        worker = outlast.begin("worker", "shop:app", *options)
+        outlast.until(lambda: outlast.log().count("Ctrl-C drains") > before.count("Ctrl-C drains"), "the start")
+        outlast.until(lambda: alive(outlast), "its session")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+        return outlast.log().removeprefix(before)
+
+    assert " INFO " not in logged("--log-level", "warning")
+    monkeypatch.setenv("OUTLAST_LOG_LEVEL", "warning")
+    quiet = logged()
+    assert " INFO " not in quiet
+    assert "sets nothing" not in quiet
+    assert " INFO " in logged("--log-level", "info")
+
+
+def test_several_processes_name_the_store_once(outlast: Outlast):
+    outlast("start", "shop:app", "slow", "--id", "nap", "--arg", "0")
+    parent = outlast.begin("worker", "shop:app", "--processes", "2")
+    outlast.until(lambda: len(alive(outlast)) == 2, "two workers")
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(30) == 0
+    assert outlast.log().count("store sqlite") == 1

@@ -29,7 +29,7 @@ async def timers(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Timers]:
     await store.migrate()
     await store.open()
     engine = Engine(store)
-    timers = Timers(LocalHolder(engine), engine.timing)
+    timers = Timers(LocalHolder(engine), engine.timing, engine.outages)
     yield timers
     await timers.close()
     await engine.close()

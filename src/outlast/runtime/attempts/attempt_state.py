@@ -88,6 +88,11 @@ class AttemptState:
         "workflow",
     )
 
+    @property
+    def replaying(self) -> bool:
+        """Whether the code has not seen all yet that is recorded of it."""
+        return bool(self.replay)
+
     asked = LatePart(Asked)
     giving_up = LatePart(GivingUp)
     hearing = LatePart(Hearing)

@@ -160,6 +160,11 @@ class Rehearsal(LiveAttempt):
         """What a worker would put it off for."""
 
     @property
+    def replaying(self) -> bool:
+        """What runs here is only looked at: it has run, or will, where it counts."""
+        return True
+
+    @property
     def began(self) -> bool:
         return self._begun
 

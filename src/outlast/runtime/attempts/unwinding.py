@@ -146,7 +146,7 @@ class Unwinding:
             attempt.lose("the undoing was cancelled from outside")
             raise
         except Exception as error:
-            if not attempt.parts.refusals.explain(error):
+            if not attempt.parts.outages.explain(error):
                 _log.exception("execution %s: its undos could not go on", attempt.execution.id)
             attempt.lose(f"its undos could not go on: {error}")
 

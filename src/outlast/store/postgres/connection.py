@@ -33,6 +33,7 @@ from outlast.store.port import Points
 from outlast.store.postgres.errors import (
     CROWDED,
     LOCKED,
+    LOST,
     KeyHeld,
     KeyTaken,
     is_away,
@@ -129,6 +130,7 @@ class Pool:
         *,
         points: Points | None,
         on_crash: Callable[[BaseException], None],
+        on_away: Callable[[BaseException], None] = lambda error: None,
         settings: Mapping[str, str] = SETTINGS,
         beside: Pool | None = None,
     ) -> None:
@@ -137,6 +139,7 @@ class Pool:
         self._settings = settings_for(address, settings)
         self._points = points
         self._on_crash = on_crash
+        self._on_away = on_away
         self._pid = os.getpid()
         self._free: list[tuple[Any, float]] = []
         """With the loop's time when they became free: the one used last is the last one."""
@@ -196,7 +199,7 @@ class Pool:
     async def _until_answered(
         self, name: str, operation: Operation[T], transaction: bool | None, points: Points | None
     ) -> T:
-        began, pause_s = time.monotonic(), PAUSE_MIN_S
+        began, pause_s, lost = time.monotonic(), PAUSE_MIN_S, False
         whole = transaction is not None and (transaction or self._address.pgbouncer)
         while True:
             try:
@@ -214,6 +217,10 @@ class Pool:
                     if ours is error:
                         raise
                     raise ours from error
+                if lost and isinstance(error, LOST):
+                    # Not at the first time: a connection that was cut while nobody used it says little.
+                    self._on_away(translated(self._address.shown, error))
+                lost = lost or isinstance(error, LOST)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(pause_s * 2, PAUSE_MAX_S)
 

@@ -139,7 +139,7 @@ class Doorbell:
         try:
             await self._pool.call("ring", notify, writes=False)
         except OutlastError as error:
-            _log.info("a ring was lost (polling is the net): %s", error)
+            _log.debug("a ring was lost (polling is the net): %s", error)
 
     async def is_heard(self) -> bool:
         """Whether a ring comes back, on a bell that nobody else listens to: not through a pool of transactions."""
@@ -190,7 +190,7 @@ class Doorbell:
             except (*LOST, Exception) as error:
                 # Nobody is kept waiting for a bell that does not work: look now, and poll.
                 self._tell_all({RESCAN})
-                _log.info("the doorbell's connection is lost and will be made again: %s", error)
+                _log.debug("the doorbell's connection is lost and will be made again: %s", error)
             finally:
                 self._connected = False
                 self._company.leaves()

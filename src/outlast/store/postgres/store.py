@@ -7,7 +7,7 @@ step of a lone execution is one round trip. Durable as the server is: with its d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from outlast import limits
@@ -59,6 +59,8 @@ class PostgresStore:
         self._identity = ""
         self._parts: tuple[Pool, Doorbell] | None = None
         self._transactions: Pool | None = None
+        self.on_away: Callable[[BaseException], object] | None = None
+        """Called while the server is away, with each failure (`Patient`)."""
 
     @property
     def url(self) -> str:
@@ -116,7 +118,18 @@ class PostgresStore:
             await pool.close()
 
     def _new_pool(self, settings: Mapping[str, str] = SETTINGS, *, beside: Pool | None = None) -> Pool:
-        return Pool(self._address, points=self._points, on_crash=self._crashed, settings=settings, beside=beside)
+        return Pool(
+            self._address,
+            points=self._points,
+            on_crash=self._crashed,
+            on_away=self._is_away,
+            settings=settings,
+            beside=beside,
+        )
+
+    def _is_away(self, error: BaseException) -> None:
+        if self.on_away is not None:
+            self.on_away(error)
 
     def _crashed(self, crash: BaseException) -> None:
         """A test's crash point: from here on this store is a dead process."""

@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
     def send(self, commands: Sequence[Command]) -> asyncio.Future[list[Any]]:
         """Their answers, in order. An error that the server answers is one of the answers."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        if self._transport is None or self.lost.done():
+        if self._transport is None or self._transport.is_closing():
             future.set_exception(StoreUnavailable(f"the connection to {self.address} is closed: try again"))
             return future
         self._waiting.append(_Waiting(future, len(commands)))
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
 
     def push(self, command: Command) -> None:
         """Send a command whose answers come as pushes."""
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_pack(command))
 
     def retire(self) -> None:

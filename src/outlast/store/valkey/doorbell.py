@@ -141,7 +141,7 @@ class Listener:
                 said = lost.keys()
                 await self._moved
             except OutlastError as error:
-                _log.warning("the doorbell is not heard, polling goes on: %s", error)
+                _log.log(self._gravity(error), "the doorbell is not heard, polling goes on: %s", error)
                 await asyncio.sleep(_AGAIN_S)
             finally:
                 for task in attending:
@@ -149,6 +149,11 @@ class Listener:
                 await asyncio.gather(*attending, return_exceptions=True)
             with suppress(OutlastError):  # it is said above, at the next try
                 await self._servers.learn()
+
+    def _gravity(self, error: Exception) -> int:
+        """A single server that is away is away for everybody, and they say so."""
+        away = self._servers.together and isinstance(error, StoreUnavailable | TimeoutError)
+        return logging.DEBUG if away else logging.WARNING
 
     async def _bells_by_server(self) -> tuple[dict[Address, list[str]], dict[str, OutlastError]]:
         """Who has which; and those that nobody has now, each with its error."""
@@ -192,7 +197,7 @@ class Listener:
             except (OutlastError, TimeoutError) as error:
                 why = str(error) or "no answer"
                 if why != said:
-                    _log.warning("the doorbell of %s is not heard, polling goes on: %s", address, why)
+                    _log.log(self._gravity(error), "the doorbell of %s is not heard, polling goes on: %s", address, why)
                 said = why
                 settled = self._settle(settled, heard=False)
                 await asyncio.sleep(_AGAIN_S)
