@@ -264,7 +264,9 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
-    writes = ended(view, execution, fact, _SUCCEEDED, cause=None, outcome=_ENDED_WELL, value=fact.output)
+    writes = ended(
+        view, execution, fact, _SUCCEEDED, cause=None, outcome=_ENDED_WELL, value=fact.output, hands_on=fact.hands_on
+    )
     fence = held_to_the_end(execution)
     return Changes(
         id=fact.change_id,

@@ -34,7 +34,7 @@ from outlast.machine.decide import decide
 from outlast.machine.flow_changes import flow_changes
 from outlast.machine.flow_parents import told_to_parent
 from outlast.machine.joins import Answer, counted, runs, settled_by, spares_siblings
-from outlast.machine.parts import Fields, debt_of_end, key_of
+from outlast.machine.parts import Fields, key_of
 from outlast.machine.superseding import EntryKey
 from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution, execution_key
@@ -55,7 +55,6 @@ from outlast.model.flow import (
     flow_key,
     whole_of,
 )
-from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
@@ -210,7 +209,7 @@ def advance(
         whole = together(skipped, [_counted(view, change_id, fields)])
         return Advanced(answer, skipped=True, spares=spares, changes=whole)
     assert member.binds == (input is not None), "an input is made for those that bind, and for no others"
-    worker, gate = (None, ()) if room is None else (room.worker, (_is_open(room.gate),))
+    worker, gate = (None, ()) if room is None else (room.worker, (is_open(room.gate),))
     woken = _told(view, facts.Wake(change_id=change_id, cause=Reason.DEPENDENCIES, worker=worker))
     made = () if input is None else (Insert(_input(view, input, change_id)),)
     after = outline_after(View(view.partition, view.execution), woken)
@@ -288,39 +287,7 @@ def widened(view: MemberView, upstreams: tuple[str, ...], template: bytes, chang
     return flow_changes(FlowFact.GROWN, change_id, view.partition, (view.execution.key,), guards, writes)
 
 
-# ---- an end that hands on -----------------------------------------------------------------------------------------
-
-
-def handed_on(
-    end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[str, Changes]], closing: Changes | None = None
-) -> Changes:
-    """The end of a member that pays at once what it would owe: the answers, and what they mean to each downstream (its
-    id, and what `advance` said), and to the flow, if that ends by it (`closed`). Refused if the flow has
-    grown or was stopped since it was looked at: others may wait for this end by now."""
-    debt = debt_of_end(ended.id, end.id)
-    answered = [whole_of(ended.flow), *[downstream for downstream, _ in advanced]]
-    paid = structs.replace(end, writes=tuple([write for write in end.writes if not _owes(write, debt)]))
-    edges = [Insert(edge_of(ended, downstream)) for downstream in answered]
-    answers = flow_changes(FlowFact.EDGE_ANSWERED, end.id, end.partition, end.anchors, [_is_open(gate)], edges)
-    others = [changes for _, changes in advanced]
-    return together(paid, [answers, *others] if closing is None else [answers, *others, closing])
-
-
-def closed(partition: int, gate: Flow, summary: Summary, ends: Sequence[Ended], change_id: str) -> Changes:
-    """The end of a flow by that of its last member, which is the last of `ends`: all of them succeeded. The answers of
-    the others stand by now, its own is written with it; refused if somebody has counted one of them before."""
-    whole = whole_of(gate.id)
-    changes = tallied(partition, gate, summary, [edge_of(end, whole) for end in ends], change_id)
-    assert changes is not None, "there are ends, and the flow is open"
-    assert changes.rings, "all of them succeeded: it ends"
-    return changes
-
-
-def _owes(write: Write, debt: str) -> bool:
-    return type(write) is Insert and isinstance(write.record, Delivery) and write.record.id == debt
-
-
-def _is_open(gate: Flow) -> Guard:
+def is_open(gate: Flow) -> Guard:
     """As it was seen: not stopped, and not grown."""
     return _open(gate.namespace, gate.id, gate.revision)
 

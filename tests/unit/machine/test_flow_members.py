@@ -21,7 +21,6 @@ from outlast.machine.changes import (
     Refusal,
     View,
     execution_after,
-    is_end,
 )
 from outlast.machine.decide import decide
 from outlast.machine.decide_member import (
@@ -31,13 +30,10 @@ from outlast.machine.decide_member import (
     Room,
     advance,
     answered_edge,
-    closed,
     dropped,
-    edge_of,
     ended_unsettled,
     finished,
     forgotten,
-    handed_on,
     is_cancelled_with,
     makes_up_for_upstreams,
     needs_upstreams,
@@ -189,51 +185,6 @@ def test_what_is_not_ready_or_needs_a_permit_is_left_to_a_claim(fields: dict[str
     advanced = advance(view, [edge("a")], change_id="x", room=Room("w", GATE))
     assert not advanced.begins
     assert advanced.changes == woken(view)
-
-
-def test_an_end_that_hands_on_owes_nothing_and_answers_all_edges():
-    upstream = active(flow="f", id="f/a", parent="p")
-    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
-    assert isinstance(end, Changes)
-    view, ended = waiting(), Ended("shop", "f/a", S.SUCCEEDED, 1)
-    both = handed_on(end, ended, GATE, [("f/m", woken(view))])
-    inserted = [write.record for write in both.writes if isinstance(write, Insert)]
-    assert edge_of(ended, "f/m") in inserted
-    assert edge_of(ended, "f/") in inserted, "the flow's own count"
-    debts = [record.target for record in inserted if isinstance(record, Delivery)]
-    assert debts == ["p"], "the word to its parent is owed as ever"
-    assert set(both.anchors) == {upstream.key, view.execution.key}
-    assert both.id == "c", "repeated it is found"
-    assert {guard.key for one in (end, woken(view)) for guard in one.guards} <= {guard.key for guard in both.guards}
-    assert Matches(GATE.key, {"state": FlowState.OPEN, "revision": 3}) in both.guards
-    assert set(both.rings) == {ENDS, *woken(view).rings}
-
-
-def test_on_an_end_that_hands_on_something_follows_if_that_begins_with_it():
-    upstream = active(flow="f", id="f/a")
-    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
-    assert isinstance(end, Changes)
-    view, ended = waiting(), Ended("shop", "f/a", S.SUCCEEDED, 1)
-    held = held_by_worker(view)
-    assert not is_end(handed_on(end, ended, GATE, [("f/m", held)]))
-    assert is_end(handed_on(end, ended, GATE, [("f/m", woken(view))])), "somebody else may claim it"
-
-
-def test_the_last_end_ends_its_flow_as_a_count_of_all_would():
-    upstream = active(flow="f", id="f/c")
-    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
-    assert isinstance(end, Changes)
-    ends = [Ended("shop", f"f/{name}", S.SUCCEEDED, 1) for name in "abc"]
-    counts = summary(members=3)
-    both = handed_on(end, ends[-1], GATE, [], closed(PARTITION, GATE, counts, ends, end.id))
-    apart = tallied(PARTITION, GATE, counts, [edge("a"), edge("b"), edge("c")], end.id)
-    assert apart is not None
-    assert patch_of(both, "summary") == patch_of(apart, "summary")
-    assert set(map(str, apart.guards)) <= set(map(str, both.guards)), "nobody has counted, and the flow is as it was"
-    inserted = [write.record for write in both.writes if isinstance(write, Insert)]
-    assert edge_of(ends[-1], "f/") in inserted
-    assert not [record for record in inserted if isinstance(record, Delivery)], "nothing is owed"
-    assert set(both.anchors) == {upstream.key, counts.key, GATE.key}
 
 
 # ---- advancing ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from msgspec import Struct
 from outlast.errors import OutlastError
 from outlast.machine.changes import Changes, Insert, inserted
 from outlast.machine.decide_member import Ended, MemberView, waits
+from outlast.machine.plan_end import Last
 from outlast.model.execution import Execution
 from outlast.model.flow import Dependency, Flow, FlowState, Member, Summary
 from outlast.model.payload import Payload
@@ -35,14 +36,6 @@ class Waiting(Struct, frozen=True, gc=False):
 
     view: MemberView
     given: Payload | None
-
-
-class Last(Struct, frozen=True, gc=False):
-    """The member whose end may be the last of its flow: the count as it was accepted, and how all others ended, each by
-    a commit of this process."""
-
-    summary: Summary
-    others: list[Ended]
 
 
 class Behind(Struct, frozen=True, gc=False):
