@@ -24,7 +24,8 @@ from benchmarks.settings import Settings, workplace
 from outlast.machine import facts
 from outlast.machine.changes import Changes, View
 from outlast.machine.decide import decide
-from outlast.store.port import ClaimedExecution, ClaimRequest, DueKind
+from outlast.model.lease import ClaimedExecution, ClaimRequest
+from outlast.store.port import DueKind
 from outlast.store.sqlite import SqliteStore
 
 BAR = 1.5

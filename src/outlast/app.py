@@ -180,7 +180,8 @@ class App:
     @overload
     def workflow(self, /, **options: Unpack[WorkflowKeywords]) -> WorkflowDecorator: ...
     def workflow(self, fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """`@app.workflow`, or `@app.workflow(name=…, version=…, lane=…, retry=…, timeout=…, deadline=…)`."""
+        """`@app.workflow`, or `@app.workflow(name=…, version=…, lane=…, retry=…, timeout=…, deadline=…)`. An execution
+        expires with the crash that makes `max_crashes` without any progress, or `max_crashes_in_life` in all."""
         checked = workflow_options(options)
 
         def decorate(decorated: object) -> Any:

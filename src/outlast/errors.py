@@ -32,6 +32,7 @@
     ├── NonDeterminism            a replay met another operation than the recorded one
     ├── ExecutionConflict         the id exists with other arguments
     ├── ExecutionRefused          a legal call that this execution's state does not allow
+    │   └── ExecutionEnded        … because it has ended: nobody will receive what was sent
     ├── UpdateRefused             the workflow's code did not accept an update; nothing was changed
     ├── LeaseLost                 the caller no longer holds the execution
     ├── CopyRefused               one store cannot be copied to the other as they are
@@ -257,6 +258,15 @@ class ExecutionRefused(OutlastError):
     def __init__(self, execution_id: str, code: str, message: str) -> None:
         self.execution_id, self.code = execution_id, code
         super().__init__(f"execution {execution_id!r}: {message}")
+
+
+class ExecutionEnded(ExecutionRefused):
+    """The execution has ended, so nobody receives what was said to it. `status` says how it ended, `cause` why."""
+
+    def __init__(self, execution_id: str, message: str, *, status: str, cause: str | None) -> None:
+        self.status, self.cause = status, cause
+        why = f" ({cause})" if cause is not None and cause != status else ""
+        super().__init__(execution_id, "terminal", f"{message}{why}")
 
 
 class UpdateRefused(OutlastError):

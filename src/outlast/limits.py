@@ -25,6 +25,7 @@ FAILURE_MAX_BYTES: Final = 64 * 1024
 JOURNAL_MAX_ENTRIES: Final = 50_000
 ATTEMPTS_MAX: Final = 10_000
 CRASHES_MAX: Final = 1_000
+SUSPECT_CRASHES: Final = 3  # without a suspension in between: it then runs beside no other suspect
 WAITS_MAX: Final = 1_000
 SENDS_MAX: Final = 100
 FRAMES_MAX: Final = 1_000_000

@@ -16,11 +16,14 @@ from outlast.client.flows import FlowClient
 from outlast.client.waiters import Waiters
 from outlast.errors import StoreClosed
 from outlast.machine.changes import ends_channel, lane_channel, partition_channel
+from outlast.observe.log import LogObserver
+from outlast.observe.telemetry import Telemetry
 from outlast.reconcilers import Reconcilers, rows_for
 from outlast.reconcilers.sharing import Sharing
 from outlast.runtime.attempts.inquiry import Inquiries
 from outlast.runtime.collecting import room_for
 from outlast.runtime.engine import Engine
+from outlast.runtime.local_holder import LocalHolder, local_parts
 from outlast.runtime.parts import Parts
 from outlast.runtime.settings import WorkerSettings
 from outlast.runtime.watchdog import Watchdog
@@ -45,8 +48,10 @@ class Opened:
         self.loop = asyncio.get_running_loop()
         self._app = app
         self._store = store
-        self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True)
+        self._telemetry = Telemetry([LogObserver()])
+        self._engine = Engine(store, entropy=app.entropy, timing=app.timing, carries=True, telemetry=self._telemetry)
         self.waiters = Waiters(store, self._engine.timing)
+        self._holder = LocalHolder(self._engine, committed=self.waiters.committed)
         self.worker: Worker | None = None
         self.reconcilers: Reconcilers | None = None
         self._subscription: Subscription | None = None
@@ -85,11 +90,10 @@ class Opened:
 
     def _new_parts(self, tokens: Tokens, *, threads: int) -> Parts:
         config = self._app.config
-        return Parts(
-            self._engine,
+        return local_parts(
+            self._holder,
             self._app.values,
             threads=threads,
-            committed=self.waiters.committed,
             resident_ms=config.resident_ms,
             tokens=tokens,
             token_ttl_ms=config.token_ttl_ms,
@@ -114,7 +118,7 @@ class Opened:
         if settings.reconcilers:
             sharing = Sharing(self._store, name) if config.reconcile_shared else None
             self.reconcilers = Reconcilers(self._engine, rows_for(config), sharing=sharing)
-        worker = Worker(self.parts, options, serves=app.registry.served, definition=app.definition_of)
+        worker = Worker(self.parts, self._engine, options, serves=app.registry.served, definition=app.definition_of)
         if config.fast_path:
             self._engine.rooms = worker
             self._engine.flows.ahead.remembers = True
@@ -202,6 +206,7 @@ class Opened:
         """Everything is let go of, whatever fails on the way; what failed is raised at the end."""
         async with AsyncExitStack() as last:
             last.callback(self._collecting.close)
+            last.callback(self._telemetry.close)
             if self._watchdog is not None:
                 last.callback(self._watchdog.stop)
             if self.parts is not None:

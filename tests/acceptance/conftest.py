@@ -16,12 +16,15 @@ import pytest
 
 from outlast import App, Duration
 from outlast.app import store_for
+from outlast.codec.values import Values
 from outlast.machine.changes import Changes, Patch
+from outlast.model.lease import Claimed, ClaimRequest
 from outlast.model.session import Session
-from outlast.runtime.worker import Worker
-from outlast.store.port import Claimed, ClaimRequest
+from outlast.runtime.local_holder import LocalHolder, local_parts
+from outlast.runtime.parts import Parts
 from outlast.testing import ManualClock
 from tests import postgres
+from tests.acceptance.carried import CarriedHolder
 from tests.conformance.valkey_harness import check_leaks, cluster_url, valkey_url
 from tests.waiting import until
 
@@ -30,10 +33,14 @@ STORES: dict[str, Callable[[Path], str]] = {
     "postgres": lambda _: asyncio.run(postgres.empty()),
     "valkey": valkey_url,
     "cluster": cluster_url,
+    "carried": lambda folder: f"sqlite:///{folder}/acceptance.db",
 }
 EVERYTHING_ON_A_CLUSTER = bool(os.environ.get("OUTLAST_TEST_CLUSTER"))
 """A cluster is a Valkey store with its partitions on several servers: tests marked `on_cluster` run there too, and all
 of them if this is set."""
+EVERYTHING_CARRIED = bool(os.environ.get("OUTLAST_TEST_CARRIED"))
+"""Carried is a SQLite store whose attempts reach it over a wire (`carried.py`): files marked `on_carried` run there
+too, and all of them if this is set."""
 
 
 class Place:
@@ -65,31 +72,43 @@ class Place:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left = [item for item in items if not EVERYTHING_ON_A_CLUSTER and on_cluster(item) and not marked_for_it(item)]
+    also = {
+        "cluster": (EVERYTHING_ON_A_CLUSTER, "on_cluster"),
+        "carried": (EVERYTHING_CARRIED, "on_carried"),
+    }
+    left = [item for item in items if not runs(item, *also.get(store_of(item), (True, "")))]
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in set(left)]
 
 
-def on_cluster(item: pytest.Item) -> bool:
+def store_of(item: pytest.Item) -> str:
     callspec = getattr(item, "callspec", None)
-    return callspec is not None and callspec.params.get("place") == "cluster"
+    return "" if callspec is None else callspec.params.get("place", "")
 
 
-def marked_for_it(item: pytest.Item) -> bool:
-    return item.get_closest_marker("on_cluster") is not None
+def runs(item: pytest.Item, everything: bool, mark: str) -> bool:
+    return everything or item.get_closest_marker(mark) is not None
 
 
 ONE_CLUSTER = (pytest.mark.slow, pytest.mark.xdist_group("valkey cluster"))
 
 
 @pytest.fixture(params=[pytest.param(name, marks=ONE_CLUSTER if name == "cluster" else ()) for name in STORES])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A store with real time."""
     url = STORES[request.param](tmp_path)
+    if request.param == "carried":
+        monkeypatch.setattr("outlast.opened.local_parts", parts_over_a_wire)
     yield Place(url)
     if request.param in ("valkey", "cluster"):
         check_leaks(url)
+
+
+def parts_over_a_wire(holder: LocalHolder, values: Values, **options: Any) -> Parts:
+    parts = local_parts(holder, values, **options)
+    parts.holder = CarriedHolder(holder)
+    return parts
 
 
 @pytest.fixture
@@ -169,12 +188,12 @@ def claims_no_more(app: App) -> None:
 def claims(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What workers claimed by looking for it."""
     taken: list[str] = []
-    really = Worker._claim_until_answered
+    really = LocalHolder.claim
 
-    async def noted(self: Worker, request: ClaimRequest) -> Claimed:
+    async def noted(self: LocalHolder, request: ClaimRequest) -> Claimed:
         claimed = await really(self, request)
         taken.extend(one.execution.id for one in claimed.executions)
         return claimed
 
-    monkeypatch.setattr(Worker, "_claim_until_answered", noted)
+    monkeypatch.setattr(LocalHolder, "claim", noted)
     return taken

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import signal
 from collections import Counter
 from pathlib import Path
 
+import outlast
 from outlast.app import App
 from outlast.runtime.attempts.current import attempt_var
 from tests.forks import Forked, forked
@@ -66,6 +68,40 @@ def make_app(url: str, ledger: str) -> App:
     async def poison() -> None:
         await deadly()
 
+    @app.step
+    async def dies_first(number: int) -> int:
+        """It kills its process the first time, and succeeds the second time."""
+        if is_first(f"{ledger}-died-{number}"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+    @app.workflow
+    async def dies_at_each_step() -> int:
+        return sum([await dies_first(number) for number in range(12)])
+
+    @app.workflow(max_crashes_in_life=7)
+    async def poison_with_progress() -> None:
+        """It records a step in each attempt, and kills its process with the next one."""
+        for number in itertools.count():
+            await dies_first(number)
+
+    @app.step
+    async def long_step() -> str:
+        await asyncio.sleep(1)
+        return "done"
+
+    @app.workflow
+    async def one_long_step() -> str:
+        return await long_step()
+
+    @app.workflow
+    async def adds(count: int) -> int:
+        """Adds up the numbers that it is sent."""
+        total = 0
+        for _ in range(count):
+            total += await effect(await outlast.receive("number", int))
+        return total
+
     return app
 
 
@@ -73,6 +109,15 @@ def write(ledger: str, line: str) -> None:
     """One short append: whole lines, also from several processes."""
     with Path(ledger).open("a") as file:
         file.write(line)
+
+
+def is_first(name: str) -> bool:
+    """Whether nobody has asked for this name before."""
+    file = Path(name)
+    if file.exists():
+        return False
+    file.touch()
+    return True
 
 
 def _stopped_in(ledger: str, pid: int) -> str:

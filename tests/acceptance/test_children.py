@@ -25,6 +25,8 @@ from outlast import (
 )
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
+pytestmark = pytest.mark.on_carried
+
 
 @dataclass
 class Parcel:

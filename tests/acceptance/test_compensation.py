@@ -13,6 +13,8 @@ from outlast import App, ExecutionCancelled, ExecutionExpired, ExecutionRefused,
 from outlast.runtime.attempts import performing
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
+pytestmark = pytest.mark.on_carried
+
 
 class Shop:
     """Steps that take and give back, and what became of it."""

@@ -12,6 +12,8 @@ from outlast import App, ExecutionConflict, InvalidArguments, Retry, Status, Wro
 from outlast.model.kinds import OF_EXECUTION
 from tests.acceptance.conftest import Place, status_is, until
 
+pytestmark = pytest.mark.on_carried
+
 
 async def records_of(app: App, execution_id: str) -> dict[str, int]:
     """How much a store keeps for an execution, by kind."""

@@ -9,9 +9,10 @@ import pytest
 
 from outlast import App, ExecutionConflict, Status
 from outlast.errors import UnknownWorkflow
+from outlast.model.lease import Claimed, ClaimRequest
+from outlast.runtime.local_holder import LocalHolder
 from outlast.runtime.parts import WorkflowDefinition
 from outlast.runtime.worker import Worker
-from outlast.store.port import Claimed, ClaimRequest
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
@@ -118,13 +119,13 @@ async def test_what_is_started_while_others_wait_does_not_pass_them(place: Place
 def looking(monkeypatch: pytest.MonkeyPatch) -> Gate:
     """Where looks for work wait for their answer, from now on."""
     answered = Gate()
-    really = Worker._claim_until_answered
+    really = LocalHolder.claim
 
-    async def slowly(self: Worker, request: ClaimRequest) -> Claimed:
+    async def slowly(self: LocalHolder, request: ClaimRequest) -> Claimed:
         await answered()
         return await really(self, request)
 
-    monkeypatch.setattr(Worker, "_claim_until_answered", slowly)
+    monkeypatch.setattr(LocalHolder, "claim", slowly)
     return answered
 
 

@@ -178,6 +178,61 @@ async def test_a_workflow_that_kills_its_process_expires_and_harms_no_other(flee
     assert (info.status, info.crashes, info.failures) == (Status.EXPIRED, 5, 0)
 
 
+async def test_what_is_killed_at_each_of_its_steps_finishes(fleet, url, tmp_path):
+    """Twelve crashes, none of them twice at the same place: each attempt records something."""
+    app = make_app(url, str(tmp_path / "ledger"))
+    async with app.client():
+        handle = await app.registry.newest("dies_at_each_step").start()
+        await ended_under_care(fleet, handle)
+        assert await handle.result() == sum(range(12))
+        assert (await handle.info()).crashes == 12
+
+
+async def test_what_makes_progress_and_kills_its_process_expires_and_harms_no_other(fleet, url, tmp_path):
+    """It is quarantined although it records something in each attempt: others run one step for longer than it lives."""
+    app = make_app(url, str(tmp_path / "ledger"))
+    async with app.client():
+        poison = await app.registry.newest("poison_with_progress").start()
+        others = await app.start_many(app.registry.newest("one_long_step").bind() for _ in range(4))
+        await ended_under_care(fleet, poison, *others)
+        with pytest.raises(ExecutionExpired, match="crashes_in_life"):
+            await poison.result()
+        info = await poison.info()
+        assert (info.crashes, info.failures) == (7, 0)
+        assert [await other.result() for other in others] == ["done"] * 4
+
+
+async def test_a_loop_of_events_outlives_a_kill_per_second_and_loses_none(fleet, url, tmp_path):
+    number = 60
+    app = make_app(url, str(tmp_path / "ledger"))
+    async with app.client():
+        handle = await app.registry.newest("adds").start(number)
+        for sent in range(number):
+            if sent % 6 == 0:
+                worker = fleet("worker", FLEET_STEP_S="0.5")
+            await handle.send("number", sent)
+            await asyncio.sleep(0.25)
+            if sent % 6 == 5:
+                worker.kill()
+                worker.wait()
+        fleet("worker")
+        assert await handle.result(timeout=60) == sum(range(number))
+        assert (await handle.info()).crashes > 5
+
+
+async def ended_under_care(fleet, *handles):
+    """All of them have ended. A worker that dies is followed by another one."""
+    worker = fleet("worker")
+
+    async def ended():
+        nonlocal worker
+        if worker.poll() is not None:
+            worker = fleet("worker")
+        return all([(await handle.info()).status.terminal for handle in handles])
+
+    await until(ended, "not all have ended", seconds=120, pause_s=0.05)
+
+
 async def test_a_worker_drains_on_sigterm_and_hands_back_what_does_not_finish(fleet, url, tmp_path):
     app = make_app(url, str(tmp_path / "ledger"))
     async with app.client():

@@ -14,6 +14,8 @@ from tests.acceptance.conftest import Place
 from tests.acceptance.crashing import Crash, CrashPoints
 from tests.acceptance.flow_workflows import member_is, statuses, workflows
 
+pytestmark = pytest.mark.on_carried
+
 
 def growing(app: App, kit: Any) -> Any:
     @app.workflow

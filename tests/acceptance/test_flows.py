@@ -505,9 +505,9 @@ async def test_a_large_flow_is_staged_and_opened_as_a_whole(place: Place):
         commit = client._engine.commit
         seen: list[tuple[int, int]] = []
 
-        async def watched(changes: Any) -> Any:
+        async def watched(changes: Any, **options: Any) -> Any:
             seen.append((await app.count(), len(seen)))
-            return await commit(changes)
+            return await commit(changes, **options)
 
         client._engine.commit = watched
         await flow.start()

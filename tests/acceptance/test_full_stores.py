@@ -13,7 +13,8 @@ from outlast import App
 from outlast.app import store_for
 from outlast.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from outlast.machine.changes import Changes
-from outlast.store.port import Claimed, ClaimRequest, Committed, Renewed, Store
+from outlast.model.lease import Claimed, ClaimRequest, Renewed
+from outlast.store.port import Committed, Store
 from tests.acceptance.conftest import Gate, Place
 
 

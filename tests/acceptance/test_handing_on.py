@@ -14,11 +14,10 @@ from outlast.machine import facts
 from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
 from outlast.opened import Opened
-from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.flows import handing_on
 from outlast.runtime.flows.ahead import Ahead, Behind, Known
 from outlast.runtime.flows.carrying import Flows
-from outlast.runtime.parts import Parts
+from outlast.runtime.local_holder import LocalHolder
 from tests.acceptance.conftest import Gate, Place, until
 from tests.acceptance.flow_workflows import member_is, workflows
 from tests.acceptance.test_fast_path import cannot_begin, with_room
@@ -50,11 +49,11 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, then: Callable[[Execution], Await
     """Something happens between the first look at what follows and the commit."""
     really, told = handing_on._hand_on, set[str]()
 
-    async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Behind) -> bool:
-        if lease.execution.id not in told:
-            told.add(lease.execution.id)
-            await then(lease.execution)
-        return await really(parts, lease, fact, behind)
+    async def hand_on(holder: LocalHolder, e: Execution, fact: facts.Complete, behind: Behind) -> bool:
+        if e.id not in told:
+            told.add(e.id)
+            await then(e)
+        return await really(holder, e, fact, behind)
 
     monkeypatch.setattr(handing_on, "_hand_on", hand_on)
 

@@ -14,13 +14,14 @@ from outlast.errors import StoreUnavailable
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.journal import JournalEntry
+from outlast.model.lease import ClaimedExecution, Leases
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
 from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.attempts.mail import Mail
 from outlast.runtime.attempts.waits import Waits
+from outlast.runtime.holder import ReadJournal
 from outlast.runtime.worker import ANSWER_DISTANCE_S, Worker
-from outlast.store.port import ClaimedExecution, Leases
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
 
@@ -117,7 +118,7 @@ async def test_an_event_that_is_put_back_is_taken_before_those_behind_it(place: 
         attempt = worker.resident("default", "it")
         assert attempt is not None
         lease = Lease(attempt.parts, ClaimedExecution(await attempt.lease.look(), b""), listener=attempt)
-        lease.early = await lease._first_events()
+        lease.early = (await lease.ask(ReadJournal())).events
         mail, taken = Mail(attempt.parts, lease), list[Event | None]()
         first = await mail.event("word", None)
         assert first is not None

@@ -382,7 +382,7 @@ async def test_a_step_that_ends_as_its_time_does_says_that_it_took_too_long(app:
     async with app:
         assert app._opened is not None
         assert app._opened.parts is not None
-        monkeypatch.setattr(app._opened.parts.engine.timing, "limit", lambda delay_s: Over())
+        monkeypatch.setattr(app._opened.parts.timing, "limit", lambda delay_s: Over())
         with pytest.raises(TimeoutError, match="'late' took longer than 3600 s"):
             await (await calls.start()).result()
 

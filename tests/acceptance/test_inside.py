@@ -14,6 +14,8 @@ from outlast import App, InvalidInput, LimitExceeded, WrongPlace
 from outlast.client.portal import portal
 from tests.acceptance.conftest import Gate, Place, claims_no_more, status_is, until
 
+pytestmark = pytest.mark.on_carried
+
 
 async def crash(app: App) -> None:
     """As a killed process: its leases run out."""

@@ -8,7 +8,7 @@ import pytest
 
 from outlast import App
 from outlast.errors import StoreUnavailable
-from outlast.store.port import Claimed, ClaimRequest
+from outlast.model.lease import Claimed, ClaimRequest
 from outlast.store.sqlite import SqliteStore
 
 

@@ -16,7 +16,7 @@ from outlast import App
 from outlast.model.execution import Execution, execution_key
 from outlast.runtime.attempts.rehearsal import rehearse
 from outlast.runtime.engine import Engine
-from outlast.runtime.parts import Parts
+from outlast.runtime.local_holder import LocalHolder, local_parts
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import harness
 
@@ -277,7 +277,7 @@ async def test_what_is_woken_while_it_is_looked_at_is_as_recorded(meanwhile: str
             await (handle.send("alarm") if meanwhile == "it is woken" else handle.cancel())
             with suppress(outlast.ExecutionCancelled):
                 await handle.result("10s")
-            parts = Parts(Engine(store), app.values, threads=1, committed=lambda view, changes: None)
+            parts = local_parts(LocalHolder(Engine(store)), app.values, threads=1)
             assert (await rehearse(parts, seen, nap.definition)).divergence is None
             await parts.close()
         finally:

@@ -23,6 +23,8 @@ from tests.acceptance.flow_workflows import member_is, workflows
 from tests.acceptance.test_flow_cancels import cycle, engine_of
 from tests.acceptance.test_flow_maps import Page
 
+pytestmark = pytest.mark.on_carried
+
 
 def hosts(app: App) -> Any:
     kit = workflows(app)

@@ -26,6 +26,8 @@ from outlast.model.event import UPDATE, Event
 from outlast.testing import harness
 from tests.acceptance.conftest import Gate, Place, sessions_run_out, status_is, until
 
+pytestmark = pytest.mark.on_carried
+
 
 @dataclass
 class Line:

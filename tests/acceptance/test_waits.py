@@ -10,9 +10,20 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast import App, DeferredRejected, ExecutionNotFound, ExecutionRefused, InvalidInput, Retry, limits
+from outlast import (
+    App,
+    DeferredRejected,
+    ExecutionEnded,
+    ExecutionExpired,
+    ExecutionNotFound,
+    ExecutionRefused,
+    InvalidInput,
+    Retry,
+    limits,
+)
 from outlast.app import store_for
-from outlast.cli.waiting import situation_of, why
+from outlast.client.views.explanation import explain
+from outlast.client.views.situation import situation_of
 from outlast.machine import facts
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry
@@ -21,6 +32,8 @@ from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.attempts.waits import Waits
 from outlast.runtime.operations.timer import Timer
 from tests.acceptance.conftest import Gate, Place, status_is, until
+
+pytestmark = pytest.mark.on_carried
 
 
 async def suspended_on(handle: Any, reason: str) -> None:
@@ -388,12 +401,52 @@ async def test_sending_to_what_has_ended_or_never_was_is_refused(app: App):
         handle = await short.start()
         await handle.result(timeout=20)
         for tell in (handle.send("x", 1), handle.resolve("x", 1), handle.reject("x", "no"), handle.interrupt()):
-            with pytest.raises(ExecutionRefused, match="has ended"):
+            with pytest.raises(ExecutionEnded, match="has ended: it is succeeded") as refused:
                 await tell
+            assert (refused.value.status, refused.value.cause, refused.value.code) == ("succeeded", None, "terminal")
         nobody = app.execution("nobody")
         for tell in (nobody.send("x", 1), nobody.resolve("x", 1), nobody.reject("x", "no"), nobody.interrupt()):
             with pytest.raises(ExecutionNotFound):
                 await tell
+
+
+async def test_what_a_failed_execution_never_received_is_logged(app: App, caplog: pytest.LogCaptureFixture):
+    @app.workflow
+    async def fussy() -> None:
+        await outlast.receive("item", str)
+        raise ValueError("not this one")
+
+    async with app:
+        options = fussy.options(send={"item": "tea", "note": "fragile"})
+        handle = await options.start()
+        with pytest.raises(ValueError, match="not this one"):
+            await handle.result(timeout=20)
+        await until(lambda: "nobody received" in caplog.text, "nothing is logged")
+        assert f"execution {handle.id} failed with events that nobody received: note (1)" in caplog.text
+        with pytest.raises(ExecutionEnded, match="it is failed"):
+            await handle.send("item", "milk")
+
+
+async def test_what_an_expired_execution_never_received_is_logged_by_whoever_expires_it(
+    clocked: Place, caplog: pytest.LogCaptureFixture
+):
+    app = clocked.app()
+
+    @app.workflow(deadline="1h")
+    async def patient() -> None:
+        await outlast.receive("go")
+
+    async with app:
+        handle = await patient.start()
+        await status_is(handle, "suspended")
+        await handle.send("note", 1)
+        await handle.send("note", 2)
+        await clocked.pass_time(app, "2h")
+        with pytest.raises(ExecutionExpired):
+            await handle.result(timeout=20)
+        assert f"execution {handle.id} expired with events that nobody received: note (2)" in caplog.text
+        with pytest.raises(ExecutionEnded, match=r"has ended: it is expired \(deadline\)"):
+            await handle.send("go", None)
 
 
 async def test_an_event_is_not_taken_while_another_outcome_is_on_its_way(place: Place):
@@ -1275,7 +1328,7 @@ async def test_what_stands_still_says_so_where_it_is_shown_until_it_goes_on(plac
     async def shown() -> str:
         [e] = await looks.load([execution_key("default", "stuck")])
         assert isinstance(e, Execution)
-        return why(e, await situation_of(looks, e))
+        return explain(e, await situation_of(looks, e)).text
 
     async def stands() -> bool:
         return bool(lines) and f"no durable operation can end, at {__file__}:{lines[0]}: only" in await shown()

@@ -21,10 +21,12 @@ import outlast
 from outlast import App, Retry, Status
 from outlast.app import store_for
 from outlast.machine import facts
+from outlast.model.execution import Execution
+from outlast.model.lease import ClaimRequest
 from outlast.model.session import Session
 from outlast.runtime import worker as worker_module
-from outlast.runtime.attempts.lease import Lease
-from outlast.store.port import ClaimRequest, Verdict
+from outlast.runtime.holder import Reply
+from outlast.runtime.local_holder import LocalHolder
 from outlast.testing import CrashPoints
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
@@ -149,14 +151,14 @@ async def test_room_is_for_code_and_not_for_ends_on_their_way(
     """What has only to be written leaves its room to the next, up to as many as run; but one at a time is one."""
     app, ran, durable = place.app(), list[str](), asyncio.Event()
     echo = echo_on(app, ran)
-    really = Lease.tell_timed
+    really = LocalHolder.tell
 
-    async def tell(self: Lease, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
+    async def tell(self: LocalHolder, seen: Execution, fact: facts.HolderFact, **options: Any) -> Reply:
         if isinstance(fact, facts.Complete):
             await durable.wait()
-        return await really(self, fact)
+        return await really(self, seen, fact, **options)
 
-    monkeypatch.setattr(Lease, "tell_timed", tell)
+    monkeypatch.setattr(LocalHolder, "tell", tell)
     async with app.client():
         handles = [await echo.start(str(number)) for number in range(8)]
     async with app.worker(concurrency=concurrency):
@@ -422,7 +424,7 @@ async def test_what_was_claimed_just_now_is_not_handed_back_however_often_somebo
             limit=1,
             lease_ttl_ms=10_000,
         )
-        await opened.parts.engine.store.claim(request)
+        await opened.parts.holder.claim(request)
         for _ in range(5):
             await opened.worker.renew()
         await asyncio.gather(*opened.worker._errands)

@@ -18,7 +18,7 @@ from outlast import App, CodecError, LimitExceeded, Retry, Status, WrongPlace
 from outlast.testing import harness
 from tests.acceptance.conftest import Gate, Place, status_is, until
 
-pytestmark = pytest.mark.on_cluster
+pytestmark = [pytest.mark.on_cluster, pytest.mark.on_carried]
 
 AT_ONCE = Retry(max_attempts=3, initial=0, jitter=0)
 

@@ -10,8 +10,8 @@ import pytest
 
 from outlast.app import App
 from outlast.model.completion import Completion
+from outlast.model.lease import ClaimRequest
 from outlast.model.status import Status
-from outlast.store.port import ClaimRequest
 from outlast.store.postgres import PostgresStore
 from outlast.testing import ManualClock
 from outlast.testing.conformance import actors

@@ -233,12 +233,47 @@ _GUARDS = (
         noticed_by=(f"{SETTLEMENT}02_a_completion_beats_a_cancel_not_yet_observed",),
     ),
     Mutant(
+        name="crashes-counted-since-the-start",
+        breaks="rule 2",
+        what="a recorded step does not reset the counter of crashes since the last progress",
+        file="machine/decide_holder.py",
+        old='        fields["crashes_since_progress"] = 0\n    if fact.adopts',
+        new="        pass\n    if fact.adopts",
+        noticed_by=(
+            "tests/unit/machine/test_crashes.py::test_a_step_forgives_the_crashes_before_it",
+            f"{CONFORMANCE}Reconciler::test_crashes_with_progress_between_them_do_not_end_it",
+        ),
+    ),
+    Mutant(
+        name="progress-missed-by-a-takeover",
+        breaks="settlement 4",
+        what="a crash counts, although a step was recorded after it was decided upon",
+        file="machine/decide_clock.py",
+        old="if crashes else ()\n\n\ndef lease_lost",
+        new="if crashes < 0 else ()\n\n\ndef lease_lost",
+        noticed_by=(
+            "tests/unit/machine/test_crashes.py::test_a_crash_is_decided_anew_if_a_step_was_recorded_meanwhile",
+            f"{CONFORMANCE}Reconciler::test_a_crash_that_was_decided_before_a_step_is_refused_after_it",
+        ),
+    ),
+    Mutant(
+        name="quarantine-lifted-by-a-step",
+        breaks="rule 2",
+        what="what records something in each attempt and kills its process is never a suspect",
+        file="machine/decide_holder.py",
+        old="crashes = execution.crashes_since_suspension + int(crashed)",
+        new="crashes = execution.crashes_since_progress + int(crashed)",
+        noticed_by=(
+            "tests/unit/machine/test_crashes.py::test_what_records_something_in_each_attempt_and_dies_is_a_suspect_all_the_same",
+        ),
+    ),
+    Mutant(
         name="takeover-of-the-living",
         breaks="settlement 4",
         what="a lease can be lost although its session lives",
         file="machine/decide_clock.py",
-        old='guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"),)',
-        new="guards: tuple[Guard, ...] = ()",
+        old='(Lapsed(_session(view, execution), "expires_at"), *_no_progress_since(execution))',
+        new="_no_progress_since(execution)",
         noticed_by=(
             f"{CONFORMANCE}Takeover::test_a_takeover_is_refused_if_the_worker_renewed_just_before",
             f"{ENGINE}lease_that_was_renewed_meanwhile_is_not_lost",
@@ -310,8 +345,8 @@ _TRANSITIONS = (
         breaks="rule 2",
         what="a lost lease uses up an attempt of the user's code, and never the crash cap",
         file="machine/decide_holder.py",
-        old="next_attempt(execution, failures=int(not crashed), crashes=int(crashed))",
-        new="next_attempt(execution, failures=1, crashes=0)",
+        old="counted = next_attempt(execution, crashed=crashed)",
+        new="counted = next_attempt(execution, crashed=False)",
         noticed_by=(
             f"{RULE}02_failures_crashes_and_suspensions_are_counted_apart",
             f"{RULE}02_crashes_have_a_cap_of_their_own",
@@ -322,13 +357,12 @@ _TRANSITIONS = (
         breaks="rule 2",
         what="a lost lease forgets the failures and crashes before it: it is tried for ever",
         file="machine/parts.py",
-        old="""        "failures": execution.failures + failures,
-        "crashes": execution.crashes + crashes,
-        "attempt": execution.attempt + 1,
+        old="""    return {**counted, "attempt": execution.attempt + 1, "attempt_open": False, "ran_ms": 0}
 """,
-        new="""        "failures": failures if crashes else execution.failures + failures,
-        "crashes": 0 if crashes else execution.crashes,
-        "attempt": 1 if crashes else execution.attempt + 1,
+        new="""    if crashed:
+        counted = dict.fromkeys(("failures", *counted), 0)
+    attempt = 1 if crashed else execution.attempt + 1
+    return {**counted, "attempt": attempt, "attempt_open": False, "ran_ms": 0}
 """,
         noticed_by=(
             f"{RULE}02_crashes_have_a_cap_of_their_own",
@@ -445,8 +479,8 @@ _TRANSITIONS = (
         breaks="settlement 9",
         what="of many entries that a retry supersedes, the failure leaves ahead of what was given up because of it",
         file="machine/superseding.py",
-        old="        return 1\n    return 2 if entry.op in (RETRY, WAIT) else 3\n",
-        new="        return 3\n    return 2 if entry.op in (RETRY, WAIT) else 1\n",
+        old="        return 1\n    return 2 if entry.op in BESIDE_CALLS else 3\n",
+        new="        return 3\n    return 2 if entry.op in BESIDE_CALLS else 1\n",
         noticed_by=(f"{MACHINE}superseding.py::test_what_was_given_up_leaves_first_and_the_first_failure_last",),
     ),
     Mutant(
@@ -530,11 +564,11 @@ _STORE = (
         breaks="settlement 3",
         what="the additions of a refused or repeated change are applied",
         file="store/sqlite/commit.py",
-        old="        again = any(self._own(changes, write) for write in changes.writes)\n",
+        old="        again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))\n",
         new="""        for write in changes.writes:
             if type(write) is Add:
                 self._write(write)
-        again = any(self._own(changes, write) for write in changes.writes)
+        again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))
 """,
         noticed_by=(
             f"{CONFORMANCE}Verdict::test_additions_count_once_when_a_change_is_repeated_verbatim",
@@ -546,7 +580,7 @@ _STORE = (
         breaks="settlement 3",
         what="a change whose reply was lost is refused by its own record",
         file="store/sqlite/commit.py",
-        old="again = any(self._own(changes, write) for write in changes.writes)",
+        old="again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))",
         new="again = False",
         noticed_by=(
             f"{SETTLEMENT}03_refusal_by_ones_own_record_is_success",
@@ -558,7 +592,7 @@ _STORE = (
         breaks="settlement 3",
         what="a refusal by somebody else's record is taken for success",
         file="store/sqlite/commit.py",
-        old="again = any(self._own(changes, write) for write in changes.writes)",
+        old="again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))",
         new="again = True",
         noticed_by=(
             f"{CONFORMANCE}Verdict::test_another_change_with_the_same_writes_is_not_oneself",
@@ -838,7 +872,7 @@ _RUNTIME = (
         name="replay-in-another-order",
         breaks="settlement 9",
         what="the journal is replayed in the order of its keys, not in that of its records",
-        file="runtime/attempts/journal.py",
+        file="runtime/journal_reader.py",
         old="    return sorted(entries, key=lambda entry: entry.position)\n",
         new="    return entries\n",
         noticed_by=(f"{REPLAY}concurrent_branches_replay_to_the_same",),
@@ -877,6 +911,17 @@ _RUNTIME = (
         self.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
+    ),
+    Mutant(
+        name="tasks-are-hashed-by-their-address",
+        breaks="settlement 9",
+        what="a set of tasks has another order when the code is replayed in another process",
+        file="runtime/attempts/workflow_loop.py",
+        old="        self._number = loop.number  # first",
+        new="        self._number = id(self)  # first",
+        noticed_by=(
+            "tests/acceptance/test_sets_of_tasks.py::test_sets_of_tasks_and_futures_have_the_same_order_in_every_replay",
+        ),
     ),
     Mutant(
         name="a-failed-delivery-leaves-the-loop-waiting",
@@ -990,9 +1035,9 @@ _RUNTIME = (
         name="zombie-told-nothing",
         breaks="rule 1",
         what="a write that the store refuses to a zombie is taken for done",
-        file="runtime/attempts/lease.py",
+        file="runtime/local_holder.py",
         old="            if verdict.applied:\n",
-        new="            if verdict.applied or isinstance(fact, facts.StepRecorded):\n",
+        new="            if verdict.applied or isinstance(told_fact, facts.StepRecorded):\n",
         noticed_by=(f"{ATTEMPT}a_refused_write_stops_the_code_at_once",),
     ),
     Mutant(

@@ -55,6 +55,8 @@ class WorkflowOptions(Struct, frozen=True, kw_only=True):
     deadline_ms: int | None
     requires: tuple[str, ...]
     retention_ms: int | None
+    max_crashes: int
+    max_crashes_in_life: int
 
 
 class WorkflowKeywords(TypedDict, total=False):
@@ -68,6 +70,8 @@ class WorkflowKeywords(TypedDict, total=False):
     deadline: Duration | None
     requires: Iterable[str]
     retention: Duration | None
+    max_crashes: int
+    max_crashes_in_life: int
 
 
 def workflow_options(given: Mapping[str, Any]) -> WorkflowOptions:
@@ -86,7 +90,15 @@ def workflow_options(given: Mapping[str, Any]) -> WorkflowOptions:
         deadline_ms=None if deadline is None else parse_lasting("deadline", deadline),
         requires=parse_requires(given.get("requires", ())),
         retention_ms=None if retention is None else to_ms(retention, what="retention"),
+        max_crashes=_parse_crashes("max_crashes", given.get("max_crashes", 5)),
+        max_crashes_in_life=_parse_crashes("max_crashes_in_life", given.get("max_crashes_in_life", 100)),
     )
+
+
+def _parse_crashes(option: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= limits.CRASHES_MAX:
+        raise InvalidInput(f"{option} must be a whole number from 1 to {limits.CRASHES_MAX:,}, not {value!r}")
+    return value
 
 
 class Bound(Generic[R_co]):
@@ -326,6 +338,8 @@ class Workflow(Generic[P, R]):
             deadline_ms=own.deadline_ms if given.deadline_ms is None else given.deadline_ms,
             timeout_ms=own.timeout_ms,
             retry=self._retry,
+            crash_cap=own.max_crashes,
+            life_crash_cap=own.max_crashes_in_life,
             tags=given.tags,
             if_exists=given.if_exists,
         )

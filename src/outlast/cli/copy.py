@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from outlast.app import store_for
 from outlast.cli.context import Context, ContextArgument, Failed, for_reading
-from outlast.cli.words import plural
+from outlast.client.views.words import plural
 from outlast.copying import Copied, Copying, Progress
 from outlast.errors import InvalidInput, SchemaMissing
 from outlast.store.port import Store

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from outlast.app import store_for
 from outlast.cli.context import ContextArgument
-from outlast.cli.waiting import sessions_of
-from outlast.cli.words import duration, plural
+from outlast.client.views.situation import sessions_of
+from outlast.client.views.words import duration, plural
 from outlast.errors import StoreUnavailable
 from outlast.model.status import Status
 from outlast.store.port import Check, DueKind, Examinable, Grade, Health, Query, Reachable, Sharded, Store

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from asyncio import sleep
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from msgspec import structs
 from rich.table import Table
 from rich.text import Text
 
-from outlast import limits
 from outlast.cli.context import Context, ContextArgument, Failed
-from outlast.cli.words import failure_line, plural
 from outlast.client.flow_handle import FlowHandle, Policy
-from outlast.client.flow_info import FlowCancel, FlowGraph, FlowInfo, MemberInfo
-from outlast.client.flow_looks import FlowLooks
+from outlast.client.flow_info import FlowCancel, FlowInfo
+from outlast.client.views.flow_view import FlowView, MemberDocument, flow_view
+from outlast.client.views.words import plural
 from outlast.errors import FlowNotFound, InvalidInput
-from outlast.model.execution import Execution, execution_key
-from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.execution import execution_key
 from outlast.model.status import Status
 from outlast.runtime.engine import Engine
 from outlast.store.port import Store
@@ -37,7 +35,6 @@ MARKS = {
 SHOWN_MAX = 200
 AFTER_MAX = 5
 WAY_MAX = 20
-ERROR_MAX_CHARS = 200
 FOLLOW_S = 1.0
 
 
@@ -97,47 +94,17 @@ async def flows(
 
 
 async def _show(context: Context, store: Store, id: str, *, follow: bool) -> None:
-    looks = FlowLooks(Engine(store), context.namespace)
+    engine, errors_of = Engine(store), None if context.out.json else SHOWN_MAX
     while True:
-        status, graph = await looks.status(id), await looks.graph(id)
-        last = not follow or status.status is not None
+        flow = await flow_view(engine, context.namespace, id, errors_of=errors_of)
+        last = not follow or flow.status is not None
         if not context.out.json:
-            context.out.show(_headline(status), drawing(graph, await _errors(context, store, drawn(graph))))
+            context.out.show(_headline(flow), drawing(flow))
         elif last:  # programs get one document
-            errors = await _errors(context, store, graph.members)
-            context.out.document({**_brief(context, status), **_document(status, graph, errors)})
+            context.out.document({"store": context.shown_store, "namespace": context.namespace, **structs.asdict(flow)})
         if last:
             return
         await sleep(FOLLOW_S)
-
-
-async def _errors(context: Context, store: Store, members: Sequence[MemberInfo]) -> dict[str, str]:
-    """What those raised that did not succeed, by name."""
-    ended = [one for one in members if one.status.terminal and one.status is not Status.SUCCEEDED]
-    found: dict[str, str] = {}
-    for begin in range(0, len(ended), limits.LOAD_MAX_KEYS):
-        found |= await _errors_of(store, context.namespace, ended[begin : begin + limits.LOAD_MAX_KEYS])
-    return found
-
-
-async def _errors_of(store: Store, namespace: str, members: Sequence[MemberInfo]) -> dict[str, str]:
-    executions = await store.load([execution_key(namespace, member.id) for member in members])
-    keys = {
-        member.name: payload_key(namespace, e.id, e.generation, Role.FAILURE)
-        for member, e in zip(members, executions, strict=True)
-        if isinstance(e, Execution)
-    }
-    failures = await store.load(list(keys.values()))
-    return {
-        name: _shortened(failure_line(failure.value))
-        for name, failure in zip(keys, failures, strict=True)
-        if isinstance(failure, Payload)
-    }
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= ERROR_MAX_CHARS else f"{line[:ERROR_MAX_CHARS]}…"
 
 
 async def _cancel(context: Context, handle: FlowHandle, policy: Policy, reason: str, *, wait: bool) -> None:
@@ -211,86 +178,39 @@ def _brief(context: Context, status: FlowInfo) -> dict[str, object]:
     }
 
 
-def _word(status: FlowInfo) -> Text:
+def _word(status: FlowInfo | FlowView) -> Text:
     word = str(status.status or ("cancelling" if status.cancelling else "running"))
     return Text(word, str(status.status or ""))
 
 
-def _headline(status: FlowInfo) -> Text:
-    counts = ", ".join(f"{count:,} {name}" for name, count in sorted(status.counts.items()))
-    text = Text.assemble(
-        (f"{status.id}", "head"), "  ", _word(status), f"  {plural(status.members, 'member')}: {counts}"
-    )
-    if status.reason:
-        text.append(f"\ncancelled because: {status.reason}")
-    if status.critical_path:
-        way = [*status.critical_path[:WAY_MAX]]
-        way += [f"{left:,} more"] if (left := len(status.critical_path) - WAY_MAX) > 0 else []
+def _headline(flow: FlowView) -> Text:
+    counts = ", ".join(f"{count:,} {name}" for name, count in sorted(flow.counts.items()))
+    members = plural(len(flow.members), "member")
+    text = Text.assemble((flow.id, "head"), "  ", _word(flow), f"  {members}: {counts}")
+    if flow.reason:
+        text.append(f"\ncancelled because: {flow.reason}")
+    if flow.critical_path:
+        way = [*flow.critical_path[:WAY_MAX]]
+        way += [f"{left:,} more"] if (left := len(flow.critical_path) - WAY_MAX) > 0 else []
         text.append(f"\nlongest way: {' → '.join(way)}", "quiet")
     return text
 
 
-def drawn(graph: FlowGraph) -> list[MemberInfo]:
-    """From top to bottom, as many as are drawn."""
-    levels = levels_of(graph)
-    return sorted(graph.members, key=lambda member: levels[member.name])[:SHOWN_MAX]
-
-
-def drawing(graph: FlowGraph, errors: Mapping[str, str]) -> Table:
+def drawing(flow: FlowView) -> Table:
     """One line per member, indented by how far from the beginning it is."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    levels = levels_of(graph)
-    for member in drawn(graph):
-        name = Text(f"{'  ' * min(levels[member.name], 20)}{MARKS[member.status]} {member.name}", member.status)
-        why = Text(_why(member, errors.get(member.name)), "quiet")
-        table.add_row(name, Text(member.status, member.status), why)
-    if len(graph.members) > SHOWN_MAX:
-        table.add_row(Text(f"… and {len(graph.members) - SHOWN_MAX:,} more", "quiet"))
+    for member in sorted(flow.members, key=lambda member: member.level)[:SHOWN_MAX]:
+        name = Text(f"{'  ' * min(member.level, 20)}{MARKS[member.status]} {member.name}", member.status)
+        table.add_row(name, Text(member.status, member.status), Text(_why(member), "quiet"))
+    if len(flow.members) > SHOWN_MAX:
+        table.add_row(Text(f"… and {len(flow.members) - SHOWN_MAX:,} more", "quiet"))
     return table
 
 
-def levels_of(graph: FlowGraph) -> dict[str, int]:
-    """How many members stand above each, on its longest way: without recursion, however deep."""
-    above = {member.name: member.after for member in graph.members}
-    levels: dict[str, int] = {}
-    waiting = list(above)
-    while waiting:
-        name = waiting[-1]
-        missing = [one for one in above[name] if one in above and one not in levels]
-        if missing and name not in levels:
-            waiting += missing
-            continue
-        waiting.pop()
-        levels[name] = 1 + max((levels[one] for one in above[name] if one in levels), default=-1)
-    return levels
-
-
-def _why(member: MemberInfo, error: str | None) -> str:
+def _why(member: MemberDocument) -> str:
     """Whom it comes after, what it waits for or how it ended: what its status says is not said again."""
     after = ", ".join(member.after[:AFTER_MAX]) + (", …" if len(member.after) > AFTER_MAX else "")
     need = f" ({member.needed} of {len(member.after)})" if member.needed < len(member.after) else ""
     cause = "" if member.cause in (None, member.status) else member.cause
-    parts = [f"after {after}{need}" if after else "", member.reason or cause, error]
+    parts = [f"after {after}{need}" if after else "", member.reason or cause, member.error]
     return "  ".join(part for part in parts if part)
-
-
-def _document(status: FlowInfo, graph: FlowGraph, errors: Mapping[str, str]) -> dict[str, object]:
-    return {
-        "name": status.name,
-        "reason": status.reason,
-        "critical_path": status.critical_path,
-        "members": [
-            {
-                "name": member.name,
-                "id": member.id,
-                "workflow": member.workflow,
-                "status": member.status,
-                "reason": member.reason,
-                "cause": member.cause,
-                "error": errors.get(member.name),
-                "after": member.after,
-                "needed": member.needed,
-            }
-            for member in graph.members
-        ],
-    }

@@ -15,12 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.cli.context import ContextArgument, Whole
-from outlast.cli.documents import execution_document
-from outlast.cli.waiting import sessions_of
-from outlast.cli.words import age, plural, relative
 from outlast.client.finding import found_by
 from outlast.client.info import info_of, to_epoch_ms
 from outlast.client.offers import Offers, offers_in
+from outlast.client.views.situation import sessions_of
+from outlast.client.views.words import age, plural, relative
 from outlast.errors import InvalidDuration, InvalidInput, StoreUnavailable
 from outlast.model.duration import to_ms
 from outlast.model.execution import Execution, parse_route
@@ -72,7 +71,7 @@ async def ls(
                 "store": context.shown_store,
                 "namespace": context.namespace,
                 "total": total,
-                "executions": [execution_document(structs.replace(info_of(e), reason=offers.reason(e))) for e in found],
+                "executions": [structs.replace(info_of(e), reason=offers.reason(e)) for e in found],
             }
         )
         return

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from outlast.cli.context import ContextArgument, Failed
-from outlast.cli.words import plural
+from outlast.client.views.words import plural
 from outlast.model.duration import to_ms
 
 

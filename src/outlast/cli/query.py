@@ -33,8 +33,8 @@ async def query(
     """
     data = given_value(value)
     app = load(context, target)
-    async with reading(context, app) as parts:
-        execution = await execution_of(parts.engine.store, app.config.namespace, id)
+    async with reading(context, app) as (store, parts):
+        execution = await execution_of(store, app.config.namespace, id)
         inquiries = Inquiries(parts, app.definition_of, lambda namespace, execution_id: None)
         answer = await inquiries.ask(execution, name, app.values.encode(data, f"query {name!r}"))
     decoded: Any = app.values.decode(answer, Any, f"answer to query {name!r}")

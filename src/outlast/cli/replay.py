@@ -14,12 +14,12 @@ from outlast.app import App
 from outlast.cli.context import Context, ContextArgument, execution_of
 from outlast.cli.loading import Target, load
 from outlast.cli.reading import reading
-from outlast.cli.words import plural
+from outlast.client.views.words import plural
 from outlast.errors import ExecutionNotFound, InvalidInput, StoreError, UnknownWorkflow
 from outlast.model.execution import Execution
 from outlast.model.status import OPEN
-from outlast.runtime.attempts.journal import begun_anew
 from outlast.runtime.attempts.rehearsal import Divergence, Rehearsed, rehearse
+from outlast.runtime.holder import BegunAnew
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.store.port import Query, Store
 
@@ -60,11 +60,11 @@ async def replay(
     app = load(context, target)
     replayed = 0
     findings: list[Finding] = []
-    async with reading(context, app) as parts:
-        for one in [await execution_of(parts.engine.store, app.config.namespace, name) for name in execution]:
+    async with reading(context, app) as (store, parts):
+        for one in [await execution_of(store, app.config.namespace, name) for name in execution]:
             replayed, findings = replayed + 1, findings + await _replayed(app, parts, one)
         if all_open:
-            async for one in _open(parts.engine.store, app.config.namespace):
+            async for one in _open(store, app.config.namespace):
                 replayed, findings = replayed + 1, findings + await _replayed(app, parts, one)
     _say(context, app, replayed, findings)
     return 1 if findings else 0
@@ -94,7 +94,7 @@ async def _replayed(app: App, parts: Parts, seen: Execution) -> list[Finding]:
         if good and rehearsed.entries:
             return []
         try:
-            anew = await begun_anew(parts.engine.store, e)
+            anew = await parts.holder.ask(e, BegunAnew())
         except ExecutionNotFound:
             return []  # it has ended meanwhile, and was purged
         if anew is None and good:

@@ -15,14 +15,15 @@ from rich.text import Text
 from outlast.app import App
 from outlast.authoring.options import Options
 from outlast.cli.context import Context, ContextArgument, Whole, execution_of
-from outlast.cli.documents import failure_document
 from outlast.cli.loading import Target, load, say_store, store_to_read
 from outlast.cli.ls import tags
 from outlast.cli.output import harmless
-from outlast.cli.show import gather
-from outlast.cli.waiting import situation_of, why
-from outlast.cli.words import failure_line, plain, shown
+from outlast.cli.show import failed_line
 from outlast.client.handle import Handle
+from outlast.client.views.execution_view import execution_view
+from outlast.client.views.explanation import explain
+from outlast.client.views.situation import situation_of
+from outlast.client.views.words import line_of
 from outlast.config import Config
 from outlast.errors import ExecutionConflict, InvalidInput, OutlastError
 from outlast.model.duration import to_ms
@@ -153,7 +154,7 @@ async def _say_why(context: Context, app: App, execution_id: str) -> None:
     try:
         await store.open()
         e = await execution_of(store, app.config.namespace, execution_id)
-        context.out.note(f"{e.status}: {why(e, await situation_of(store, e))}", style="warning")
+        context.out.note(f"{e.status}: {explain(e, await situation_of(store, e)).text}", style="warning")
     except OutlastError:
         pass  # only a word for the patient
     finally:
@@ -164,7 +165,7 @@ async def _tell(context: Context, app: App, execution_id: str, *, waited: bool) 
     store = store_to_read(app)
     await store.open()
     try:
-        found = await gather(store, app.config.namespace, execution_id)
+        found = await execution_view(store, await execution_of(store, app.config.namespace, execution_id))
     finally:
         await store.close()
     e = found.execution
@@ -178,15 +179,15 @@ async def _tell(context: Context, app: App, execution_id: str, *, waited: bool) 
                 "version": e.version,
                 "status": e.status,
                 "reason": e.reason,
-                "result": plain(found.output),
-                "failure": failure_document(found.failure),
+                "result": found.result,
+                "failure": found.failure,
             }
         )
     elif not waited or not e.status.terminal:
         context.out.line(e.id)
     elif e.status is Status.SUCCEEDED:
-        context.out.line(shown(found.output))
+        context.out.line(line_of(found.result))
     else:
-        said = Text(harmless(failure_line(found.failure) or (e.cause or "")))
+        said = Text(harmless(failed_line(found.failure) or (e.cause or "")))
         context.out.stderr.print(Text.assemble((e.status, str(e.status)), "  ", said))
     return 0 if not waited or e.status is Status.SUCCEEDED else 1

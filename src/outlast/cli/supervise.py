@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from outlast.cli.context import USAGE
 from outlast.cli.output import Output
-from outlast.cli.words import duration
+from outlast.client.views.words import duration
 
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from outlast.cli.context import Context, execution_of, sealed
 from outlast.cli.sealing import are_sealed
-from outlast.cli.waiting import situation_of, why
 from outlast.client.handle import Handle
+from outlast.client.views.explanation import explain
+from outlast.client.views.situation import situation_of
 from outlast.errors import InvalidInput
 from outlast.model.execution import Execution
 
@@ -49,7 +50,7 @@ async def tell(
     async with context.looking() as store:
         e = await execution_of(store, context.namespace, execution_id)
         around = await situation_of(store, e)
-    waiting = why(e, around)
+    explanation = explain(e, around)
     if context.out.json:
         context.out.document(
             {
@@ -59,9 +60,12 @@ async def tell(
                 "status_before": before,
                 "status": e.status,
                 "reason": around.offers.reason(e),
-                "waiting": waiting,
+                "waiting": explanation.text,
+                "explanation": explanation,
             }
         )
         return
     change = [(str(before), str(before)), (" → ", "quiet")] if before != e.status else []
-    context.out.show(Text.assemble((e.id, "head"), "  ", *change, (str(e.status), str(e.status)), f"  {waiting}"))
+    context.out.show(
+        Text.assemble((e.id, "head"), "  ", *change, (str(e.status), str(e.status)), f"  {explanation.text}")
+    )

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from outlast.cli.context import ContextArgument, Failed, Id
 from outlast.cli.telling import given_value, look_first
-from outlast.cli.words import shown
+from outlast.client.views.words import shown
 
 UpdateName = Annotated[str, Parameter(help="The update's name, as the code registers it.")]
 Value = Annotated[str, Parameter(help="What comes with it, in JSON.")]

@@ -16,7 +16,7 @@ from outlast.app import App, WorkerSettings
 from outlast.cli.context import Context, ContextArgument, Failed, Whole
 from outlast.cli.loading import Target, load, say_store
 from outlast.cli.supervise import end_with_parent, supervise
-from outlast.cli.words import plural
+from outlast.client.views.words import plural
 from outlast.errors import InvalidInput
 
 PROCESSES_MAX = 256

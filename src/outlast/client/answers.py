@@ -9,7 +9,7 @@ from msgspec import Struct
 from outlast.client.waiters import Waiters
 from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
-from outlast.errors import ExecutionConflict, ExecutionNotFound, ExecutionRefused, UpdateRefused
+from outlast.errors import ExecutionConflict, ExecutionEnded, ExecutionNotFound, ExecutionRefused, UpdateRefused
 from outlast.machine.changes import Code
 from outlast.machine.upkeep import update_withdrawn
 from outlast.model.event import UPDATE, Event, event_key
@@ -70,8 +70,11 @@ class Answers(Struct, frozen=True):
                 self.execution_id, Code.UNKNOWN, "was begun anew, and the update is gone with the old"
             )
         if execution.status.terminal and await self._withdrawn(event):
-            raise ExecutionRefused(
-                self.execution_id, Code.TERMINAL, f"has ended before it accepted the update: it is {execution.status}"
+            raise ExecutionEnded(
+                self.execution_id,
+                f"has ended before it accepted the update: it is {execution.status}",
+                status=execution.status,
+                cause=execution.cause,
             )
         return None
 

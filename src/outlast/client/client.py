@@ -35,6 +35,7 @@ from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import (
     ExecutionConflict,
+    ExecutionEnded,
     ExecutionNotFound,
     ExecutionRefused,
     InvalidInput,
@@ -48,17 +49,18 @@ from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.deferred import Deferred, Resolution, deferred_key
 from outlast.model.duration import Duration, to_ms
 from outlast.model.execution import Execution, execution_key
-from outlast.model.journal import NOTHING, ORIGIN, PATCH, RETRY, WAIT, JournalEntry
+from outlast.model.journal import NOTHING, JournalEntry
 from outlast.model.names import check_name
+from outlast.model.operation import PLAIN
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Record, settled
 from outlast.model.status import Reason, Status
 from outlast.runtime import fast_path
 from outlast.runtime.attempts.inquiry import Inquiries
-from outlast.runtime.attempts.journal import begun_anew, whole_journal
 from outlast.runtime.attempts.stream import envelope_of
 from outlast.runtime.engine import Engine, Told
 from outlast.runtime.flows.purging import purge_ended_flows
+from outlast.runtime.journal_reader import begun_anew, whole_journal
 from outlast.runtime.timing import Limit
 from outlast.store.port import Filter, Joined, Joining, Query
 from outlast.tokens import Claims, Tokens
@@ -179,7 +181,7 @@ class Client:
     async def _refuse_other(self, fact: facts.Start, told: Told) -> None:
         """What was not started is fine if it is the same."""
         if told.refusal is not None and told.refusal.code is Code.TERMINAL:
-            raise ExecutionRefused(fact.id, Code.TERMINAL, told.refusal.message)
+            raise _ended(fact.id, told)
         if told.refusal is not None and told.refusal.code is not Code.ALREADY:
             raise await self._conflict(fact, told)
 
@@ -529,6 +531,8 @@ class Client:
             return
         if refusal.code is Code.UNKNOWN:
             raise ExecutionNotFound(self.namespace, execution_id)
+        if refusal.code is Code.TERMINAL and told.before is not None:
+            raise _ended(execution_id, told)
         raise ExecutionRefused(execution_id, refusal.code, refusal.message)
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
@@ -559,6 +563,12 @@ class Client:
         return self._engine.entropy.new_id()
 
 
+def _ended(execution_id: str, told: Told) -> ExecutionEnded:
+    assert told.refusal is not None
+    assert told.before is not None
+    return ExecutionEnded(execution_id, told.refusal.message, status=told.before.status, cause=told.before.cause)
+
+
 def _is_plain(entry: JournalEntry) -> bool:
     """Whether its value is the engine's own, which no codec hook has sealed."""
-    return entry.value in (None, NOTHING) or entry.op in (RETRY, WAIT, PATCH, ORIGIN)
+    return entry.value in (None, NOTHING) or entry.op in PLAIN

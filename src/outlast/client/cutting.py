@@ -8,27 +8,11 @@ from outlast.errors import ExecutionRefused, InvalidInput
 from outlast.machine import superseding
 from outlast.machine.changes import Code
 from outlast.machine.replay import BESIDE
-from outlast.model.journal import (
-    DEFERRED,
-    ORIGIN,
-    PATCH,
-    RECEIVE,
-    RETRY,
-    SLEEP,
-    TIMER,
-    UNDO_SCOPE,
-    UNWIND,
-    UPDATE,
-    WAIT,
-    JournalEntry,
-)
+from outlast.model.journal import ORIGIN, SLEEP, UNDO_SCOPE, UNWIND, JournalEntry
+from outlast.model.operation import CALLED, UNDOABLE
 
 OCCURRENCE = "#"
 """`charge#2` is the second recorded call of `charge`."""
-MARKS = frozenset({RETRY, PATCH, UNWIND, ORIGIN})
-"""The engine's own: no code called them."""
-DOES_NOTHING = frozenset({PATCH, ORIGIN, WAIT, SLEEP, TIMER, RECEIVE, DEFERRED, UPDATE})
-"""What an undo never takes back."""
 
 
 def cut(
@@ -51,7 +35,7 @@ def cut(
         (dropped if goes and entry.op != ORIGIN else kept).append(entry)
     if all(entry.op == ORIGIN for entry in kept):
         kept, dropped = [], list(journal)
-    if any(entry.op == UNWIND for entry in journal) and any(entry.op not in DOES_NOTHING for entry in kept):
+    if any(entry.op == UNWIND for entry in journal) and any(entry.op in UNDOABLE for entry in kept):
         # Nothing says which of its steps an undo takes back.
         raise ExecutionRefused(
             execution_id,
@@ -77,7 +61,7 @@ def _found(execution_id: str, journal: Sequence[JournalEntry], from_step: object
         raise InvalidInput(f"from_step must be the name of a recorded step, not {from_step!r}")
     by_name: dict[str, list[JournalEntry]] = {}
     for entry in journal:
-        if entry.op not in MARKS and entry.scope != UNDO_SCOPE and BESIDE not in entry.scope:
+        if entry.op in CALLED and entry.scope != UNDO_SCOPE and BESIDE not in entry.scope:
             by_name.setdefault(entry.name, []).append(entry)
     name, marked, number = from_step.rpartition(OCCURRENCE)
     if from_step in by_name:

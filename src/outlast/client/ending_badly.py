@@ -7,7 +7,8 @@ from outlast.codec.failures import decode_failure, raised_again
 from outlast.codec.values import Values
 from outlast.errors import ExecutionExpired, ExecutionSkipped
 from outlast.model.status import Status
-from outlast.runtime.attempts.mail import cancelled_because, was_cancelled
+from outlast.runtime.attempts.operation import was_cancelled
+from outlast.runtime.inbox_reader import cancelled_because
 from outlast.store.port import Store
 
 

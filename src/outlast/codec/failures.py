@@ -91,7 +91,7 @@ def _failure_of(error: BaseException, *, depth: int, lines: str = "") -> Failure
     kind = type_name(type(error))
     return Failure(
         type=kind,
-        message=_message_of(error),
+        message=message_of(error),
         args=None if members else _args_of(error),
         binary={} if members else _binary_of(error),
         attributes=_attributes_of(error),
@@ -109,7 +109,7 @@ def _validation_of(error: BaseException) -> Validation | None:
         return None
 
 
-def _message_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return _text(error.message, MESSAGE_MAX_CHARS)  # str() adds the count, which the constructor adds again
     try:

@@ -35,6 +35,7 @@ _ALIKE = (
     "timeout_ms",
     "retry",
     "crash_cap",
+    "life_crash_cap",
 )
 """What the starts of one workflow have in common."""
 _alike = attrgetter(*_ALIKE)
@@ -47,6 +48,8 @@ REOPENED: Fields = {
     "attempt_open": False,
     "failures": 0,
     "crashes": 0,
+    "crashes_since_progress": 0,
+    "crashes_since_suspension": 0,
     "ran_ms": 0,
     "cancel_requested": False,
     "unwinds": False,
@@ -145,6 +148,7 @@ def _like(worker: str | None, blocked_on: str | None, *alike: Any) -> Execution:
         timeout_ms=fact.timeout_ms,
         retry=fact.retry.encode(),
         crash_cap=fact.crash_cap,
+        life_crash_cap=fact.life_crash_cap,
         created_at=NOW,
     )
     if worker is None:

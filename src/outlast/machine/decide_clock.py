@@ -17,6 +17,7 @@ from outlast.machine.changes import (
     Code,
     Guard,
     Lapsed,
+    Matches,
     Patch,
     Reached,
     Refusal,
@@ -30,6 +31,7 @@ from outlast.machine.parts import (
     as_seen,
     changes,
     claim_gates,
+    crashes_after,
     ended,
     ends_wait,
     held_and_heard,
@@ -42,7 +44,8 @@ from outlast.machine.parts import (
 from outlast.model import event
 from outlast.model.attempt import Outcome
 from outlast.model.execution import Execution
-from outlast.model.journal import NOTHING, SLEEP, TIMER
+from outlast.model.journal import NOTHING
+from outlast.model.operation import ENDED_BY_TIME
 from outlast.model.record import Key
 from outlast.model.session import session_key
 from outlast.model.status import TIMED_REASONS, Reason, Status
@@ -61,7 +64,7 @@ def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusa
     fields: Fields = {**runnable(execution), "change_id": fact.change_id}
     writes: list[Write] = [Patch(key_of(execution), fields)]
     if timed:
-        writes += ends_wait(execution, fact, None, SLEEP, TIMER, value=NOTHING)
+        writes += ends_wait(execution, fact, None, ENDED_BY_TIME, value=NOTHING)
     if fact.worker is not None and fields["status"] is Status.READY and execution.quota is None:
         return _wake_claimed(view, execution, fact, fact.worker, guards, fields)
     return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))
@@ -109,22 +112,32 @@ def _no_undo_since(execution: Execution) -> tuple[Guard, ...]:
     return () if execution.unwinds else (nothing_to_undo(execution),)
 
 
+def _no_progress_since(execution: Execution) -> tuple[Guard, ...]:
+    """The first step after a crash resets the counter, and moves neither the epoch nor the inbox."""
+    crashes = execution.crashes_since_progress
+    return (Matches(key_of(execution), {"crashes_since_progress": crashes}),) if crashes else ()
+
+
 def lease_lost(view: View, execution: Execution, fact: facts.LeaseLost) -> Changes:
-    """A crash is no failure of the user's code: it is counted apart, up to a cap of its own."""
-    guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"),)
-    crashes = execution.crashes + 1
-    if crashes < execution.crash_cap:
+    """A crash is no failure of the user's code. It is counted apart, since the last progress and in all, each up to a
+    cap of its own."""
+    guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"), *_no_progress_since(execution))
+    past_cap = execution.crashes_since_progress + 1 - execution.crash_cap
+    past_life_cap = execution.crashes + 1 - execution.life_crash_cap
+    past = max(past_cap, past_life_cap)
+    if past < 0:
         return try_again(view, execution, fact, Outcome.INTERRUPTED, guards=guards)
-    if execution.unwinds and crashes < execution.crash_cap + limits.UNWIND_CRASHES_MAX:
-        return unwind_first(view, execution, fact, Outcome.INTERRUPTED, cause="crashes", guards=guards)
+    cause = "crashes" if past_cap >= 0 else "crashes_in_life"
+    if execution.unwinds and past < limits.UNWIND_CRASHES_MAX:
+        return unwind_first(view, execution, fact, Outcome.INTERRUPTED, cause=cause, guards=guards)
     writes = ended(
         view,
         execution,
         fact,
         Status.EXPIRED,
-        cause=execution.expires_for or "crashes",
+        cause=execution.expires_for or cause,
         outcome=Outcome.INTERRUPTED,
-        counted={"crashes": crashes},
+        counted=crashes_after(execution),
     )
     fence = [held_and_heard(execution, execution.inbox), *guards, *_no_undo_since(execution)]
     return changes(view, execution, fact, fence, writes, HOME)

@@ -30,6 +30,7 @@ from outlast.machine.parts import (
     as_seen,
     attempt_ended,
     changes,
+    crashes_after,
     ended,
     held_and_heard,
     held_by,
@@ -73,7 +74,8 @@ def claim(view: View, execution: Execution, fact: facts.Claim) -> Changes:
 
 
 def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) -> Changes | Refusal:
-    """One insert: a step never rewrites the execution's row (but for the first undo that it registers)."""
+    """One insert: a step never rewrites the execution's row, but for the first undo that it registers, and for the
+    first step after a crash, which resets the counter of crashes since the last progress."""
     if fact.entries >= limits.JOURNAL_MAX_ENTRIES:
         return Refusal(
             Code.LIMIT,
@@ -95,7 +97,7 @@ def step_recorded(view: View, execution: Execution, fact: facts.StepRecorded) ->
         recorded_at=NOW,
         change_id=fact.change_id,
     )
-    if fact.plain:
+    if fact.plain and not execution.crashes_since_progress:
         fence = held_by(execution)
         return Changes(
             id=fact.change_id,
@@ -121,6 +123,8 @@ def _step_and_more(view: View, execution: Execution, fact: facts.StepRecorded, e
         writes.append(Patch(received, {"consumed": True, "value": None}))
     if fact.unwinds and not execution.unwinds:
         fields["unwinds"] = True
+    if execution.crashes_since_progress:
+        fields["crashes_since_progress"] = 0
     if fact.adopts is not None:
         child, parent_close = fact.adopts
         writes.append(_adopted(execution, fact, child, parent_close))
@@ -256,6 +260,9 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
         "ran_ms": ran_so_far(execution, now),
         "change_id": fact.change_id,
     }
+    if execution.crashes_since_suspension:  # it got past the point at which it crashed
+        fields["crashes_since_progress"] = fields["crashes_since_suspension"] = 0
+        fields["route"] = suspect_route(execution.route, suspect=False)
     if fact.awaits is not None and fact.awaits.position < limits.JOURNAL_MAX_ENTRIES:
         fields["awaits"] = fact.awaits.encode()
     writes: list[Write] = [Patch(execution.key, fields), *permit_back(view, execution)]
@@ -330,10 +337,10 @@ def try_again(
 ) -> Changes:
     """The attempt ended, the execution goes on, unless somebody has asked to cancel it meanwhile."""
     crashed = outcome is Outcome.INTERRUPTED
-    counted = next_attempt(execution, failures=int(not crashed), crashes=int(crashed))
+    counted = next_attempt(execution, crashed=crashed)
     fence: list[Guard] = [held_and_heard(execution, execution.inbox), *guards]
     if execution.cancel_requested and not execution.unwinds:
-        tally: Fields = {"failures": counted["failures"], "crashes": counted["crashes"]}
+        tally: Fields = crashes_after(execution) if crashed else {"failures": execution.failures + 1}
         writes = ended(
             view, execution, fact, Status.CANCELLED, cause="cancelled", outcome=outcome, counted=tally, value=failure
         )
@@ -366,7 +373,7 @@ def unwind_first(
     crashed = outcome is Outcome.INTERRUPTED
     fields: Fields = {
         **runnable(execution),
-        **(next_attempt(execution, crashes=1) if crashed else next_attempt(execution, failures=1)),
+        **next_attempt(execution, crashed=crashed),
         **told_to_unwind(execution, cause),
         "route": suspect_route(execution.route, suspect=_is_suspect(execution, crashed=crashed)),
         "change_id": fact.change_id,
@@ -388,8 +395,10 @@ def told_to_unwind(execution: Execution, cause: str) -> Fields:
 
 
 def _is_suspect(execution: Execution, *, crashed: bool) -> bool:
-    """Past half of its crash cap: from now on it runs beside no other suspect."""
-    return (execution.crashes + int(crashed)) * 2 > execution.crash_cap
+    """It runs beside no other suspect until it is suspended. Recorded steps don't clear it: what records something in
+    each attempt and then kills its process would take those along that run one long step meanwhile."""
+    crashes = execution.crashes_since_suspension + int(crashed)
+    return crashes * 2 > execution.crash_cap or crashes >= limits.SUSPECT_CRASHES
 
 
 def cancelled(view: View, execution: Execution, fact: facts.Cancelled) -> Changes | Refusal:

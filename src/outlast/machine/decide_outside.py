@@ -25,6 +25,7 @@ from outlast.machine.parts import (
     changes,
     ended,
     ends_wait,
+    hears_without_waking,
     inbox_record,
     rings_for,
     runnable,
@@ -208,7 +209,7 @@ def _meets(
     now stays for the next one."""
     if isinstance(execution.wake_at, int) and execution.wake_at <= now:
         return []
-    return ends_wait(execution, fact, name, op, outcome=outcome, value=value)
+    return ends_wait(execution, fact, name, (op,), outcome=outcome, value=value)
 
 
 def _resolved(
@@ -231,13 +232,12 @@ def _message(
     view: View, execution: Execution, fact: facts.Fact, wait: str, writes: list[Write], found: list[Write]
 ) -> Changes:
     """The record, and the wake-up if this is what the code waits for, with its outcome if that is plain: one commit, so
-    none is without the others."""
-    status = execution.status
+    none is without the others. A message that wakes nobody commutes with all others, and with what the holder does."""
+    if execution.status is not Status.SUSPENDED or wait not in execution.waits_for:
+        return changes(view, execution, fact, [hears_without_waking(execution)], writes, HOME)
     guards: list[Guard] = [as_seen(execution)]
-    if status is Status.SUSPENDED and wait in execution.waits_for:
-        fields = {**runnable(execution), "change_id": fact.change_id}
-        status = fields["status"]
-        writes = [*writes, Patch(execution.key, fields), *found]
-        if found and execution.wake_at is not None:
-            guards.append(Ahead(execution.key, "wake_at"))
-    return changes(view, execution, fact, guards, writes, *rings_for(execution, status))
+    fields = {**runnable(execution), "change_id": fact.change_id}
+    writes = [*writes, Patch(execution.key, fields), *found]
+    if found and execution.wake_at is not None:
+        guards.append(Ahead(execution.key, "wake_at"))
+    return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outlast.errors import ExecutionConflict
 from outlast.machine import facts
 from outlast.machine.beginnings import (
     REOPENED,
@@ -14,6 +15,7 @@ from outlast.machine.beginnings import (
     tags_of,
 )
 from outlast.machine.changes import (
+    HOME,
     Add,
     Changes,
     Code,
@@ -25,7 +27,15 @@ from outlast.machine.changes import (
     Write,
 )
 from outlast.machine.claiming import new_attempt
-from outlast.machine.parts import as_seen, changes, claim_gates, inbox_record, rings_for, runnable
+from outlast.machine.parts import (
+    as_seen,
+    changes,
+    claim_gates,
+    hears_without_waking,
+    inbox_record,
+    rings_for,
+    runnable,
+)
 from outlast.model import event
 from outlast.model.execution import Execution
 from outlast.model.status import Reason, Status
@@ -51,6 +61,7 @@ RESTARTED = (
     "deadline_ms",
     "retry",
     "crash_cap",
+    "life_crash_cap",
     "retention_ms",
 )
 """What a restart takes from the new start; identity, epoch and inbox go on."""
@@ -72,6 +83,15 @@ def start(view: View, fact: facts.Start) -> Changes | Refusal:
     if same:
         return Refusal(Code.CONFLICT, f"exists and is {existing.status}")
     return Refusal(Code.CONFLICT, f"exists with other arguments and is {existing.status}")
+
+
+def conflict_with(existing: Execution, fact: facts.Start) -> ExecutionConflict | None:
+    """What code is told that starts a child where another one is; None if it is the same one."""
+    answer = start(View(0, existing), fact)
+    if not isinstance(answer, Refusal) or answer.code is not Code.CONFLICT:
+        return None
+    there = f"{existing.workflow} ({existing.status})"
+    return ExecutionConflict(fact.id, existing=there, given=f"{fact.workflow} here")
 
 
 def _new(view: View, fact: facts.Start) -> Changes:
@@ -126,12 +146,12 @@ def _sent_again(view: View, existing: Execution, fact: facts.Start) -> Changes |
     if existing.status.terminal:
         return Refusal(Code.TERMINAL, f"has ended: it is {existing.status}")
     wakes = [sent.name for sent in fact.sends if Reason.event(sent.name) in existing.waits_for]
-    status, writes = existing.status, _sent(existing, fact)
-    if status is Status.SUSPENDED and wakes:
-        fields = {**runnable(existing), "change_id": fact.change_id}
-        status = fields["status"]
-        writes.append(Patch(existing.key, fields))
-    return changes(view, existing, fact, [as_seen(existing)], writes, *rings_for(existing, status))
+    writes = _sent(existing, fact)
+    if existing.status is not Status.SUSPENDED or not wakes:
+        return changes(view, existing, fact, [hears_without_waking(existing)], writes, HOME)
+    fields = {**runnable(existing), "change_id": fact.change_id}
+    writes.append(Patch(existing.key, fields))
+    return changes(view, existing, fact, [as_seen(existing)], writes, *rings_for(existing, fields["status"]))
 
 
 def _sent(existing: Execution, fact: facts.Start) -> list[Write]:

@@ -78,6 +78,7 @@ class Start(Fact, frozen=True, kw_only=True):
     timeout_ms: int | None = None
     retry: RetryPolicy = NO_RETRY
     crash_cap: int = 5
+    life_crash_cap: int = 100
     retention_ms: int | None = None
     tags: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     parent: str | None = None
@@ -127,6 +128,8 @@ class Start(Fact, frozen=True, kw_only=True):
             raise InvalidInput("a delay cannot be combined with dependencies: delay an upstream instead")
         if not 1 <= self.crash_cap <= limits.CRASHES_MAX:
             raise InvalidInput(f"crash_cap must be between 1 and {limits.CRASHES_MAX}, not {self.crash_cap}")
+        if not 1 <= self.life_crash_cap <= limits.CRASHES_MAX:
+            raise InvalidInput(f"life_crash_cap must be between 1 and {limits.CRASHES_MAX}, not {self.life_crash_cap}")
         if not 0 <= self.first_epoch < limits.FIRST_EPOCHS:
             raise InvalidInput(f"first_epoch must be at least 0 and below 2**32, not {self.first_epoch}")
         if self.if_exists not in ("same", "error", "restart"):

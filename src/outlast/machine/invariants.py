@@ -49,6 +49,8 @@ def _always(e: Execution, broken: list[str]) -> None:
         broken.append("retention counts from the end")
     if not terminal and e.attempt != e.failures + e.crashes + 1:
         broken.append("attempts are failures and crashes, plus one")
+    if not 0 <= e.crashes_since_progress <= e.crashes_since_suspension <= e.crashes:
+        broken.append("a suspension is progress, and all crashes are at least those since")
     if e.failures < 0 or e.crashes < 0 or e.ran_ms < 0:
         broken.append("counters do not go below zero")
     if not 1 <= e.journal_generation <= e.generation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import lru_cache
 
 from outlast.machine import facts
@@ -83,6 +83,15 @@ def as_seen(execution: Execution) -> Matches:
             "has_children": execution.has_children,
             "cancel_requested": execution.cancel_requested,
         },
+    )
+
+
+def hears_without_waking(execution: Execution) -> Matches:
+    """All that a message depends on which wakes nobody: its target has not ended, waits for what it waited for, and is
+    in the same journal. Neither the epoch nor the status is among it: others may claim and suspend meanwhile."""
+    return Matches(
+        key_of(execution),
+        {"waits": execution.waits, "journal_generation": execution.journal_generation, "finished_at": None},
     )
 
 
@@ -179,7 +188,13 @@ def runnable(execution: Execution, *, after_ms: int = 0, waits: str = "", held: 
 
 
 def ends_wait(
-    execution: Execution, fact: facts.Fact, name: str | None, *ops: str, outcome: str = SUCCEEDED, value: bytes | None
+    execution: Execution,
+    fact: facts.Fact,
+    name: str | None,
+    ops: Container[str],
+    *,
+    outcome: str = SUCCEEDED,
+    value: bytes | None,
 ) -> list[Write]:
     """The outcome of the one operation that suspended code awaits, recorded by what ends the wait: whoever claims it
     finds it in the journal, and need not write it down before the code goes on. Nothing, if the code awaits something
@@ -207,14 +222,18 @@ def ends_wait(
     return [Insert(entry)]
 
 
-def next_attempt(execution: Execution, *, failures: int = 0, crashes: int = 0) -> Fields:
+def next_attempt(execution: Execution, *, crashed: bool) -> Fields:
     """The counters after an attempt that ended without ending the execution."""
+    counted: Fields = crashes_after(execution) if crashed else {"failures": execution.failures + 1}
+    return {**counted, "attempt": execution.attempt + 1, "attempt_open": False, "ran_ms": 0}
+
+
+def crashes_after(execution: Execution) -> Fields:
+    """The counters of crashes after one more."""
     return {
-        "failures": execution.failures + failures,
-        "crashes": execution.crashes + crashes,
-        "attempt": execution.attempt + 1,
-        "attempt_open": False,
-        "ran_ms": 0,
+        "crashes": execution.crashes + 1,
+        "crashes_since_progress": execution.crashes_since_progress + 1,
+        "crashes_since_suspension": execution.crashes_since_suspension + 1,
     }
 
 

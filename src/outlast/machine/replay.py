@@ -23,13 +23,12 @@ from outlast.model.journal import (
     RETRY,
     UNDO_SCOPE,
     UNWIND,
-    UPDATE,
     WAIT,
-    WAITED,
     JournalEntry,
     OperationKey,
     Origin,
 )
+from outlast.model.operation import UNBIDDEN, WAITED
 
 BESIDE = "~"
 """What belongs to a call (its failed tries, how long it may wait) stands beside it: under its scope with this mark and
@@ -42,9 +41,6 @@ _wake_time = msgspec.json.Decoder(int)  # made once: making one takes longer tha
 _origin = msgspec.json.Decoder(Origin)
 
 _NO_PATCHES = frozenset[str]()
-
-UNBIDDEN = frozenset({CANCEL, UPDATE})
-"""What comes to the code by itself when it is its turn: no operation is called for it."""
 
 
 class Replay:

@@ -16,7 +16,8 @@ from collections.abc import Container, Iterable, Sequence
 
 from outlast import limits
 from outlast.machine.replay import is_named_timer, waits_for
-from outlast.model.journal import CANCEL, CANCELLED, RETRY, START, SUCCEEDED, WAIT, JournalEntry
+from outlast.model.journal import CANCEL, CANCELLED, START, SUCCEEDED, WAIT, JournalEntry
+from outlast.model.operation import BESIDE_CALLS
 
 EntryKey = tuple[str, str, int]
 """(scope, name, occurrence): with the execution and its generation, the journal's key."""
@@ -80,7 +81,7 @@ def _rank(entry: JournalEntry) -> int:
         return 0
     if entry.outcome == CANCELLED:
         return 1
-    return 2 if entry.op in (RETRY, WAIT) else 3
+    return 2 if entry.op in BESIDE_CALLS else 3
 
 
 def _key(entry: JournalEntry) -> EntryKey:

@@ -24,6 +24,7 @@ UPDATE = f"{RESERVED_PREFIX}update"
 """Updates, all of them in one order; `dedup` is the key. One that was taken has its answer for a value."""
 UNDELIVERED = f"{RESERVED_PREFIX}undelivered"
 """A word of this execution's code to another one that was refused there; the value says why."""
+_ANSWER = "/answer"
 
 
 class Event(Record, frozen=True, kw_only=True):
@@ -43,6 +44,11 @@ class Event(Record, frozen=True, kw_only=True):
     seq: int = 0
     change_id: str
 
+    @property
+    def is_unreceived(self) -> bool:
+        """Whether somebody sent it, and the code has not received it."""
+        return not self.consumed and (self.name == UPDATE or not self.name.startswith(RESERVED_PREFIX))
+
 
 def ended_name(child: str) -> str:
     """The events that say how a child ended: one for each of its generations that did."""
@@ -51,7 +57,12 @@ def ended_name(child: str) -> str:
 
 def answer_id(start_id: str) -> str:
     """The change id, and the key, of the answer to a start that started nothing."""
-    return f"{start_id}/answer"
+    return f"{start_id}{_ANSWER}"
+
+
+def answers_start(event: Event) -> bool:
+    """Whether an event named by `ended_name` is such an answer: then nothing of that name ended."""
+    return event.dedup.endswith(_ANSWER)
 
 
 def event_key(namespace: str, execution: str, name: str, dedup: str) -> Key:

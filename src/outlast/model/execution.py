@@ -108,6 +108,11 @@ class Execution(Record, frozen=True, kw_only=True):
     attempt_open: bool = False
     failures: int = 0
     crashes: int = 0
+    """All crashes of this generation."""
+    crashes_since_progress: int = 0
+    """Crashes since an operation was recorded, or since the execution was suspended."""
+    crashes_since_suspension: int = 0
+    """Crashes since the execution was suspended: what makes it a suspect."""
     ran_ms: int = 0
 
     # Policy, fixed at the start.
@@ -115,6 +120,9 @@ class Execution(Record, frozen=True, kw_only=True):
     deadline_ms: int | None = None
     retry: str = ""
     crash_cap: int = 5
+    """It expires with the crash that makes so many since its last progress …"""
+    life_crash_cap: int = 100
+    """… or so many in this generation."""
     retention_ms: int | None = None
 
     # What was asked from outside.

@@ -24,8 +24,7 @@ the code observed, how long a wait may last, which patches (`patched(name)`) the
 ended and its undos run, an update that was accepted, the start of a child or a flow, or, in a fork, who recorded what
 stands before it."""
 SLEEP, TIMER, RECEIVE, DEFERRED, CHILD = "sleep", "timer", "receive", "deferred", "child"
-"""Operations whose outcome may be recorded by whoever ends the wait, when the code is suspended."""
-WAITED = frozenset({SLEEP, TIMER, RECEIVE, DEFERRED, CHILD})
+"""Operations that wait. What each word means is in the table of `model/operation.py`."""
 NOTHING = b"null"
 """The value of what has none."""
 

@@ -6,6 +6,9 @@ from typing import ClassVar
 
 from outlast.model.record import Key, Record, Time
 
+SENT_BY_OUTBOX = ">"
+"""The change id of a word through the outbox: the partition of the debt, this mark, an id."""
+
 
 class Delivery(Record, frozen=True, kw_only=True):
     """A fact for `target`, as bytes that `machine/facts.py` reads back. `source` is the execution that owes it."""

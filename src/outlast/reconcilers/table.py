@@ -24,30 +24,38 @@ from outlast.reconcilers.outbox import deliver
 from outlast.reconcilers.row import Repair, RepairTogether, Row
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy
+from outlast.runtime.unreceived import warn_of_unreceived
 from outlast.store.port import DueKind, Filter
 
 FactOf = Callable[[Execution, Entropy], facts.AnyFact]
 
 
-def tells(fact_of: FactOf) -> Repair:
+def tells(fact_of: FactOf, *, may_end: bool = False) -> Repair:
     """The usual repair: time made a fact true of an execution, so tell the machine."""
 
     async def repair(engine: Engine, record: Record) -> bool:
         assert isinstance(record, Execution)
         fact = fact_of(record, engine.entropy)
         told = await engine.tell(record.namespace, record.id, fact, seen=record)
+        if may_end and told.applied:
+            await warn_of_unreceived(engine, [record])
         return told.applied
 
     return repair
 
 
-def tells_all(fact_of: FactOf) -> RepairTogether:
-    """The same for many at once, upon what was seen of them."""
+def tells_all(fact_of: FactOf, *, may_end: bool = False) -> RepairTogether:
+    """The same for many at once, upon what was seen of them. What such a fact may end is asked for events that nobody
+    received."""
 
     async def repair(engine: Engine, records: Sequence[Record]) -> list[bool]:
         executions = [record for record in records if isinstance(record, Execution)]
         assert len(executions) == len(records)
-        return await engine.tell_all([(execution, fact_of(execution, engine.entropy)) for execution in executions])
+        told = await engine.tell_all([(execution, fact_of(execution, engine.entropy)) for execution in executions])
+        if may_end:
+            applied = [execution for execution, one in zip(executions, told, strict=True) if one]
+            await warn_of_unreceived(engine, applied)
+        return told
 
     return repair
 
@@ -94,8 +102,8 @@ ROWS: tuple[Row, ...] = (
         # Where one worker died others may have: the owner is then one whose own session has not lapsed yet.
         steal_after=1,
         batch=200,
-        repair=tells(_lease_lost),
-        repair_together=tells_all(_lease_lost),
+        repair=tells(_lease_lost, may_end=True),
+        repair_together=tells_all(_lease_lost, may_end=True),
     ),
     Row(
         name="attempt_timeout",
@@ -103,8 +111,8 @@ ROWS: tuple[Row, ...] = (
         due=DueKind.TIMEOUT,
         interval_ms=1_000,
         batch=200,
-        repair=tells(_time_out),
-        repair_together=tells_all(_time_out),
+        repair=tells(_time_out, may_end=True),
+        repair_together=tells_all(_time_out, may_end=True),
     ),
     Row(
         name="execution_deadline",
@@ -112,8 +120,8 @@ ROWS: tuple[Row, ...] = (
         due=DueKind.DEADLINE,
         interval_ms=1_000,
         batch=200,
-        repair=tells(_deadline_passed),
-        repair_together=tells_all(_deadline_passed),
+        repair=tells(_deadline_passed, may_end=True),
+        repair_together=tells_all(_deadline_passed, may_end=True),
     ),
     Row(
         name="timer",

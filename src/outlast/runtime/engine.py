@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, structs
 
+from outlast.codec.failures import Failure
 from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine.amendments import Debt, settling
 from outlast.machine.changes import (
@@ -34,17 +35,20 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
+from outlast.observe.telemetry import Telemetry
+from outlast.runtime.commit_events import tell_of_commit
 from outlast.runtime.entropy import Entropy, SystemEntropy
 from outlast.runtime.family import with_children
 from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.group_commit import GroupCommit
 from outlast.runtime.outbox import Outbox
 from outlast.runtime.patience import Pause
+from outlast.runtime.shared_views import SharedViews
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
 
 if TYPE_CHECKING:
-    from outlast.runtime.parts import Rooms
+    from outlast.runtime.rooms import Rooms
 
 T = TypeVar("T")
 
@@ -97,8 +101,10 @@ class Engine:
         patience_s: float = 30.0,
         pause: Pause | None = None,
         carries: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self.store = store
+        self.telemetry = telemetry or Telemetry()
         self.entropy = entropy or SystemEntropy()
         self.timing: Timing = timing or LoopTiming()
         self.places: dict[str, Key | None] = {}
@@ -111,6 +117,7 @@ class Engine:
             time_s=self.timing.time_s,
         )
 
+        self._views = SharedViews(self.look)
         self.flows = Flows(self)
         self.outbox = Outbox(self)
         self.rooms: Rooms | None = None
@@ -124,11 +131,11 @@ class Engine:
         await self.group.close()
         await self.flows.close()
 
-    async def commit(self, changes: Changes) -> Verdict:
-        """Commit, and carry at once what the commit owes to others."""
+    async def commit(self, changes: Changes, *, execution: Execution | None = None) -> Verdict:
+        """Commit, and carry at once what the commit owes to others. `execution`: whom it is about, as it was."""
         verdict = await self.group.commit(changes)
         if verdict.applied:
-            self.post(changes)
+            self.post(changes, execution)
         return verdict
 
     async def commit_timed(self, changes: Changes) -> tuple[Verdict, int]:
@@ -138,10 +145,14 @@ class Engine:
             self.post(changes)
         return verdict, committed_at
 
-    def post(self, changes: Changes) -> None:
-        """What was committed is carried to others, if they are owed something."""
-        if self.carries and len(changes.writes) > 1:
-            self.outbox.post(changes)
+    def post(self, changes: Changes, execution: Execution | None = None, failure: Failure | None = None) -> None:
+        """What was committed is carried to others, if they are owed something, and told to observers. `execution` is
+        whom it is about, as it was before; `failure` is what its code raised."""
+        if len(changes.writes) > 1:
+            if self.carries:
+                self.outbox.post(changes)
+            if self.telemetry.reads_commits:
+                tell_of_commit(self.telemetry, changes, execution, failure)
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
         return View(partition_of(namespace, execution_id, self.store.partitions), execution)
@@ -165,30 +176,42 @@ class Engine:
         """Tell the machine a fact about an execution, until it is settled. `seen` saves the first look. `settles` is
         the debt that the fact was: struck off with it, where both live in one partition. `while_` is what made somebody
         say it, of the same partition: refused if that holds no more, however late it is said."""
-        execution = seen if seen is not None else await self.look(namespace, execution_id)
-        for looks in range(LOOKS_MAX):
-            view, now = self.view(namespace, execution_id, execution), await self._now()
-            answer = decide(view, fact, now)
-            if isinstance(answer, Refusal):
-                return Told(execution, refusal=answer)
-            if isinstance(fact, CancelRequested) and execution is not None and looks < LOOKS_TOGETHER:
-                answer = await self.cascade(view, execution, fact, answer, now)
-            if settles is not None:
-                answer = settling(answer, settles)
-            if while_:
-                answer = structs.replace(answer, guards=(*while_, *answer.guards))
-            verdict = await self.commit(answer)
-            if verdict.applied:
-                return Told(execution, verdict=verdict)
-            if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
-                return Told(execution, verdict=verdict)  # somebody else carried it
-            if verdict.refused_by in while_:
-                return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
-            if _taken(verdict):
-                return Told(execution, instead=verdict.current, verdict=verdict)
-            if isinstance(verdict.refused_by, Reached | Ahead | Lapsed) and not isinstance(fact, ANY_TIME):
-                return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
-            execution = await self.look(namespace, execution_id)
+        shared = self._views.enter(namespace, execution_id)
+        since = shared.asked
+        if seen is not None and not shared.is_known:
+            shared.know(seen)
+        try:
+            await self._now()  # before the view is asked: nothing may come between that and the commit
+            execution, is_current = await shared.now(since)
+            for looks in range(LOOKS_MAX):
+                view, now = self.view(namespace, execution_id, execution), self.group.now
+                answer = decide(view, fact, now)
+                if isinstance(answer, Refusal):
+                    if is_current:
+                        return Told(execution, refusal=answer)
+                    execution, is_current = await shared.settled()
+                    continue
+                if isinstance(fact, CancelRequested) and execution is not None and looks < LOOKS_TOGETHER:
+                    answer = await self.cascade(view, execution, fact, answer, now)
+                if settles is not None:
+                    answer = settling(answer, settles)
+                if while_:
+                    answer = structs.replace(answer, guards=(*while_, *answer.guards))
+                verdict = await shared.verdict(execution, answer, self.group.commit(answer), now)
+                if verdict.applied:
+                    self.post(answer, execution)
+                    return Told(execution, verdict=verdict)
+                if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
+                    return Told(execution, verdict=verdict)  # somebody else carried it
+                if verdict.refused_by in while_:
+                    return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
+                if _taken(verdict):
+                    return Told(execution, instead=verdict.current, verdict=verdict)
+                if isinstance(verdict.refused_by, Reached | Ahead | Lapsed) and not isinstance(fact, ANY_TIME):
+                    return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
+                execution, is_current = await shared.now(since)
+        finally:
+            self._views.leave(namespace, execution_id, shared)
         raise StoreUnavailable(f"execution {execution_id!r} changed {LOOKS_MAX:,} times while it was being changed")
 
     async def tell_all(self, said: Sequence[tuple[Execution, AnyFact]]) -> list[bool]:
@@ -205,11 +228,11 @@ class Engine:
         asked = [self.group.commit(answer) for answer in answers if answer is not None]
         verdicts = iter(await asyncio.gather(*asked, return_exceptions=True))
         done: list[bool] = []
-        for answer in answers:
+        for (execution, _), answer in zip(said, answers, strict=True):
             verdict = None if answer is None else next(verdicts)
             applied = isinstance(verdict, Verdict) and verdict.applied
             if applied and answer is not None:
-                self.post(answer)
+                self.post(answer, execution)
             done.append(applied)
         return done
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from outlast import limits
-from outlast.errors import ExecutionConflict
 from outlast.machine import facts
 from outlast.machine.amendments import together
-from outlast.machine.changes import Absent, Changes, Code, Guard, Matches, Refusal
+from outlast.machine.changes import Absent, Changes, Guard, Matches, Refusal
 from outlast.machine.decide import decide
 from outlast.machine.flow_parents import parent_ended
 from outlast.machine.upkeep import gone, same_life
@@ -29,7 +28,6 @@ from outlast.model.status import Reason
 from outlast.runtime.flows.subflows import is_flow, is_over, is_owed, stop_flow
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempts.lease import Lease
     from outlast.runtime.engine import Engine
 
 TOGETHER_MAX = 50
@@ -46,15 +44,6 @@ class OpenChild(Struct, frozen=True):
     """Where its parent keeps the record of it."""
 
 
-def conflict_with(engine: Engine, existing: Execution, start: facts.Start) -> ExecutionConflict | None:
-    """What code is told that starts a child where another one is; None if it is the same one."""
-    answer = decide(engine.view(start.namespace, start.id, existing), start, engine.group.now)
-    if not isinstance(answer, Refusal) or answer.code is not Code.CONFLICT:
-        return None
-    there = f"{existing.workflow} ({existing.status})"
-    return ExecutionConflict(start.id, existing=there, given=f"{start.workflow} here")
-
-
 async def open_children(
     engine: Engine, namespace: str, parent: str, *, after: Key | None = None, limit: int = PAGE
 ) -> list[OpenChild]:
@@ -68,24 +57,7 @@ async def open_children(
     ]
 
 
-async def suspended_for_children(engine: Engine, lease: Lease) -> bool:
-    """The parent's code has ended by itself. If it must wait for children, suspend it until one of them ends: then the
-    code is replayed to its end, and this is asked again. False if there is nothing to wait for."""
-    while not lease.execution.cancel_requested:
-        inbox = lease.execution.inbox
-        waits = await _waited_for(engine, lease.execution)
-        if not waits:
-            return False
-        change_id, epoch = lease.new_id(), lease.execution.epoch
-        verdict = await lease.tell(
-            facts.Suspend(change_id=change_id, epoch=epoch, inbox=inbox, reason=waits[0], waits=waits)
-        )
-        if verdict is not None and verdict.applied:
-            return True
-    return False
-
-
-async def _waited_for(engine: Engine, parent: Execution) -> tuple[str, ...]:
+async def waited_for(engine: Engine, parent: Execution) -> tuple[str, ...]:
     """The open children that the parent's code must wait for before it ends, as reasons. Without those that ended while
     the parent itself had ended: it did not hear of them, and its records of them are stale after a retry."""
     namespace, waits = parent.namespace, list[str]()

@@ -15,7 +15,7 @@ from msgspec import structs
 from outlast.errors import IdHeld, OutlastError
 from outlast.machine.facts import Start
 from outlast.runtime.engine import Engine, Told
-from outlast.runtime.parts import Rooms
+from outlast.runtime.rooms import Rooms
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from outlast.model.deferred import Deferred
 from outlast.model.event import UPDATE, Event, ended_name
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry
-from outlast.model.outbox import delivery_key
+from outlast.model.outbox import SENT_BY_OUTBOX, delivery_key
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload
 from outlast.model.record import Key, Record, settled
@@ -30,8 +30,6 @@ REPEATED_WITHIN_MS = 60_000
 """A send whose reply was lost is repeated no longer than half of this."""
 KEY_KEPT_MS = 24 * 3_600 * 1_000
 """How long the key of a received event goes on deduplicating."""
-SENT_BY_OUTBOX = ">"
-"""The change id of a word through the outbox: the partition of the debt, this mark, an id."""
 
 
 async def forget(engine: Engine, namespace: str, execution_id: str, errand: facts.Forget) -> None:

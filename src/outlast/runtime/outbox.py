@@ -193,11 +193,14 @@ class Outbox:
         engine = self._engine
         closing = fact if isinstance(fact, facts.Start) and fact.closes else None
         settles = delivery if closing is None and self._is_near(delivery) else None
-        target = execution_key(delivery.namespace, delivery.target)
-        seen, *owed = await engine.store.load([target] if settles is not None else [target, delivery.key])
-        assert seen is None or isinstance(seen, Execution)
-        if owed == [None]:
-            return None  # … perhaps so long ago that its target has ended since, and was purged
+        seen: Execution | None = None
+        if settles is None or isinstance(fact, facts.Start):  # else the change itself is guarded by the debt
+            target = execution_key(delivery.namespace, delivery.target)
+            record, *owed = await engine.store.load([target] if settles is not None else [target, delivery.key])
+            assert record is None or isinstance(record, Execution)
+            if owed == [None]:
+                return None  # … perhaps so long ago that its target has ended since, and was purged
+            seen = record
         if isinstance(fact, facts.Start) and fact.parent is not None and seen is not None:
             await self._answer(fact, fact.parent, seen)
         told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
 
 from outlast.codec.arguments import Arguments
 from outlast.codec.values import Values
-from outlast.machine.changes import Changes, View
 from outlast.model.execution import Execution
 from outlast.model.journal import OperationKey
-from outlast.runtime.engine import Engine
+from outlast.observe.telemetry import Telemetry
+from outlast.runtime.entropy import Entropy
+from outlast.runtime.holder import Holder
+from outlast.runtime.refusals import Refusals
 from outlast.runtime.threads import DaemonThreads
 from outlast.runtime.timers import Timers
+from outlast.runtime.timing import Timing
 from outlast.tokens import Tokens
 
 
@@ -32,52 +35,35 @@ class WorkflowDefinition(Struct, frozen=True, kw_only=True):
     """The names in `patched(name)` in its source."""
 
 
-class Rooms(Protocol):
-    """Where what is started here, or follows on an attempt that ends here, may begin at once."""
-
-    def promise(self, lane: str, requires: frozenset[str]) -> str | None:
-        """The name to claim under what is started now, if it may begin here."""
-        ...
-
-    def promise_next(self, execution: Execution, *, in_place_of: Execution | None) -> str | None:
-        """The name to claim it under, if it may begin here, or in the room that another leaves, which ends here. Who
-        gets it calls `keep`, or `release`."""
-        ...
-
-    def keep(self, execution: Execution, data: bytes) -> None: ...
-
-    def release(self) -> None: ...
-
-    def errand(self, work: Coroutine[Any, Any, None]) -> None: ...
-
-    def kick(self) -> None:
-        """There may be work."""
-        ...
-
-
 class Parts:
-    """The engine, the codec, the wake times that are waited for in memory, and threads for `def` steps."""
+    """The holder port, the codec, the wake times that are waited for in memory, and threads for `def` steps."""
 
     def __init__(
         self,
-        engine: Engine,
+        holder: Holder,
         values: Values,
         *,
+        timing: Timing,
+        entropy: Entropy,
+        refusals: Refusals,
+        telemetry: Telemetry,
         threads: int,
-        committed: Callable[[View, Changes], None],
         resident_ms: int = 1_000,
         tokens: Tokens | None = None,
         token_ttl_ms: int = 0,
     ) -> None:
-        self.engine = engine
+        self.holder = holder
         self.values = values
-        self.timers = Timers(engine)
+        self.timing = timing
+        self.entropy = entropy
+        self.refusals = refusals
+        self.telemetry = telemetry
+        self.timers = Timers(holder, timing)
         self.tokens = tokens or Tokens(())
         self.token_ttl_ms = token_ttl_ms
         self.resident_ms = resident_ms
         """What will be woken so soon is not suspended."""
         self.threads = DaemonThreads(threads, name="outlast step")
-        self.committed = committed
         self.context = contextvars.copy_context()
         """In which the code of all attempts is looked after: nothing in it is of whoever started one of them."""
         self.stand_ins: dict[str, Callable[..., Any]] = {}

@@ -61,7 +61,7 @@ async def _unless_hurried(closed: asyncio.Task[None], hurry: asyncio.Event) -> N
     hurried = asyncio.create_task(hurry.wait())
     done, _ = await asyncio.wait((closed, hurried), timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
     if not done:
-        _log.info("draining: what runs may finish; a second signal stops at once")
+        _log.info("still stopping; a second signal stops at once")
         await asyncio.wait((closed, hurried), return_when=asyncio.FIRST_COMPLETED)
     if not closed.done():
         os._exit(1)

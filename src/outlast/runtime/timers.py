@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import Protocol
 
 from outlast.errors import OutlastError
-from outlast.runtime.engine import Engine
-from outlast.runtime.timing import Timer
+from outlast.runtime.timing import Timer, Timing
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +25,17 @@ AGAIN_S = 1.0
 ASK_MAX_S = 3_600.0
 CANCELLED_MAX = 100
 """So many alarms that nobody waits for are kept, or as many as the others are: whoever sleeps for months leaves one."""
+
+
+class StoreClock(Protocol):
+    @property
+    def now(self) -> int:
+        """The store's time as last heard."""
+        ...
+
+    async def time(self) -> int:
+        """The store's time, asked now."""
+        ...
 
 
 class Alarm:
@@ -44,8 +55,9 @@ class Alarm:
 
 
 class Timers:
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, clock: StoreClock, timing: Timing) -> None:
+        self._clock = clock
+        self._timing = timing
         self._loop = asyncio.get_running_loop()  # the real one: timers are also set from within workflow code
         self._heap: list[tuple[int, int, Alarm]] = []
         self._cancelled = 0
@@ -62,7 +74,7 @@ class Timers:
         heappush(self._heap, (wake_at, next(self._numbers), alarm))
         delay_s = max(0, wake_at - now) / 1_000
         # Compared by the loop's time: the timer that is set may have been set by a store's time long past.
-        time_s = self._engine.timing.time_s()
+        time_s = self._timing.time_s()
         if self._asking is None and (self._timer is None or time_s + delay_s < self._asks_at_s):
             self._arm_in(delay_s + SLACK_S if delay_s else 0.0)
         return alarm
@@ -85,13 +97,12 @@ class Timers:
             self._timer.cancel()
             self._timer = None
         if not self._closed:
-            timing = self._engine.timing
-            self._asks_at_s = timing.time_s() + min(delay_s, ASK_MAX_S)
-            self._timer = timing.ask_later(min(delay_s, ASK_MAX_S), self._ask)
+            self._asks_at_s = self._timing.time_s() + min(delay_s, ASK_MAX_S)
+            self._timer = self._timing.ask_later(min(delay_s, ASK_MAX_S), self._ask)
 
     def _ask(self) -> None:
         self._timer = None
-        heard = self._engine.group.now
+        heard = self._clock.now
         if self._heap and self._heap[0][0] <= heard:  # due by the store's own word: it need not be asked
             self._fire(heard)
             if self._timer is None:
@@ -101,7 +112,7 @@ class Timers:
 
     async def _fire_due(self) -> None:
         try:
-            now = await self._now()
+            now = await self._clock.time()
         except OutlastError as error:
             _log.warning("the store's time could not be asked for, and is asked again: %s", error)
             self._asking = None
@@ -121,12 +132,7 @@ class Timers:
 
     async def look(self) -> None:
         """Ask now: the clock may have been turned."""
-        self._fire(await self._now())
-
-    async def _now(self) -> int:
-        now = await self._engine.store.now()
-        self._engine.group.now = max(self._engine.group.now, now)
-        return now
+        self._fire(await self._clock.time())
 
     def _fire(self, now: int) -> None:
         while (next_at := self.next_at) is not None and next_at <= now:

@@ -13,22 +13,25 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from outlast import limits
-from outlast.errors import CodecHookFailed, OutlastError, StoreUnavailable
+from outlast.errors import CodecHookFailed, OutlastError
 from outlast.machine.facts import HandBack, Wake
 from outlast.machine.upkeep import session_ended, session_offers
 from outlast.model.execution import Execution, parse_route
+from outlast.model.lease import ClaimedExecution, ClaimRequest, Leases, Renewed
 from outlast.model.partition import partition_of
-from outlast.model.record import Now
+from outlast.model.record import Now, settled
 from outlast.model.session import OFFERS_PARTITION, Offer, Session, encode_offer
 from outlast.model.status import Reason, Status
+from outlast.observe.events import WorkerDrained, WorkerDrains, WorkerStarted
 from outlast.runtime.attempts.attempt import LiveAttempt
 from outlast.runtime.attempts.mishaps import put_off
+from outlast.runtime.engine import Engine
 from outlast.runtime.parts import Parts, WorkflowDefinition
 from outlast.runtime.spawning import spawn
-from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Leases, Query, Renewed
+from outlast.store.port import Query
 
 _log = logging.getLogger(__name__)
 
@@ -64,12 +67,14 @@ class Worker:
     def __init__(
         self,
         parts: Parts,
+        engine: Engine,
         options: WorkerOptions,
         *,
         serves: Callable[[], frozenset[tuple[str, str]]],
         definition: Callable[[str, str], WorkflowDefinition],
     ) -> None:
         self._parts = parts
+        self._engine = engine
         self._options = options
         self._serves = serves
         self._definition = definition
@@ -85,7 +90,7 @@ class Worker:
         self._draining = False
         # Where calls may follow one another, a claim asks for half of the room, and the next one is sent when it is
         # answered: so the server is at that, and at the last ends, while the code of this one runs.
-        self._halves = parts.engine.store.capabilities.in_line and options.concurrency >= HALVED_MIN
+        self._halves = engine.store.capabilities.in_line and options.concurrency >= HALVED_MIN
         self._most = min(options.concurrency // (2 if self._halves else 1), limits.CLAIM_MAX)
         self._claiming = 0
         self._promised = 0
@@ -97,7 +102,7 @@ class Worker:
         self._passed_over = 0
         """So many looks in a row left something that there was room for. All but the first of them took nothing."""
         self._unknown: dict[tuple[Name, int], float] = {}
-        self._renewed_at = parts.engine.timing.time_s()
+        self._renewed_at = engine.timing.time_s()
         self._unreached: dict[int, float] = {}
         """Partitions that could not be asked at the last renewal, and when the last good one was asked for."""
         self._errands: set[asyncio.Task[None]] = set()
@@ -125,6 +130,8 @@ class Worker:
     # ---- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        options, tell = self._options, self._engine.telemetry.tell
+        tell(WorkerStarted(options.name, options.lanes, options.capabilities, options.concurrency))
         self._duties = [
             asyncio.create_task(self._claim_for_ever(), name="outlast claim"),
             asyncio.create_task(self._renew_for_ever(), name="outlast renew"),
@@ -156,8 +163,11 @@ class Worker:
         await self._until_promises_are_kept()
         for attempt in self._attempts.values():
             attempt.suspending.hurry()
+        options, tell = self._options, self._engine.telemetry.tell
+        tell(WorkerDrains(options.name, tuple(name for _, name in self._attempts), options.drain_ms))
         if self._running:
-            await asyncio.wait(self._running.values(), timeout=self._options.drain_ms / 1_000)
+            await asyncio.wait(self._running.values(), timeout=options.drain_ms / 1_000)
+        left = tuple(name for _, name in self._attempts)
         await self.stop()
         await asyncio.gather(*self._errands, return_exceptions=True)
         for duty in others:
@@ -166,11 +176,12 @@ class Worker:
         await asyncio.gather(*(duty for duty in others if duty is not None), return_exceptions=True)
         self._duties = []
         await self._end_sessions()
+        tell(WorkerDrained(options.name, handed_back=left))
 
     async def _until_promises_are_kept(self) -> None:
         """Starts under way are answered soon, and handed back then; nobody waits for ever for a store that is gone."""
         with suppress(TimeoutError):
-            async with self._parts.engine.timing.limit(self._options.drain_ms / 1_000):
+            async with self._engine.timing.limit(self._options.drain_ms / 1_000):
                 while self._promised:
                     self._freed.clear()
                     await self._freed.wait()
@@ -196,9 +207,9 @@ class Worker:
 
     async def _end_sessions(self) -> None:
         """A drained worker says that it is gone, unless leases still hang on its sessions."""
-        engine, options = self._parts.engine, self._options
+        engine, options = self._engine, self._options
         try:
-            renewed = await engine.store.renew(options.name, lease_ttl_ms=options.lease_ttl_ms)
+            renewed = await self._parts.holder.renew(options.name, options.lease_ttl_ms)
             if renewed.held:
                 return
             gone = [
@@ -215,7 +226,7 @@ class Worker:
     async def _claim_for_ever(self) -> None:
         await self._announce()
         await self._say_what_it_offers()
-        timing = self._parts.engine.timing
+        timing = self._engine.timing
         looking = asyncio.create_task(self._wake_what_waits_for_code(), name="outlast code")
         try:
             # Before the first claim, as a rule. But one server that is away keeps nobody from what lives on the others.
@@ -247,7 +258,7 @@ class Worker:
                     if self._free() > 0:
                         continue
             # Until somebody kicks; without room, until an attempt ends. The net: look anyway.
-            await self._parts.engine.timing.beat(self._pause_s(), unless=self._kick if free > 0 else self._freed)
+            await self._engine.timing.beat(self._pause_s(), unless=self._kick if free > 0 else self._freed)
 
     def _pause_s(self) -> float:
         """Nobody rings for what the last looks passed over, such as a row that a commit had locked: look again soon."""
@@ -257,7 +268,7 @@ class Worker:
     async def _announce(self) -> None:
         """A session in every partition, before anything is claimed: a claim makes only those that it takes from, and
         what is started here (`promise`) may live in any."""
-        if self._parts.engine.store.partitions > 1:
+        if self._engine.store.partitions > 1:
             try:
                 await self.renew()
             except OutlastError as error:
@@ -275,27 +286,29 @@ class Worker:
         if not serves:
             return False
         options = self._options
+        # Two suspects never share a process: the one that kills it must not take another along.
+        has_suspect = any(parse_route(attempt.execution.route).suspect for attempt in self._attempts.values())
         request = ClaimRequest(
             namespace=options.namespace,
             lanes=options.lanes,
             serves=serves,
             capabilities=options.capabilities,
             worker=options.name,
-            claim_id=self._parts.engine.entropy.new_id(),
+            claim_id=self._engine.entropy.new_id(),
             limit=limit,
             lease_ttl_ms=options.lease_ttl_ms,
-            leap=2 + int(self._parts.engine.entropy.random() * (limits.LEAP_MAX - 1)),
-            suspects=0 if any(is_suspect(attempt) for attempt in self._attempts.values()) else 1,
+            leap=2 + int(self._engine.entropy.random() * (limits.LEAP_MAX - 1)),
+            suspects=0 if has_suspect else 1,
             first=True,
         )
         self._claiming = limit
         try:
-            claimed = await self._claim_until_answered(request)
+            claimed = await self._parts.holder.claim(request)
             for one in claimed.executions:
                 self._begin(one)
         except Exception as error:  # whatever it is: a worker that claims no more must not live on
             self._lanes_empty, unexpected = False, not isinstance(error, OutlastError)
-            if not self._parts.engine.group.refusals.explain(error):
+            if not self._engine.group.refusals.explain(error):
                 _log.warning("claiming failed, and is tried again: %s", error, exc_info=unexpected)
             return False
         finally:
@@ -303,16 +316,6 @@ class Worker:
         self._passed_over = int(claimed.passed_over) if claimed.executions else (self._passed_over + 1) * claimed.more
         self._lanes_empty = not claimed.more or len(claimed.executions) < limit
         return not self._lanes_empty
-
-    async def _claim_until_answered(self, request: ClaimRequest) -> Claimed:
-        """A claim whose reply was lost is asked again under the same id, and finds what it took."""
-        for delay_s in (0.01, 0.1, 1.0):
-            try:
-                return await self._parts.engine.store.claim(request)
-            except StoreUnavailable:
-                request = structs.replace(request, first=False)
-                await self._parts.engine.timing.sleep(delay_s)
-        return await self._parts.engine.store.claim(request)
 
     # ---- what is started here -------------------------------------------------------------------------------------
 
@@ -369,8 +372,8 @@ class Worker:
 
     def _begin(self, claimed: ClaimedExecution) -> None:
         execution = claimed.execution
-        group = self._parts.engine.group
-        group.now = max(group.now, _ms(execution))
+        group = self._engine.group
+        group.now = max(group.now, settled(execution.claimed_at) or 0)
         definition = self._definition(execution.workflow, execution.version)
         attempt = LiveAttempt(self._parts, claimed, definition, self)
         name = (execution.namespace, execution.id)
@@ -394,7 +397,7 @@ class Worker:
                 await put_off(attempt, error)
         except Exception as error:
             # Ours, not the user's: the lease runs out, and the execution is tried again.
-            if not self._parts.engine.group.refusals.explain(error):
+            if not self._engine.group.refusals.explain(error):
                 _log.exception("execution %s: the attempt broke", name[1])
         finally:
             if self._attempts.get(name) is attempt:
@@ -406,7 +409,7 @@ class Worker:
 
     async def _say_what_it_offers(self) -> None:
         """So that anybody can tell why something is not claimed. It is said again when more is registered."""
-        options, engine = self._options, self._parts.engine
+        options, engine = self._options, self._engine
         serves = tuple(sorted(self._serves()))
         if serves == self._offered:
             return
@@ -438,7 +441,7 @@ class Worker:
     async def _wake_what_waits_for_code(self) -> None:
         """A replay that diverged waits for code that fits. A worker that starts may have it: let it try, once. What
         its own code finds not to fit meanwhile is not woken by it again."""
-        engine = self._parts.engine
+        engine = self._engine
         serves = self._serves()
         while self._begun is not None:
             try:
@@ -463,7 +466,7 @@ class Worker:
                 after=after,
                 limit=limits.FIND_MAX,
             )
-            page = await self._parts.engine.store.find(query)
+            page = await self._engine.store.find(query)
             for execution in page.executions:
                 yield execution
             after = page.cursor
@@ -479,7 +482,7 @@ class Worker:
 
     async def _renew_for_ever(self) -> None:
         ttl_s = self._options.lease_ttl_ms / 1_000
-        timing = self._parts.engine.timing
+        timing = self._engine.timing
         self._renewed_at = timing.time_s()
         while True:
             await timing.beat(ttl_s / 3)
@@ -489,7 +492,7 @@ class Worker:
                     await self.renew()
             except Exception as error:
                 unexpected, what = not isinstance(error, OutlastError | TimeoutError), str(error) or "no answer in time"
-                if not self._parts.engine.group.refusals.explain(error):
+                if not self._engine.group.refusals.explain(error):
                     _log.warning("renewing the leases failed, and is tried again: %s", what, exc_info=unexpected)
                 if timing.time_s() - self._renewed_at > ttl_s:
                     for attempt in list(self._attempts.values()):
@@ -509,18 +512,18 @@ class Worker:
             mine = self._mine(rung_in)
             if mine:
                 try:
-                    self._compare(mine, await self._parts.engine.store.held(self.name, rung_in))
+                    self._compare(mine, await self._parts.holder.held(self.name, rung_in))
                 except Exception as error:  # whatever it is: nobody rings again for the same
                     _log.warning("looking for what came from outside failed, and is tried again: %s", error)
                     self.heard(rung_in)
-                await self._parts.engine.timing.beat(ANSWER_DISTANCE_S)
+                await self._engine.timing.beat(ANSWER_DISTANCE_S)
 
     async def renew(self) -> None:
         """Keep the leases, learn what came from outside, and put right what differs."""
-        store, options = self._parts.engine.store, self._options
+        store, options = self._engine.store, self._options
         mine = self._mine(frozenset(range(store.partitions)))
-        asked_at = self._parts.engine.timing.time_s()
-        renewed = await store.renew(options.name, lease_ttl_ms=options.lease_ttl_ms)
+        asked_at = self._engine.timing.time_s()
+        renewed = await self._parts.holder.renew(options.name, options.lease_ttl_ms)
         over = self._not_renewed_in_time(renewed, asked_at)
         self._renewed_at = asked_at
         self._compare(mine, renewed, over)
@@ -528,7 +531,7 @@ class Worker:
 
     def _mine(self, partitions: frozenset[int]) -> dict[Name, int]:
         """The epochs of what runs here and lives there."""
-        number = self._parts.engine.store.partitions
+        number = self._engine.store.partitions
         everywhere = len(partitions) == number
         return {
             name: attempt.execution.epoch
@@ -543,7 +546,7 @@ class Worker:
             attempt = self._attempts.get(name)
             if attempt is None or attempt.execution.epoch != epoch:
                 continue
-            home = partition_of(*name, self._parts.engine.store.partitions) if leases.unreached else -1
+            home = partition_of(*name, self._engine.store.partitions) if leases.unreached else -1
             if home in leases.unreached:
                 if home in over:
                     attempt.lose("the lease could not be renewed in time")
@@ -563,7 +566,7 @@ class Worker:
     def _notice_unknown(self, renewed: Renewed) -> None:
         """What the store says is ours and we do not run, and that not only because its claim has just been answered:
         a claim that was never begun."""
-        now_s = self._parts.engine.timing.time_s()
+        now_s = self._engine.timing.time_s()
         before, self._unknown = self._unknown, {}
         for one in renewed.held:
             name = (one.namespace, one.id)
@@ -571,24 +574,14 @@ class Worker:
                 continue
             since_s = self._unknown[name, one.epoch] = before.get((name, one.epoch), now_s)
             if not self._claiming and now_s - since_s >= self._options.lease_ttl_ms / 1_000 * UNKNOWN_FOR:
-                if not self._parts.engine.group.refusals.under_way:
+                if not self._engine.group.refusals.under_way:
                     _log.warning("execution %s is held and does not run here: handed back", one.id)
                 self.errand(self._hand_back(one.namespace, one.id, one.epoch))
 
     async def _hand_back(self, namespace: str, execution_id: str, epoch: int) -> None:
-        engine = self._parts.engine
+        engine = self._engine
         try:
             await engine.tell(namespace, execution_id, HandBack(change_id=engine.entropy.new_id(), epoch=epoch))
         except OutlastError as error:
             if not engine.group.refusals.explain(error):
                 _log.warning("execution %s could not be handed back, and is tried again: %s", execution_id, error)
-
-
-def is_suspect(attempt: LiveAttempt) -> bool:
-    """Two suspects never share a process: the one that kills it must not take another along."""
-    return parse_route(attempt.execution.route).suspect
-
-
-def _ms(execution: Execution) -> int:
-    assert isinstance(execution.claimed_at, int)
-    return execution.claimed_at

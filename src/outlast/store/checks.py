@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from outlast import limits
 from outlast.errors import InvalidInput, LimitExceeded
 from outlast.machine.changes import Changes
+from outlast.model.lease import ClaimRequest
 from outlast.model.names import check_name, check_word
-from outlast.store.port import ClaimRequest
 
 
 def check_limit(what: str, limit: int, most: int) -> None:

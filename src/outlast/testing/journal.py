@@ -8,10 +8,8 @@ import msgspec
 
 from outlast.client.info import JournalInfo
 from outlast.codec.failures import decode_failure
-from outlast.model.journal import ORIGIN, PATCH, RETRY, STEP, WAIT
-
-MARKS = frozenset({RETRY, WAIT, PATCH, ORIGIN})
-"""What the engine notes beside operations."""
+from outlast.model.journal import STEP
+from outlast.model.operation import PLAIN
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +79,7 @@ class Journal:
 
 def journal_of(execution_id: str, recorded: list[JournalInfo]) -> Journal:
     """Without the engine's own marks: the failed tries of a step are counted at the step."""
-    return Journal(execution_id, [_entry(one) for one in recorded if one.op not in MARKS])
+    return Journal(execution_id, [_entry(one) for one in recorded if one.op not in PLAIN])
 
 
 def _entry(one: JournalInfo) -> Entry:

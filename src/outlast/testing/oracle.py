@@ -13,29 +13,25 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from outlast.machine.changes import (
-    Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
-    Guard,
     Insert,
-    Lapsed,
-    Matches,
     Patch,
     Put,
-    Reached,
     View,
     inserted,
     patched,
 )
 from outlast.machine.decide import decide
 from outlast.machine.facts import Claim
+from outlast.machine.guards import anchored_execution, applied_before, failed_guard
 from outlast.model.execution import Execution, execution_key, parse_route
 from outlast.model.flow import Flow, FlowState, Member, Summary, flow_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.lane import Lane, Quota, lane_key, quota_key
+from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -43,7 +39,7 @@ from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session, session_key
 from outlast.model.status import Status
 from outlast.model.tag import Tag, tag_key
-from outlast.store.port import Appended, ClaimRequest, DueItem, DueKind, Filter, Query, Verdict, filter_of
+from outlast.store.port import Appended, DueItem, DueKind, Filter, Query, Verdict, filter_of
 
 R = TypeVar("R", bound=Record)
 Stream = tuple[str, str]
@@ -122,13 +118,11 @@ class Oracle:
         return [self._apply(changes, now) for changes in batch]
 
     def _apply(self, changes: Changes, now: int) -> Verdict:
-        inserts = [Absent(write.record.key) for write in changes.writes if isinstance(write, Insert)]
-        for guard in (*changes.guards, *inserts):
-            if self._holds(guard, now):
-                continue
-            if self._done_before(changes):
-                return Verdict(True, self._inbox(changes), again=True)
-            return Verdict(False, self._inbox(changes), refused_by=guard, current=self.records.get(guard.key))
+        failed = failed_guard(changes.guards, changes.writes, self.records, now)
+        if failed is not None and applied_before(changes, self.records):
+            return Verdict(True, self._inbox(changes), again=True)
+        if failed is not None:
+            return Verdict(False, self._inbox(changes), refused_by=failed, current=self.records.get(failed.key))
         self.write(changes, now)
         return Verdict(True, self._inbox(changes))
 
@@ -139,33 +133,9 @@ class Oracle:
         shown = None if verdict.refused_by is None else self.records.get(verdict.refused_by.key)
         return msgspec.structs.replace(verdict, inbox=self._inbox(changes), current=shown)
 
-    def _holds(self, guard: Guard, now: int) -> bool:
-        record = self.records.get(guard.key)
-        match guard:
-            case Matches(_, fields):
-                return record is not None and all(getattr(record, name) == value for name, value in fields.items())
-            case Absent():
-                return record is None
-            case Reached(_, field):
-                return record is not None and _reached(getattr(record, field), now)
-            case Ahead(_, field):
-                time = None if record is None else getattr(record, field)
-                return time is not None and time > now
-            case Lapsed(_, field):
-                time = None if record is None else getattr(record, field)
-                return time is None or time <= now
-            case _:
-                assert_never(guard)
-
-    def _done_before(self, changes: Changes) -> bool:
-        """Whether a record that the change would leave bears its name already."""
-        left = [write.record.key for write in changes.writes if isinstance(write, Insert)]
-        left += [write.key for write in changes.writes if isinstance(write, Patch) and "change_id" in write.fields]
-        return any(getattr(self.records.get(key), "change_id", None) == changes.id for key in left)
-
     def _inbox(self, changes: Changes) -> int | None:
-        anchored = [key for key in changes.anchors if key.kind == Execution.KIND][:1]
-        execution = self.get(anchored[0], Execution) if anchored else None
+        anchor = anchored_execution(changes)
+        execution = None if anchor is None else self.get(anchor, Execution)
         return None if execution is None else execution.inbox
 
     def write(self, changes: Changes, now: int) -> None:

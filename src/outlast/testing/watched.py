@@ -13,8 +13,9 @@ from outlast.errors import StoreClosed
 from outlast.machine.changes import Changes, Delete, Insert, Write
 from outlast.machine.replay import key_of
 from outlast.model.journal import START, SUCCEEDED, JournalEntry
+from outlast.model.lease import Claimed
 from outlast.model.outbox import Delivery
-from outlast.store.port import Claimed, Committed, Store
+from outlast.store.port import Committed, Store
 
 WRITES = frozenset({"commit", "claim"})
 Operation: TypeAlias = tuple[str, int, str, str, int]

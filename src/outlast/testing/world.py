@@ -33,6 +33,7 @@ from outlast.opened import Opened
 from outlast.runtime.attempts.rehearsal import Divergence, rehearse
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import Entropy
+from outlast.runtime.local_holder import LocalHolder, local_parts
 from outlast.runtime.parts import Parts
 from outlast.runtime.settings import WorkerKeywords, WorkerSettings
 from outlast.store.port import Query, Store
@@ -401,11 +402,10 @@ class World:
         if found is None:
             raise ExecutionNotFound(self.namespace, execution_id)
         config = app.config
-        parts = Parts(
-            engine,
+        parts = local_parts(
+            LocalHolder(engine),
             app.values,
             threads=1,
-            committed=lambda view, changes: None,
             tokens=for_replay(config.token_keys),
             token_ttl_ms=config.token_ttl_ms,
         )

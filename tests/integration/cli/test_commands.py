@@ -18,6 +18,9 @@ import pytest
 from outlast import App, FlowFailed
 from outlast.app import store_for
 from outlast.cli import context
+from outlast.machine.changes import Changes, Patch
+from outlast.model.execution import execution_key
+from outlast.model.record import Now, Plain
 from tests.integration.cli.conftest import COMMAND, Outlast
 
 
@@ -165,6 +168,37 @@ def test_what_has_not_ended_is_not_retried(outlast: Outlast):
     assert (refused.code, "is ready: only what has ended is retried" in refused.err) == (1, True)
 
 
+def test_show_counts_the_events_that_nobody_received(outlast: Outlast):
+    assert outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "1").code == 0
+    for name, value in (("note", "1"), ("note", "2"), ("stop", "null")):
+        assert outlast("send", "t-1", name, value).code == 0
+    assert outlast.json("show", "t-1")["unreceived"] == {}, "it may receive them yet"
+    assert outlast("cancel", "t-1").code == 0
+    assert "3 events that nobody received: note (2), stop (1)" in outlast("show", "t-1").out
+    assert outlast.json("show", "t-1")["unreceived"] == {"note": 2, "stop": 1}
+
+
+def test_show_says_how_near_the_crashes_are_to_their_bounds(outlast: Outlast):
+    assert outlast("start", "shop:app", "twice", "--id", "t-1", "--arg", "1").code == 0
+
+    async def crash() -> None:
+        store = store_for("sqlite:///outlast.db")
+        await store.open()
+        counted: dict[str, Plain | Now] = {
+            "crashes": 12,
+            "crashes_since_progress": 3,
+            "crashes_since_suspension": 4,
+            "attempt": 13,
+        }
+        key = execution_key("default", "t-1")
+        changes = Changes(id="crash", partition=0, anchors=(key,), writes=(Patch(key, counted),))
+        assert (await store.commit([changes])).verdicts[0].applied
+        await store.close()
+
+    asyncio.run(crash())
+    assert "3 since its last progress (5 end it), 12 in all (100 end it)" in outlast("show", "t-1").out
+
+
 @pytest.mark.parametrize("columns", [40, 59, 79])
 def test_what_is_shown_on_few_columns_breaks_no_word(outlast: Outlast, monkeypatch: pytest.MonkeyPatch, columns: int):
     assert outlast("start", "shop:app", "broken", "--id", "order-42", "--arg", "7").code == 0
@@ -206,7 +240,7 @@ def test_to_retry_what_has_succeeded_says_how_it_runs_again(outlast: Outlast):
 
     asyncio.run(run())
     told = outlast.json("retry", "f-1", code=1)["error"]
-    assert told["type"] == "ExecutionRefused"
+    assert told["type"] == "ExecutionEnded"
     assert "it is succeeded: `outlast fork f-1 --from-step NAME`" in told["message"]
 
 

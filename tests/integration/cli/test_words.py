@@ -8,11 +8,12 @@ import pytest
 
 from outlast.cli.doctor import clock_check, due_check, ready_check, workers_check
 from outlast.cli.ls import reason_of, statuses
-from outlast.cli.timeline import timeline
-from outlast.cli.waiting import Situation, Upstreams, why
-from outlast.cli.words import age, duration, failure_line, moment, plain, shown
 from outlast.client.info import info_of
 from outlast.client.offers import Offers
+from outlast.client.views.explanation import explain
+from outlast.client.views.situation import Situation, Upstreams
+from outlast.client.views.timeline import timeline
+from outlast.client.views.words import age, duration, failure_line, moment, plain, shown
 from outlast.errors import InvalidInput
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.execution import Execution, route_of
@@ -149,7 +150,8 @@ OTHERS = Offer(namespace="others", lanes=("mail",), serves=(("checkout", "2"),),
         (Status.SUSPENDED, {"reason": "version"}, ALIVE, "what its journal recorded, or no longer takes its arguments"),
         (Status.SUSPENDED, {"reason": "capability:gpu"}, ALIVE, "--capabilities gpu"),
         (Status.SUSPENDED, {"reason": "quota:stripe"}, ALIVE, "Waits for quota 'stripe'"),
-        (Status.EXPIRED, {"cause": "crashes", "finished_at": NOW}, ALIVE, "its worker died too often"),
+        (Status.EXPIRED, {"cause": "crashes", "finished_at": NOW}, ALIVE, "without any progress in between"),
+        (Status.EXPIRED, {"cause": "crashes_in_life", "finished_at": NOW}, ALIVE, "counted over its whole life"),
         (Status.FAILED, {"cause": "failed", "finished_at": NOW - 1_000}, ALIVE, "`outlast retry order-42`"),
         (
             Status.FAILED,
@@ -167,7 +169,7 @@ OTHERS = Offer(namespace="others", lanes=("mail",), serves=(("checkout", "2"),),
     ],
 )
 def test_why_it_waits_is_said_in_plain_words(status: Status, fields: dict[str, Any], around: Situation, says: str):
-    assert says in why(execution(status, **fields), around)
+    assert says in explain(execution(status, **fields), around).text
 
 
 def test_a_list_says_that_no_live_worker_serves_the_lane():
@@ -229,7 +231,7 @@ def test_a_time_that_no_calendar_has_is_shown_as_late_as_one_can_say():
     sleeper = execution(Status.SUSPENDED, reason="timer", wake_at=FAR)
     assert str(info_of(sleeper).wake_at) == "9999-12-30 00:00:00+00:00"
     assert moment(FAR, now=NOW).startswith("9999-12-")
-    assert "until 9999-12-" in why(sleeper, ALIVE)
+    assert "until 9999-12-" in explain(sleeper, ALIVE).text
 
 
 def test_an_attempt_has_ended_before_the_next_one_begins_also_in_one_millisecond():

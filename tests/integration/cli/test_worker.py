@@ -48,8 +48,11 @@ def test_sigterm_drains_and_a_second_signal_stops_at_once(outlast: Outlast):
     worker = outlast.begin("worker", "shop:app")
     outlast.until(lambda: status_of(outlast, "long") == "active", "the claim")
     worker.send_signal(signal.SIGINT)
-    word = "draining: what runs may finish; a second signal stops at once"
-    outlast.until(lambda: outlast.log().count(word) == 2, "the word of each of the two workers")
+    word = (
+        "drains: it claims nothing more, waits up to 30 s for 1 execution (long), and hands back what still runs then"
+    )
+    outlast.until(lambda: word in outlast.log(), "what it waits for")
+    outlast.until(lambda: outlast.log().count("still stopping; a second signal stops at once") == 2, "both workers")
     with pytest.raises(subprocess.TimeoutExpired):
         worker.wait(1)
     worker.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from outlast.store.port import EARLY_EVENTS, ClaimedExecution
+from outlast.model.lease import EARLY_EVENTS, ClaimedExecution
 from outlast.store.postgres import PostgresStore
 from outlast.store.postgres.functions import SHORT, SHORT_BYTES
 from outlast.testing.conformance.actors import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from outlast.store.port import Claimed
+from outlast.model.lease import Claimed
 from outlast.store.sqlite.connection import Transaction
 from tests.integration.sqlite.tools import NS, claim_request, opened, running, start, step
 

@@ -12,8 +12,9 @@ from typing import Any
 import apsw
 
 from outlast.machine import facts
+from outlast.model.lease import ClaimedExecution, ClaimRequest
 from outlast.runtime.engine import Engine
-from outlast.store.port import ClaimedExecution, ClaimRequest, Store
+from outlast.store.port import Store
 from outlast.store.sqlite import SqliteStore
 from tests.forks import forked
 

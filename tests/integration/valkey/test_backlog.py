@@ -10,8 +10,9 @@ from msgspec import structs
 
 from outlast import App
 from outlast.model.execution import Execution
+from outlast.model.lease import Claimed, ClaimRequest
 from outlast.model.status import OPEN, Status
-from outlast.store.port import RESCAN, Claimed, ClaimRequest, Query
+from outlast.store.port import RESCAN, Query
 from outlast.store.valkey import ValkeyStore, near
 from outlast.testing.conformance.actors import NAMESPACE, WORKFLOW, claim, partition, start, start_fact, start_many
 from outlast.testing.valkey_server import ValkeyServer

@@ -13,10 +13,11 @@ from outlast.limits import LOAD_MAX_KEYS
 from outlast.machine.facts import HandBack
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
+from outlast.model.lease import Claimed
 from outlast.model.record import Key
 from outlast.model.status import Status
 from outlast.runtime.group_commit import GroupCommit
-from outlast.store.port import RESCAN, Claimed, Points, Query
+from outlast.store.port import RESCAN, Points, Query
 from outlast.store.valkey import ValkeyStore
 from outlast.store.valkey.keys import Names, slot_of
 from outlast.testing.conformance.actors import (

@@ -86,6 +86,9 @@ class Shop:
         (lambda app: app.workflow(timeout=0), "longer than nothing"),
         (lambda app: app.workflow(deadline="never"), "not a duration"),
         (lambda app: app.workflow(retention=-1), "negative"),
+        (lambda app: app.workflow(max_crashes=0), "max_crashes must be a whole number from 1 to 1,000, not 0"),
+        (lambda app: app.workflow(max_crashes=True), "max_crashes must be a whole number"),
+        (lambda app: app.workflow(max_crashes_in_life=1_001), "max_crashes_in_life must be a whole number"),
         (lambda app: app.workflow(lanes="x"), "unknown option 'lanes'"),
     ],
 )
@@ -255,6 +258,14 @@ def test_bad_options_are_refused_at_the_call(app: App, options: dict[str, Any], 
     with pytest.raises(error) as raised:
         workflow.options(**options)
     assert isinstance(raised.value, InvalidInput)
+
+
+def test_the_bounds_of_crashes_are_those_of_the_start(app: App):
+    usual = app.workflow(checkout).fact(("x",), {}, namespace="default")
+    assert (usual.crash_cap, usual.life_crash_cap) == (5, 100)
+    long = app.workflow(checkout, name="long", max_crashes=9, max_crashes_in_life=400)
+    fact = long.fact(("x",), {}, namespace="default")
+    assert (fact.crash_cap, fact.life_crash_cap) == (9, 400)
 
 
 def test_options_add_up_and_leave_the_workflow_alone(app: App):

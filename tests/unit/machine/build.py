@@ -242,4 +242,10 @@ def as_it_was(execution: Execution) -> Matches:
     return Matches(execution.key, {name: getattr(execution, name) for name in names})
 
 
+def open_and_waiting_as(execution: Execution) -> Matches:
+    """Of a message that wakes nobody: nothing that its holder writes, but for what it waits for."""
+    fields = {"waits": execution.waits, "journal_generation": execution.journal_generation, "finished_at": None}
+    return Matches(execution.key, fields)
+
+
 NOTHING_TO_UNDO = Matches(KEY, {"unwinds": False})

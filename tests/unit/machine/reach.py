@@ -122,5 +122,5 @@ def _likeness(e: Execution) -> object:
     flags = (e.held, e.cancel_requested, e.unwinds, e.has_children, e.attempt_open)
     times = (e.wake_at is None, e.deadline_at is None, e.attempt_deadline_at is None)
     most = (2, 2) if not e.unwinds else (7, 2) if e.crashes < e.failures else (2, 5)  # it may fail more to unwind
-    counted = (min(e.failures, most[0]), min(e.crashes, most[1]))
+    counted = (min(e.failures, most[0]), min(e.crashes, most[1]), min(e.crashes_since_progress, most[1]))
     return (e.status, e.waits, flags, times, counted, min(e.epoch, 1), e.expires_for)

@@ -24,7 +24,6 @@ from tests.unit.machine.build import (
     active,
     additions_of,
     after,
-    as_it_was,
     changes_of,
     deletes_of,
     failed,
@@ -33,6 +32,7 @@ from tests.unit.machine.build import (
     held,
     insert_of,
     inserts_of,
+    open_and_waiting_as,
     parental,
     patch_of,
     ready,
@@ -199,7 +199,8 @@ def test_a_start_with_events_is_one_commit():
 def test_what_was_started_before_only_hears_of_them(name: str):
     before = OPEN_ONES[name]()
     changes = changes_of(before, facts.Start, sends=SENDS, change_id="s-2")
-    assert changes.guards == (as_it_was(before),)
+    assert changes.guards == (open_and_waiting_as(before),)
+    assert changes.rings == ("home",)
     assert inserts_of(changes, Execution) == []
     assert [event.dedup for event in inserts_of(changes, Event)] == ["s-2", "s-2"]
     assert additions_of(changes) == [Add(KEY, "inbox", 2)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.machine.changes import Add, Ahead, Code, Lapsed, Reached
+from outlast.machine.changes import Add, Ahead, Code, Lapsed, Matches, Reached
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.completion import Completion
 from outlast.model.lane import quota_key
@@ -72,7 +72,8 @@ def test_a_crash_too_many_ends_it_as_expired():
     execution = active(crash_cap=2)
     execution = after(after(execution, facts.LeaseLost), facts.Claim)
     changes = changes_of(execution, facts.LeaseLost)
-    assert changes.guards == (fence_and_inbox(execution), Lapsed(SESSION, "expires_at"), NOTHING_TO_UNDO)
+    no_progress = Matches(KEY, {"crashes_since_progress": 1})
+    assert changes.guards == (fence_and_inbox(execution), Lapsed(SESSION, "expires_at"), no_progress, NOTHING_TO_UNDO)
     ended = after(execution, facts.LeaseLost)
     assert (ended.status, ended.cause, ended.crashes, ended.failures) == (Status.EXPIRED, "crashes", 2, 0)
 

@@ -30,6 +30,7 @@ from tests.unit.machine.build import (
     failed,
     held,
     insert_of,
+    open_and_waiting_as,
     patch_of,
     ready,
     refusal_of,
@@ -80,7 +81,10 @@ def test_a_message_that_nobody_waits_for_is_kept(kind: type[facts.Fact]):
         changes = changes_of(before, kind)
         assert patch_of(changes) == {}
         assert additions_of(changes) == [Add(KEY, "inbox", 1)]
-        assert changes.guards == (as_it_was(before),), "it is decided upon waiting for something else"
+        assert changes.guards == (open_and_waiting_as(before),), (
+            "neither the epoch nor the status: these are the holder's"
+        )
+        assert changes.rings == ("home",), "it may be claimed by now: its holder must hear of it"
 
 
 @pytest.mark.parametrize("kind", MESSAGES)

@@ -10,6 +10,7 @@ import pytest
 from outlast.errors import InvalidInput
 from outlast.machine import beginnings, facts
 from outlast.machine.changes import Absent, Ahead, Code, Insert, Put
+from outlast.machine.decide_start import conflict_with
 from outlast.model import event
 from outlast.model.attempt import Attempt
 from outlast.model.event import Event
@@ -44,6 +45,7 @@ from tests.unit.machine.build import (
     patch_of,
     ready,
     refusal_of,
+    say,
     succeeded,
     undoable,
 )
@@ -300,6 +302,7 @@ OTHER: dict[str, Any] = {
     "timeout_ms": 800,
     "retry": RetryPolicy(max_attempts=9),
     "crash_cap": 3,
+    "life_crash_cap": 30,
     "retention_ms": 1_000,
     "tags": {"shop": "paris"},
     "parent": "order-41",
@@ -328,3 +331,11 @@ def test_what_is_remembered_of_a_start_by_one_worker_is_not_taken_for_another():
             held = insert_of(changes_of(None, facts.Start, worker=worker, change_id=change_id), Execution)
             assert (held.worker, held.claim_id, held.change_id) == (worker, change_id, change_id)
     assert insert_of(changes_of(None, facts.Start), Execution).worker is None
+
+
+def test_code_that_starts_a_child_where_another_one_is_is_told_what_is_there():
+    same, other = say(facts.Start), say(facts.Start, workflow="ship")
+    assert conflict_with(active(), same) is None
+    told = conflict_with(active(), other)
+    assert told is not None
+    assert (told.existing, told.given) == (f"{active().workflow} (active)", "ship here")

@@ -14,11 +14,11 @@ import outlast
 from outlast import App, Handle
 from outlast.machine import facts
 from outlast.model.execution import Execution, execution_key
+from outlast.model.lease import ClaimRequest
 from outlast.model.status import Status
 from outlast.runtime import worker
 from outlast.runtime.engine import Engine
 from outlast.runtime.worker import Worker
-from outlast.store.port import ClaimRequest
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock, harness
 

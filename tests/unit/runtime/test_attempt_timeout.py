@@ -8,13 +8,13 @@ from typing import Any
 
 from outlast.machine.changes import Code, Refusal
 from outlast.runtime.attempts.attempt_timeout import AGAIN_S, SLACK_S, set_alarm
-from outlast.runtime.engine import Told
+from outlast.runtime.holder import Reply
 
 
 class Asked:
-    """An attempt that is over its time, and an engine that answers so many times "not due"."""
+    """An attempt that is over its time, and a holder that answers so many times "not due"."""
 
-    def __init__(self, *answers: Told) -> None:
+    def __init__(self, *answers: Reply) -> None:
         self.answers = list(answers)
         self.pauses: list[float] = []
         self.later: list[Callable[[], object]] = []
@@ -23,20 +23,18 @@ class Asked:
         self.over = False
         self.execution = SimpleNamespace(namespace="default", id="it", epoch=3, attempt_deadline_at=1_500)
         self.lease = SimpleNamespace(new_id=lambda: "change")
-        engine = SimpleNamespace(
-            group=SimpleNamespace(now=1_000),
+        self.parts = SimpleNamespace(
+            holder=SimpleNamespace(now=1_000, tell=self.tell),
             entropy=SimpleNamespace(random=lambda: 0.5),
             timing=SimpleNamespace(call_later=self.call_later),
-            tell=self.tell,
         )
-        self.parts = SimpleNamespace(engine=engine)
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> None:
         self.pauses.append(delay_s)
         self.later.append(callback)
 
-    async def tell(self, namespace: str, execution_id: str, fact: Any, *, seen: Any) -> Told:
-        assert (namespace, execution_id, fact.epoch, seen) == ("default", "it", 3, self.execution)
+    async def tell(self, seen: Any, fact: Any) -> Reply:
+        assert (seen, fact.epoch) == (self.execution, 3)
         return self.answers.pop(0)
 
     def errand(self, coro: Coroutine[Any, Any, None]) -> None:
@@ -54,11 +52,11 @@ class Asked:
                 await self.errands.pop(0)
 
 
-NOT_YET = Told(None, refusal=Refusal(Code.NOT_DUE, "its time has not come"))
+NOT_YET = Reply(False, 1_000, refusal=Refusal(Code.NOT_DUE, "its time has not come"))
 
 
 async def test_a_timeout_that_is_not_due_is_asked_for_again_with_longer_and_longer_pauses():
-    asked = Asked(*[NOT_YET] * 6, Told(None))
+    asked = Asked(*[NOT_YET] * 6, Reply(True, 1_000))
     await asked.until_quiet()
     assert asked.pauses == [0.5 + SLACK_S, *AGAIN_S, AGAIN_S[-1], AGAIN_S[-1]]
     assert list(AGAIN_S) == sorted(set(AGAIN_S)), "each longer than the one before"
@@ -66,7 +64,7 @@ async def test_a_timeout_that_is_not_due_is_asked_for_again_with_longer_and_long
 
 
 async def test_a_timeout_that_is_refused_for_good_ends_the_attempt_here():
-    asked = Asked(NOT_YET, Told(None, refusal=Refusal(Code.NOT_HOLDER, "is another's")))
+    asked = Asked(NOT_YET, Reply(False, 1_000, refusal=Refusal(Code.NOT_HOLDER, "is another's")))
     await asked.until_quiet()
     assert asked.lost == ["the attempt ran out of time, and is not ours any more"]
 

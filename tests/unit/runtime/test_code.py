@@ -170,3 +170,32 @@ async def test_what_is_delivered_to_code_that_rests_is_run_at_once_and_what_cann
     assert await asyncio.wait_for(ended, 10) == ["first", "second"]
     code.close()
     assert not code.loop.go_on(waited.clear)
+
+
+async def test_tasks_and_futures_of_workflow_code_are_hashed_by_their_order_of_creation():
+    real = asyncio.get_running_loop()
+    hashes = [_hashes(real, began_ms) for began_ms in (1_700_000_000_000, 1_700_000_000_001, 1_700_000_000_000)]
+    assert hashes[0] == hashes[2], "a replay begins at the time of the first attempt, and has the same order of sets"
+    assert len({*hashes[0], *hashes[1]}) == 22, "tasks of other code, which asyncio holds in the same set, collide"
+    assert sorted(hashes[0]) == hashes[0]
+
+
+def _hashes(real: asyncio.AbstractEventLoop, began_ms: int) -> list[int]:
+    made: list[int] = []
+
+    class Owner(NobodysLoop):
+        now_ms = began_ms
+
+        def code_ended(self, value: Any, error: BaseException | None) -> None:
+            assert error is None
+
+    async def makes() -> None:
+        made.append(hash(asyncio.current_task()))
+        for _ in range(5):
+            made.append(hash(asyncio.create_task(asyncio.sleep(0))))
+            made.append(hash(asyncio.get_running_loop().create_future()))
+
+    code = AsyncCode(makes, (), {}, contextvars.copy_context(), Owner(), real)
+    code.begin()
+    code.close()
+    return made

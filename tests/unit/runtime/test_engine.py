@@ -21,13 +21,14 @@ from outlast.model.child import ChildEnd
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import Event, event_key
 from outlast.model.execution import Execution
+from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
 from outlast.model.session import Session
 from outlast.model.status import Reason, Status
 from outlast.runtime import engine as engine_module
 from outlast.runtime.engine import Engine
 from outlast.runtime.entropy import SeededEntropy
-from outlast.store.port import ClaimRequest, DueKind, Verdict
+from outlast.store.port import DueKind, Verdict
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
 

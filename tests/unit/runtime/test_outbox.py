@@ -15,6 +15,7 @@ from outlast.machine.changes import Changes, Insert
 from outlast.model.child import ChildEnd
 from outlast.model.event import UNDELIVERED, Event, answer_id
 from outlast.model.execution import ParentClose
+from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.status import Status
@@ -22,7 +23,7 @@ from outlast.runtime import outbox
 from outlast.runtime.engine import Engine
 from outlast.runtime.forgetting import REPEATED_WITHIN_MS
 from outlast.runtime.outbox import Outbox
-from outlast.store.port import ClaimRequest, DueKind
+from outlast.store.port import DueKind
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import CrashPoints, ManualClock
 

@@ -30,7 +30,7 @@ async def test_an_event_of_another_type_is_put_back_if_its_failure_cannot_be_kep
     back = list[tuple[str, str]]()
     mail: Any = SimpleNamespace(
         values=Values(Away()),
-        execution_id="it",
+        execution=SimpleNamespace(id="it"),
         early=lambda name, until: event,
         put_back=lambda name, dedup: back.append((name, dedup)),
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from outlast.runtime.engine import Engine
+from outlast.runtime.local_holder import LocalHolder
 from outlast.runtime.timers import CANCELLED_MAX, Alarm, Timers
 from outlast.store.sqlite import SqliteStore
 from outlast.testing import ManualClock
@@ -28,7 +29,7 @@ async def timers(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Timers]:
     await store.migrate()
     await store.open()
     engine = Engine(store)
-    timers = Timers(engine)
+    timers = Timers(LocalHolder(engine), engine.timing)
     yield timers
     await timers.close()
     await engine.close()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from outlast.store.port import ClaimRequest
+from outlast.model.lease import ClaimRequest
 from outlast.store.valkey import near
 from outlast.store.valkey.near import Line, Near
 

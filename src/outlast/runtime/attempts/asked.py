@@ -39,12 +39,11 @@ from outlast.model.status import Reason
 from outlast.runtime.attempts.mishaps import leave
 from outlast.runtime.attempts.signals import Stopped
 from outlast.runtime.attempts.workflow_loop import without_loop
+from outlast.runtime.holder import PAGE, ReadUpdates
 
 if TYPE_CHECKING:
     from outlast.codec.values import Values
     from outlast.runtime.attempts.attempt import LiveAttempt
-
-PAGE = 100
 
 ACCEPTED, FAILED, REFUSED = "accepted", "failed", "refused"
 """What became of an update: its function returned, or raised; or it was not let in."""
@@ -180,15 +179,11 @@ class Asked:
 
     async def _look(self) -> None:
         self._looked = True
-        execution = self._attempt.execution
         async with self._one_look:
             after = self._read_to
             while True:
-                page = await self._attempt.parts.engine.store.scan(
-                    Event.KIND, (execution.namespace, execution.id, UPDATE), after=after, limit=PAGE
-                )
+                page = await self._attempt.lease.ask(ReadUpdates(after))
                 for event in page:
-                    assert isinstance(event, Event)
                     if event.key not in self._seen:
                         self._seen[event.key] = None
                         await self._see(event)

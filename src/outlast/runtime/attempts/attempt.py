@@ -45,6 +45,7 @@ from outlast.runtime.attempts.endings import (
     ending_of,
     gravity,
     is_end,
+    suspended_for_children,
 )
 from outlast.runtime.attempts.lease import UNRECORDABLE
 from outlast.runtime.attempts.marks import marked, origins_of
@@ -62,7 +63,6 @@ from outlast.runtime.attempts.operation import (
 from outlast.runtime.attempts.recording import Recording
 from outlast.runtime.attempts.signals import Signal, Stopped, Suspended
 from outlast.runtime.attempts.workflow_loop import Scope, next_key, scope_var
-from outlast.runtime.family import suspended_for_children
 from outlast.runtime.operations.timer import Timer, fires
 from outlast.runtime.operations.wait import Wait
 
@@ -516,7 +516,7 @@ class LiveAttempt(AttemptState):
     async def _end_after_children(self, ending: Ending) -> None:
         await self.asked.settled()
         await self.giving_up.settled()
-        waits = await suspended_for_children(self.parts.engine, self.lease)
+        waits = await suspended_for_children(self.lease)
         self._end(Asleep() if waits else ending, Suspended if waits else Stopped)
 
     def _end(self, ending: Ending, signal: type[Signal]) -> None:

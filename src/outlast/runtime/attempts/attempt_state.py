@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from outlast.machine.replay import Replay
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry, OperationKey
+from outlast.model.lease import ClaimedExecution
 from outlast.runtime.attempts.asked import Asked
 from outlast.runtime.attempts.code import Code, ThreadCode
 from outlast.runtime.attempts.endings import Ending
@@ -32,7 +33,6 @@ from outlast.runtime.attempts.unwinding import Unwinding
 from outlast.runtime.attempts.waits import Waits
 from outlast.runtime.operations.grow import Growing
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.store.port import ClaimedExecution
 
 if TYPE_CHECKING:
     from outlast.runtime.attempts.attempt import LiveAttempt

@@ -21,9 +21,9 @@ def set_alarm(attempt: LiveAttempt) -> Timer | None:
     deadline_at = settled(attempt.execution.attempt_deadline_at)
     if deadline_at is None:
         return None
-    engine = attempt.parts.engine
-    left_s = max(0, deadline_at - engine.group.now) / 1_000
-    return engine.timing.call_later(left_s + SLACK_S, lambda: attempt.errand(_time_out(attempt)))
+    parts = attempt.parts
+    left_s = max(0, deadline_at - parts.holder.now) / 1_000
+    return parts.timing.call_later(left_s + SLACK_S, lambda: attempt.errand(_time_out(attempt)))
 
 
 async def _time_out(attempt: LiveAttempt, asked: int = 0) -> None:
@@ -31,13 +31,13 @@ async def _time_out(attempt: LiveAttempt, asked: int = 0) -> None:
     less often. Refused for any other reason, it is no longer ours."""
     if attempt.over:
         return
-    engine, e = attempt.parts.engine, attempt.execution
-    fact = facts.TimeOut(change_id=attempt.lease.new_id(), epoch=e.epoch, jitter=engine.entropy.random())
-    told = await engine.tell(e.namespace, e.id, fact, seen=e)
-    if told.applied:
+    parts, e = attempt.parts, attempt.execution
+    fact = facts.TimeOut(change_id=attempt.lease.new_id(), epoch=e.epoch, jitter=parts.entropy.random())
+    reply = await parts.holder.tell(e, fact)
+    if reply.applied:
         attempt.lose("the attempt timed out")
-    elif told.refusal is None or told.refusal.code is not Code.NOT_DUE:
+    elif reply.refusal is None or reply.refusal.code is not Code.NOT_DUE:
         attempt.lose("the attempt ran out of time, and is not ours any more")
     else:
         pause_s = AGAIN_S[min(asked, len(AGAIN_S) - 1)]
-        engine.timing.call_later(pause_s, lambda: attempt.errand(_time_out(attempt, asked + 1)))
+        parts.timing.call_later(pause_s, lambda: attempt.errand(_time_out(attempt, asked + 1)))

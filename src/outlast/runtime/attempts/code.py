@@ -17,7 +17,7 @@ from types import CoroutineType
 from typing import Any, Protocol, cast
 
 from outlast.runtime.attempts.signals import Signal
-from outlast.runtime.attempts.workflow_loop import LoopOwner, NobodysLoop, WorkflowLoop, without_loop
+from outlast.runtime.attempts.workflow_loop import Branch, LoopOwner, NobodysLoop, WorkflowLoop, without_loop
 
 
 class Code(Protocol):
@@ -132,7 +132,7 @@ class AsyncCode:
             code = self._fn(*self._args, **self._kwargs)
         except Exception as error:  # of a decorator around it, which is user code too
             code = _raises(error)
-        self._main = asyncio.Task(code, loop=self.loop, context=self._context)
+        self._main = Branch(code, self.loop, None, self._context)
         self.loop.tasks.add(self._main)
 
     def _began(self) -> None:

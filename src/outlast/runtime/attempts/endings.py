@@ -24,7 +24,7 @@ from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.attempts.operation import ended_with
 from outlast.runtime.attempts.signals import ContinuedAsNew
-from outlast.runtime.flows.handing_on import hand_on
+from outlast.runtime.holder import ChildrenToAwait
 
 if TYPE_CHECKING:
     from outlast.runtime.attempts.attempt import LiveAttempt
@@ -117,9 +117,9 @@ async def commit_ending(attempt: LiveAttempt, ending: Ending) -> None:
         if isinstance(ending, Completed):
             fact = _completed(attempt, ending.value)
             if isinstance(fact, facts.Complete):
-                if lease.execution.flow is None or not await hand_on(attempt.parts, lease, fact):
+                if lease.execution.flow is None or not await attempt.parts.holder.hand_on(lease.execution, fact):
                     attempt.leaves()
-                    await lease.tell_timed(fact)
+                    await lease.tell(fact)
                 return
             ending = fact
         if not isinstance(ending, Gone):
@@ -153,23 +153,24 @@ def _completed(attempt: LiveAttempt, value: Any) -> facts.Complete | Raised:
 
 async def _continue(lease: Lease, data: bytes) -> None:
     """What comes from outside until it is written may be an interrupt: then it is looked for once more."""
-    told = None
-    while told is None:
+    while True:
         inbox = lease.execution.inbox
         interrupt = await lease.interrupt() if inbox else None
-        told = await lease.tell(
+        reply = await lease.tell(
             facts.Continue(
                 change_id=lease.new_id(), epoch=lease.execution.epoch, input=data, inbox=inbox, interrupt=interrupt
             )
         )
+        if reply.refusal is None:
+            return
 
 
 async def _cancelled(attempt: LiveAttempt) -> None:
     """A cancel of an earlier generation is taken out when it is retried. One that was left there must not make the code
     unwind for ever."""
     lease = attempt.lease
-    told = await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
-    if told is None:
+    reply = await lease.tell(facts.Cancelled(change_id=lease.new_id(), epoch=lease.execution.epoch))
+    if reply.refusal is not None:
         error = CorruptState(f"execution {lease.execution.id!r} has recorded a cancel that nobody asked for: retry it")
         await _fail(attempt, error, failure_of(error))
 
@@ -191,8 +192,9 @@ async def _fail(attempt: LiveAttempt, error: Exception, recorded: Failure | None
             failure=parts.values.seal(encode_failure(failure)),
             retryable=retryable,
             supersedes=last,
-            jitter=parts.engine.entropy.random(),
-        )
+            jitter=parts.entropy.random(),
+        ),
+        failure=failure,
     )
 
 
@@ -214,6 +216,22 @@ def is_end(lease: Lease, workflow: WorkflowDefinition, ending: Ending) -> bool:
             return recorded is not None or is_last(lease, workflow, error)
         case _:
             return False
+
+
+async def suspended_for_children(lease: Lease) -> bool:
+    """The code has ended by itself. If it must wait for children, suspend it until one of them ends: then the code is
+    replayed to its end, and this is asked again. False if there is nothing to wait for."""
+    while not lease.execution.cancel_requested:
+        inbox = lease.execution.inbox
+        waits = await lease.ask(ChildrenToAwait())
+        if not waits:
+            return False
+        fact = facts.Suspend(
+            change_id=lease.new_id(), epoch=lease.execution.epoch, inbox=inbox, reason=waits[0], waits=waits
+        )
+        if (await lease.tell(fact)).applied:
+            return True
+    return False
 
 
 async def _wait_for_version(lease: Lease, error: NonDeterminism) -> None:

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from outlast.model.journal import CHILD, DEFERRED, RECEIVE, SLEEP, START, STEP
+from outlast.model.journal import DEFERRED
 from outlast.model.names import INTERRUPT
+from outlast.model.operation import ANY_FACES, OPERATIONS
 from outlast.runtime.attempts.operation import Kind
 from outlast.runtime.operations.step import StepCall
 from outlast.runtime.operations.subflow import StartFlow
-
-_FUNCTION = ("`await {name}.aio(...)`", "`{name}.sync(...)`")
-_ANY = ("its `await` face", "its blocking face (`.sync`)")
-
-
-def _told(verb: str) -> tuple[str, str]:
-    return f"`await app.execution(id).{verb}(...)`", f"`workflow.sync.execution(id).{verb}(...)`"
-
-
-_FACES: dict[str, tuple[str, str]] = {
-    STEP: _FUNCTION,
-    "transaction": _FUNCTION,
-    START: _FUNCTION,
-    SLEEP: ("`await outlast.sleep(...)`", "`outlast.sync.sleep(...)`"),
-    RECEIVE: ("`await outlast.receive(...)`", "`outlast.sync.receive(...)`"),
-    DEFERRED: ("`await outlast.deferred(...)`", "`outlast.sync.deferred(...).result()`"),
-    "token": ("`await outlast.deferred(...).token()`", "`outlast.sync.deferred(...).token()`"),
-    CHILD: _told("result"),
-    "send": _told("send"),
-    "resolve": _told("resolve"),
-    "reject": _told("reject"),
-    "interrupt": _told("interrupt"),
-    "cancel of another": _told("cancel"),
-}
-"""By the word of the operation: in an `async def` workflow, and in a `def` workflow."""
 
 
 def subject(kind: Kind) -> str:
@@ -51,4 +27,4 @@ def blocking(kind: Kind) -> str:
 def _faces(kind: Kind) -> tuple[str, str]:
     if kind.OP == DEFERRED and kind.name == INTERRUPT:
         return "`await outlast.interrupted()`", "`outlast.sync.interrupted()`"
-    return _ANY if isinstance(kind, StartFlow) else _FACES.get(kind.OP, _ANY)
+    return ANY_FACES if isinstance(kind, StartFlow) else OPERATIONS[kind.OP].faces

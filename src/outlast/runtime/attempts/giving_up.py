@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from outlast.model.journal import CHILD, START
+from outlast.model.journal import START
+from outlast.model.operation import OF_CHILDREN
 
 if TYPE_CHECKING:
     from outlast.runtime.attempts.attempt import LiveAttempt
     from outlast.runtime.attempts.operation import Operation
-
-OF_CHILDREN = frozenset({START, CHILD})
 
 
 class GivingUp:

@@ -14,16 +14,16 @@ from outlast.errors import ExecutionRefused, OutlastError
 from outlast.machine.changes import Code
 from outlast.model.status import Status
 from outlast.runtime.attempts.endings import Diverged, Ending, Gone, Raised
-from outlast.runtime.attempts.journal import begun_anew
 from outlast.runtime.attempts.rehearsal import PATIENCE_S, Rehearsal, as_claimed, played
 from outlast.runtime.attempts.signals import Stopped
+from outlast.runtime.holder import BegunAnew
 from outlast.runtime.parts import Parts, WorkflowDefinition
 
 if TYPE_CHECKING:
     from outlast.model.execution import Execution
+    from outlast.model.lease import ClaimedExecution
     from outlast.runtime.attempts.attempt import LiveAttempt
     from outlast.runtime.attempts.operation import Operation
-    from outlast.store.port import ClaimedExecution
 
 DefinitionOf = Callable[[str, str], WorkflowDefinition]
 """By name and version; `UnknownWorkflow` if this program does not have it."""
@@ -54,7 +54,7 @@ class Inquiries:
             claimed = await as_claimed(self._parts, execution)
             inquiry = None if claimed is None else _Inquiry(self._parts, claimed, definition, name, data)
             ending, lines = (None, []) if inquiry is None else await played(inquiry, PATIENCE_S)
-            anew = await begun_anew(self._parts.engine.store, execution)
+            anew = await self._parts.holder.ask(execution, BegunAnew())
             if anew is None:
                 return _answer(execution, inquiry, ending, lines)
             execution = anew

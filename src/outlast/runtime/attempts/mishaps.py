@@ -71,7 +71,7 @@ def leave(attempt: LiveAttempt, error: CodecHookFailed) -> None:
 
 def unrecorded(attempt: LiveAttempt, operation: Operation, error: BaseException) -> None:
     """The store refuses an outcome for good: nothing of this attempt can be written."""
-    if not attempt.parts.engine.group.refusals.explain(error):
+    if not attempt.parts.refusals.explain(error):
         _log.error("execution %s: %s could not be recorded", attempt.execution.id, operation, exc_info=error)
     attempt.lose(f"{operation} could not be recorded: {error}")
 
@@ -81,6 +81,6 @@ def errand_failed(attempt: LiveAttempt, error: BaseException, gravity: int) -> N
     if isinstance(error, CodecHookFailed):
         attempt.errand(put_off(attempt, error))
         return
-    if not isinstance(error, LeaseLost) and not attempt.parts.engine.group.refusals.explain(error):
+    if not isinstance(error, LeaseLost) and not attempt.parts.refusals.explain(error):
         _log.log(gravity, "execution %s: %s", attempt.execution.id, error, exc_info=error)
     attempt.lose(str(error))

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.codec.failures import decode_failure, encode_failure, failure_of, raised_again
+from outlast.errors import ExecutionCancelled
 from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry, OperationKey
 from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
 
@@ -149,6 +150,10 @@ def ended_with(what: object, raised: BaseException) -> RuntimeError:
     error = RuntimeError(f"{what} ended with {type(raised).__name__}: {raised}")
     error.__cause__ = raised
     return error
+
+
+def was_cancelled(execution_id: str, reason: str) -> ExecutionCancelled:
+    return ExecutionCancelled(f"execution {execution_id!r} was cancelled" + (f": {reason}" if reason else ""))
 
 
 def carried(operation: Operation, error: Exception) -> Exception:

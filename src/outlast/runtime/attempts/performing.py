@@ -48,7 +48,7 @@ class Performing:
         tries, done = self._attempt.replay.tries.get(operation.key), 0
         if tries:
             wake_at = msgspec.json.decode(tries[-1].value or b"0", type=int)
-            if wake_at > self._attempt.parts.engine.group.now:
+            if wake_at > self._attempt.parts.holder.now:
                 self._back_off(operation, wake_at)
                 return
             done = tries[-1].occurrence  # those with a short backoff have no entry
@@ -114,9 +114,7 @@ class Performing:
     def _back_off(self, operation: Operation, wake_at: int) -> None:
         """A long backoff holds nobody: if all else waits too, the execution is suspended until then."""
         parts = self._attempt.parts
-        self._backing_off[operation] = parts.timers.at(
-            wake_at, lambda: self._back_on(operation), now=parts.engine.group.now
-        )
+        self._backing_off[operation] = parts.timers.at(wake_at, lambda: self._back_on(operation), now=parts.holder.now)
 
     def _back_on(self, operation: Operation) -> None:
         if self._backing_off.pop(operation, None) is None or self._attempt.over or operation.future.done():

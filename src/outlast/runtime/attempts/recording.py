@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from outlast.machine.facts import StepRecorded
     from outlast.runtime.attempts.attempt import LiveAttempt
     from outlast.runtime.attempts.operation import Operation, Outcome
-    from outlast.store.port import Verdict
+    from outlast.runtime.holder import Submitted
 
 
 class Recording:
@@ -44,7 +44,7 @@ class Recording:
 
     # ---- called by the group commit -------------------------------------------------------------------------------
 
-    def answered(self, verdict: Verdict, at: int) -> None:
+    def answered(self, verdict: Submitted, at: int) -> None:
         attempt = self._attempt
         try:
             if not attempt.answered(self._operation):

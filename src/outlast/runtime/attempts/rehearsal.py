@@ -8,31 +8,31 @@ records it, and then the code must call it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import TypeVar
 
 from msgspec import Struct, structs
 
+from outlast.codec.failures import Failure
 from outlast.errors import CodecHookFailed
 from outlast.machine import facts
-from outlast.machine.changes import Changes
 from outlast.model.execution import Execution
-from outlast.model.journal import BEGAN, WAITED, Awaited, JournalEntry, OperationKey
-from outlast.model.payload import Payload, Role, payload_key
+from outlast.model.journal import BEGAN, CANCELLED, PATCH, Awaited, JournalEntry, OperationKey
+from outlast.model.lease import ClaimedExecution
+from outlast.model.operation import WAITED
 from outlast.runtime.attempts.asked import Asked
 from outlast.runtime.attempts.attempt import LiveAttempt
 from outlast.runtime.attempts.diverging import place_of
-from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
 from outlast.runtime.attempts.endings import CodeEnding, Diverged, Ending, Gone, Raised
-from outlast.runtime.attempts.journal import journal_of
-from outlast.runtime.attempts.lease import Call, Lease
+from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.attempts.operation import Operation
 from outlast.runtime.attempts.signals import Stopped
 from outlast.runtime.attempts.stream import Progress, Stream
 from outlast.runtime.attempts.unwinding import Unwinding
 from outlast.runtime.attempts.waits import Waits
-from outlast.runtime.group_commit import Caller
+from outlast.runtime.holder import AsClaimed, Body, HolderQuestion, LeaseHolder, Recorder, Reply, TransactionReply
 from outlast.runtime.parts import Parts, WorkflowDefinition
-from outlast.store.port import ClaimedExecution, Transacting, Verdict
+
+T = TypeVar("T")
 
 PATIENCE_S = 10.0
 """A replay has nothing to wait for: one that takes longer waits for something that is not durable."""
@@ -54,14 +54,13 @@ class Rehearsed(Struct, frozen=True, kw_only=True):
 
 
 async def rehearse(parts: Parts, execution: Execution, workflow: WorkflowDefinition) -> Rehearsed:
-    """Reads the input and the journal from the store of `parts`, and writes nothing. `CodecHookFailed` if the codec
+    """Reads the input and the journal, and writes nothing. `CodecHookFailed` if the codec
     cannot read them: that says nothing of the code."""
     claimed = await as_claimed(parts, execution)
     if claimed is None:
         return Rehearsed(entries=0)
-    store = parts.engine.store
-    journal = await journal_of(store, execution)
-    woken = structs.replace(claimed, journal=[*journal, *_awaited(execution, journal, await store.now())])
+    journal = claimed.journal or []
+    woken = structs.replace(claimed, journal=[*journal, *_awaited(execution, journal, await parts.holder.time())])
     attempt = Rehearsal(parts, woken, workflow)
     ending, lines = await played(attempt, PATIENCE_S)
     return Rehearsed(entries=len(journal), divergence=_divergence(attempt, ending, workflow, lines))
@@ -116,16 +115,13 @@ async def played(attempt: Rehearsal, patience_s: float) -> tuple[Ending | None, 
 async def as_claimed(parts: Parts, execution: Execution) -> ClaimedExecution | None:
     """The execution and its input, as a worker would have them. None: its code has not begun, because it has no input
     yet (a member of a flow that waits for an output)."""
-    store = parts.engine.store
-    key = payload_key(execution.namespace, execution.id, execution.journal_generation, Role.INPUT)
-    [stored] = await store.load([key])
-    if not isinstance(stored, Payload) and not await journal_of(store, execution):
+    claimed = await parts.holder.ask(execution, AsClaimed())
+    if claimed is None:
         return None
-    data = stored.value if isinstance(stored, Payload) else b""
     # A cancel that the code has not observed is not in the journal, and a first claim would not look for one. The time
     # that runs out is that of whoever holds it.
     changed = structs.replace(execution, cancel_requested=False, resumed=True, attempt_deadline_at=None)
-    return ClaimedExecution(changed, data)
+    return structs.replace(claimed, execution=changed)
 
 
 def _divergence(
@@ -154,7 +150,7 @@ class _Nowhere:
 class Rehearsal(LiveAttempt):
     def __init__(self, parts: Parts, claimed: ClaimedExecution, workflow: WorkflowDefinition) -> None:
         super().__init__(parts, claimed, workflow, _Nowhere())
-        self.lease = _NothingWritten(parts, claimed, listener=self)
+        self.lease = Lease(parts, claimed, listener=self, holder=_NothingWritten(parts.holder))
         self._stream = _Silence(self)
         self._asked = _NobodyAnswered(self)
         self._unwinding = _NothingUndone(self)
@@ -233,34 +229,35 @@ class _Silence(Stream):
         return None
 
 
-class _NothingWritten(Lease):
-    async def record(
+class _NothingWritten:
+    """What the lease of a replay asks. What the code gives up is noted by an attempt, and which patches it has when it
+    begins; here that is only said to be. All else that would be written has no reply."""
+
+    now = 0
+
+    def __init__(self, holder: LeaseHolder) -> None:
+        self._holder = holder
+
+    async def ask(self, seen: Execution, question: HolderQuestion[T]) -> T:
+        return await self._holder.ask(seen, question)
+
+    async def tell(
         self,
-        key: OperationKey,
-        op: str,
-        outcome: str,
-        value: bytes | None = None,
+        seen: Execution,
+        fact: facts.HolderFact | facts.TimeOut | facts.Supersede,
         *,
-        tries: int = 1,
-        consumes: tuple[str, str] | None = None,
-        effects: Effects = NO_EFFECTS,
-    ) -> JournalEntry:
-        """What the code gives up is noted by an attempt; here it is only said to be."""
-        return _entry(self.execution, key, op, outcome, value, position=self._entries, recorded_at=0)
+        failure: Failure | None = None,
+    ) -> Reply:
+        if not isinstance(fact, facts.StepRecorded):
+            return Reply(False, 0)
+        if fact.op != PATCH and fact.outcome != CANCELLED:
+            raise AssertionError(f"a replay would record {fact}")
+        return Reply(True, 0)
 
-    def submit(self, fact: facts.StepRecorded, caller: Caller) -> bool:
-        raise AssertionError(f"a replay would record {fact}")
-
-    async def record_placed(self, fact: facts.StepRecorded) -> JournalEntry:
+    def submit(self, seen: Execution, fact: facts.StepRecorded, recorder: Recorder) -> bool:
         raise AssertionError(f"a replay would record {fact}")
 
     async def transact(
-        self, store: Transacting, key: OperationKey, op: str, tries: int, call: Call, *, limit_ms: int
-    ) -> tuple[JournalEntry, bytes] | BaseException:
-        raise AssertionError(f"a replay would transact {key}")
-
-    async def tell_once(self, fact: facts.AnyFact, amended: Callable[[Changes], Changes]) -> tuple[Verdict, int] | None:
-        raise AssertionError(f"a replay would tell {fact}")
-
-    async def tell_timed(self, fact: facts.AnyFact) -> tuple[Verdict | None, int]:
-        return None, 0
+        self, seen: Execution, check: facts.StepRecorded, body: Body, *, limit_ms: int
+    ) -> TransactionReply:
+        raise AssertionError(f"a replay would transact {check}")

@@ -19,19 +19,18 @@ import msgspec
 from msgspec import Struct
 
 from outlast import limits
-from outlast.errors import CorruptState, LeaseLost, LimitExceeded, StoreUnavailable
+from outlast.errors import CorruptState, LimitExceeded
 from outlast.machine import facts
 from outlast.model.journal import OperationKey
 from outlast.runtime.attempts.mishaps import encoding
 from outlast.runtime.attempts.workflow_loop import scope_var
+from outlast.runtime.holder import FRAMES_PAGE, ReadFrames
 
 if TYPE_CHECKING:
     from outlast.runtime.attempts.attempt import LiveAttempt
 
 EMIT = "outlast:emit"
-PAGE = 1_000
 ROOM_POLL_S = 0.002
-AGAIN_S = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0, 5.0)
 
 
 class Envelope(Struct, frozen=True, omit_defaults=True):
@@ -143,7 +142,7 @@ class Stream:
     async def _write_all(self) -> None:
         try:
             while self._frames or self._news() is not None:
-                progress, batch = self._news(), self._frames[:PAGE]
+                progress, batch = self._news(), self._frames[:FRAMES_PAGE]
                 del self._frames[: len(batch)]
                 await self._append([sealed for number, sealed in batch if not await self._is_written(number)])
                 if progress is not None:
@@ -162,20 +161,8 @@ class Stream:
     async def _append(self, frames: list[bytes]) -> None:
         if not frames:
             return
-        e, store, change_id = self._attempt.execution, self._attempt.parts.engine.store, self._attempt.lease.new_id()
-        for pause_s in (*AGAIN_S, None):
-            try:
-                appended = await store.append(e.namespace, e.id, epoch=e.epoch, change_id=change_id, frames=frames)
-                break
-            except StoreUnavailable:  # asked again verbatim: it is appended once
-                if pause_s is None:
-                    raise
-                await self._attempt.parts.engine.timing.sleep(pause_s)
-        else:
-            raise AssertionError("the last try breaks or raises")
-        if not appended.applied:
-            raise LeaseLost(e.id, held=e.epoch, current=None)
-        self._written = appended.seq
+        attempt = self._attempt
+        self._written = await attempt.parts.holder.append(attempt.execution, attempt.lease.new_id(), frames)
 
     async def _is_written(self, number: str) -> bool:
         """Whether the stream has this frame of the workflow's code, from an attempt before."""
@@ -192,9 +179,9 @@ class Stream:
             return known
         after = 0
         while True:
-            page = await self._attempt.parts.engine.store.frames(e.namespace, e.id, after=after, limit=PAGE)
+            page = await self._attempt.lease.ask(ReadFrames(after))
             known |= {envelope_of(self._attempt.parts.values.unseal(frame.value)).number for frame in page}
-            if len(page) < PAGE:
+            if len(page) < FRAMES_PAGE:
                 return known
             after = page[-1].seq
 

@@ -48,7 +48,7 @@ class Suspending:
             return
         pending, next_try_at = attempt.waits.pending(), attempt.performing.next_try_at
         times = [time for time in (pending.wake_at, next_try_at) if time is not None]
-        if times and min(times) - attempt.parts.engine.group.now <= self._resident_ms:
+        if times and min(times) - attempt.parts.holder.now <= self._resident_ms:
             return  # it would be woken before it had slept
         named = [wait for wait in pending.waits if wait != Reason.TIMER]
         also = attempt.asked.waits
@@ -97,7 +97,7 @@ class Suspending:
                 self.under_way = False
                 attempt.nudge()
                 return
-            verdict = await attempt.lease.tell(
+            reply = await attempt.lease.tell(
                 facts.Suspend(
                     change_id=attempt.lease.new_id(),
                     epoch=attempt.execution.epoch,
@@ -118,7 +118,7 @@ class Suspending:
             self._too_much, self.under_way = waits, False
             attempt.nudge()
             return
-        if verdict is not None and verdict.applied:
+        if reply.applied:
             attempt.fall_asleep()
             return
         self.under_way = False

@@ -146,7 +146,7 @@ class Unwinding:
             attempt.lose("the undoing was cancelled from outside")
             raise
         except Exception as error:
-            if not attempt.parts.engine.group.refusals.explain(error):
+            if not attempt.parts.refusals.explain(error):
                 _log.exception("execution %s: its undos could not go on", attempt.execution.id)
             attempt.lose(f"its undos could not go on: {error}")
 
@@ -239,16 +239,16 @@ class Unwinding:
         """A long one holds nobody: the execution is suspended until then. But it `stays` if only this attempt knows how
         often the undo was tried."""
         attempt, parts = self._attempt, self._attempt.parts
-        while not stays and not attempt.over and wake_at - parts.engine.group.now > parts.resident_ms:
+        while not stays and not attempt.over and wake_at - parts.holder.now > parts.resident_ms:
             await attempt.suspending.suspend(Reason.RETRY, (), wake_at)
-        if not attempt.over and wake_at > parts.engine.group.now:
+        if not attempt.over and wake_at > parts.holder.now:
             woken: asyncio.Future[None] = self._real.create_future()
 
             def wake() -> None:
                 if not woken.done():
                     woken.set_result(None)
 
-            parts.timers.at(wake_at, wake, now=parts.engine.group.now)
+            parts.timers.at(wake_at, wake, now=parts.holder.now)
             self._rests = True
             try:
                 await woken

@@ -92,7 +92,7 @@ class Waits:
         replay = self._attempt.replay
         known = replay.wake_times.get(operation.key)
         if known is None and replay.retried:
-            return self._attempt.parts.engine.group.now + timer.delay_ms
+            return self._attempt.parts.holder.now + timer.delay_ms
         return timer.wake_at if known is None else known
 
     def _may_have_mail(self, kind: Wait) -> bool:
@@ -131,7 +131,7 @@ class Waits:
             wake_at = self._known_wake_time(operation, kind)
             if wake_at is None:
                 known = _place(operation, kind)
-                now = await self._attempt.parts.engine.store.now() if isinstance(kind.limit, After) else 0
+                now = await self._attempt.parts.holder.time() if isinstance(kind.limit, After) else 0
                 wake_at = now + kind.limit.ms
                 await self._write_down(beside(known, 0) if timer is None else known, wake_at)
                 replay.wake_times[known] = wake_at
@@ -148,7 +148,7 @@ class Waits:
         if waiting.wake_at is not None:
             parts = self._attempt.parts
             waiting.alarm = parts.timers.at(
-                waiting.wake_at, lambda: self._attempt.errand(self._over(operation)), now=parts.engine.group.now
+                waiting.wake_at, lambda: self._attempt.errand(self._over(operation)), now=parts.holder.now
             )
 
     # ---- ending ---------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import contextvars
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
-from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple, Unpack
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
+from typing import Any, NoReturn, Protocol, TypeVar, TypeVarTuple, Unpack, cast
 
 from outlast import limits
 from outlast.errors import InvalidDuration, LimitExceeded, WrongPlace
@@ -106,11 +106,50 @@ def next_key(name: str) -> OperationKey:
     return path, name, scope.occurrence(name)
 
 
-class Branch(asyncio.Task[T]):
-    """A task of workflow code, which knows its place in the order of creation."""
+FIRST_NUMBER_BIT = 16
+"""The bits of a hash below this one count what a loop made, so that a small set keeps the order of creation. The bits
+above are the time when the code began: asyncio holds the tasks of all loops in one set, where they must not collide."""
 
-    __slots__ = ("number",)
-    number: int
+
+_init_task: Callable[..., None] = vars(asyncio.Task)["__init__"]  # by `super()` it takes twice as long
+
+
+class Branch(asyncio.Task[T]):
+    """A task of workflow code. Its hash is its number in the order of creation, not its address in memory: a set of
+    tasks, of the user or of asyncio, has the same order when the code is replayed."""
+
+    __slots__ = ("_number",)
+
+    def __init__(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        loop: WorkflowLoop,
+        name: str | None,
+        context: contextvars.Context,
+    ) -> None:
+        loop.number += 1
+        self._number = loop.number  # first: asyncio puts a new task into a set
+        _init_task(self, coro, loop=loop, name=name, context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class NumberedFuture(asyncio.Future[T]):
+    """A future that asyncio makes for workflow code (`shield`, a lock, a queue). Its hash is a number like that of
+    `Branch`, given when it is first asked for: few futures are ever in a set, and how many asyncio makes differs
+    between versions of Python."""
+
+    __slots__ = ("_number",)
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            loop = cast("WorkflowLoop", self.get_loop())
+            loop.number += 1
+            self._number = loop.number
+            return self._number
 
 
 class _Call(asyncio.Handle):
@@ -145,11 +184,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._pump_due = False
         self._pumping = False
         self._closed = False
-        self._branches = 0
+        self.number = 0
+        """Of the task or future that was numbered last."""
         self._slices = 0
         self._circles = False
         """Whether it went round in circles when it was last looked at."""
         self.tasks: set[asyncio.Task[Any]] = set()
+        if "set" not in _ASYNCIO_TASKS:
+            _ASYNCIO_TASKS["set"] = _set_in_given_order
 
     @property
     def spins(self) -> bool:
@@ -162,6 +204,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Let the first task be made, and run it at once: no turn of the real loop is waited for. `began` is called
         when it has had its first turn, before anything else has one."""
         self._pump_due = True
+        self.number = self._owner.now_ms << FIRST_NUMBER_BIT
         make()
         self.pump(began)
 
@@ -312,7 +355,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self._owner.now_ms / 1_000
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return NumberedFuture(loop=self)
 
     def create_task(
         self,
@@ -326,9 +369,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         context = contextvars.copy_context() if context is None else context.copy()
         parent = context.get(scope_var)
         context.run(scope_var.set, Scope() if parent is None else parent.child())
-        task: Branch[T] = Branch(coro, loop=self, name=name, context=context)
-        self._branches += 1
-        task.number = self._branches
+        task = Branch(coro, self, name, context)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard, context=context)
         return task
@@ -388,32 +429,14 @@ def without_loop(call: Callable[[], T]) -> T:
         events._set_running_loop(outer)
 
 
-class InOrder(set[T]):
-    """A set of branches whose members come in the order of their creation."""
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(sorted(super().__iter__(), key=_number))
-
-    def pop(self) -> T:
-        for first in self:
-            self.remove(first)
-            return first
-        return super().pop()
+_ASYNCIO_TASKS: dict[str, Any] = asyncio.tasks.__dict__
 
 
-def _number(branch: object) -> int:
-    return branch.number if isinstance(branch, Branch) else 0
-
-
-def _set(*members: Iterable[Any]) -> Any:
-    """What asyncio means by `set`. The order of a set differs from run to run, and asyncio makes tasks, cancels them
-    and hands them out in that order (`as_completed`, `TaskGroup`, `wait`): a replay would call its operations in
-    another order. In a workflow it is the order given, or the order of creation."""
-    if not isinstance(events._get_running_loop(), WorkflowLoop):
-        return set[Any](*members)
-    return dict.fromkeys(members[0]) if members else InOrder[Any]()
-
-
-# The name that their modules look up, not their functions: who imported those before has them in order, too.
-for _module in (asyncio.tasks, asyncio.taskgroups):
-    vars(_module)["set"] = _set
+def _set_in_given_order(*members: Iterable[Any]) -> Any:
+    """Stands for `set` in the module `asyncio.tasks`, from the first workflow loop of the process on. `as_completed`
+    makes a task of each coroutine in the order of a set of them. Coroutines are hashed by their address, which nothing
+    can change, so a replay would number the tasks in another order. Outside of a workflow loop it is the plain `set`.
+    It stands in the module, not around `as_completed`, which other modules may have imported by name before."""
+    if members and isinstance(events._get_running_loop(), WorkflowLoop):
+        return dict.fromkeys(members[0])
+    return set[Any](*members)

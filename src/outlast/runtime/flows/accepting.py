@@ -23,7 +23,7 @@ from outlast.runtime.flows.ahead import TOGETHER_MAX
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
-    from outlast.runtime.parts import Rooms
+    from outlast.runtime.rooms import Rooms
     from outlast.store.port import Verdict
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
@@ -451,20 +451,6 @@ class Flows:
         assert flow is None or isinstance(flow, Flow)
         assert summary is None or isinstance(summary, Summary)
         return flow, summary
-
-    async def results(self, namespace: str, flow_id: str, values: Values) -> tuple[dict[str, Raw], dict[str, str]]:
-        """What the members gave that succeeded, as JSON; and how the others ended; in the order of the members."""
-        outputs: dict[str, Raw] = {}
-        views: list[MemberView] = []
-        async for page in self.roster(namespace, flow_id):
-            views += await self.views(self._partition(namespace, flow_id), namespace, page)
-        views.sort(key=lambda view: view.member.position)
-        succeeded = [view for view in views if view.execution.status is Status.SUCCEEDED]
-        keys = [payload_key(namespace, v.execution.id, v.execution.generation, Role.OUTPUT) for v in succeeded]
-        for view, record in zip(succeeded, await self._load(keys), strict=True):
-            if isinstance(record, Payload):
-                outputs[view.member.name] = Raw(values.unseal(record.value, f"result of {view.execution.id!r}"))
-        return outputs, await self.failures(views, values)
 
     async def failures(self, views: list[MemberView], values: Values) -> dict[str, str]:
         """How those ended that did not succeed; what was raised by the first of them."""

@@ -25,25 +25,24 @@ from outlast.model.status import Status
 from outlast.runtime.flows.ahead import Behind
 
 if TYPE_CHECKING:
-    from outlast.runtime.attempts.lease import Lease
     from outlast.runtime.engine import Engine
     from outlast.runtime.flows.carrying import Flows
-    from outlast.runtime.parts import Parts
+    from outlast.runtime.local_holder import LocalHolder
     from outlast.store.port import Verdict
 
 _log = logging.getLogger(__name__)
 
 
-async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
+async def hand_on(holder: LocalHolder, e: Execution, fact: facts.Complete) -> bool:
     """Commit the end together with what it means to those behind it. False if that can't be: nothing is written."""
-    e, flows = lease.execution, parts.engine.flows
-    if not parts.engine.carries:
+    flows = holder.engine.flows
+    if not holder.engine.carries:
         return False
     known = await flows.ahead.take(e)
     if known is not None:
         if known.behind is None:
             return False
-        if await _hand_on(parts, lease, fact, known.behind):
+        if await _hand_on(holder, e, fact, known.behind):
             return True
     try:
         behind = await flows.behind(e)
@@ -51,11 +50,11 @@ async def hand_on(parts: Parts, lease: Lease, fact: facts.Complete) -> bool:
         return False  # the end itself waits for the store, as ever
     if behind is not None and known is not None and known.behind is not None:
         flows.ahead.outdated(known.behind.flow, by=behind.flow)
-    return behind is not None and await _hand_on(parts, lease, fact, behind)
+    return behind is not None and await _hand_on(holder, e, fact, behind)
 
 
-async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Behind) -> bool:
-    e, engine, plan = lease.execution, parts.engine, None
+async def _hand_on(holder: LocalHolder, e: Execution, fact: facts.Complete, behind: Behind) -> bool:
+    engine, plan = holder.engine, None
     end = Ended(e.namespace, e.id, Status.SUCCEEDED, e.generation)
     nexts: list[Downstream] = []
     inputs: dict[str, bytes] = {}
@@ -78,7 +77,7 @@ async def _hand_on(parts: Parts, lease: Lease, fact: facts.Complete, behind: Beh
         for one in nexts:
             if one.worker is not None:
                 engine.flows.ahead.look(one.view.execution)
-        told = await lease.tell_once(structs.replace(fact, hands_on=True), planned)
+        told = await holder.tell_once(e, structs.replace(fact, hands_on=True), planned)
         if told is not None and plan is not None:
             begun = await _begun(engine, nexts, plan, *told)
     finally:

@@ -23,14 +23,14 @@ from outlast.errors import (
 )
 from outlast.machine import facts
 from outlast.machine.changes import Code
+from outlast.machine.decide_start import conflict_with
 from outlast.model.execution import ParentClose
 from outlast.model.journal import CHILD, NOTHING, START, SUCCEEDED
 from outlast.model.names import check_name
 from outlast.model.status import Reason, Status
 from outlast.runtime.attempts.effects import NO_EFFECTS, Effects
-from outlast.runtime.attempts.mail import was_cancelled
-from outlast.runtime.attempts.operation import Operation, Outcome
-from outlast.runtime.family import conflict_with
+from outlast.runtime.attempts.operation import Operation, Outcome, was_cancelled
+from outlast.runtime.holder import EndOfChild, LookAt
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.tell import debt_id, owing
 from outlast.runtime.operations.wait import Limit, Wait, timed_out
@@ -92,14 +92,15 @@ class StartChild(Performed):
                 parent=execution.id,
                 closes=self.detached and self.parent_close is not ParentClose.ABANDON,
             )
-            existing = None if self.detached else await parts.engine.look(fact.namespace, fact.id)
+            existing = None if self.detached else await parts.holder.ask(execution, LookAt(fact.id))
             retried = execution.failures > 0 or execution.generation > execution.journal_generation
             for attempt in (1, execution.attempt):
                 if existing is not None and self.given is None and retried:
                     # Its start was in the journal, and a retry took it out: this is another child.
                     anew = self._id(parts, execution, operation.key, execution.generation, attempt)
-                    fact, existing = structs.replace(fact, id=anew), await parts.engine.look(fact.namespace, anew)
-            effects = self._effects(parts, fact, existing)
+                    fact = structs.replace(fact, id=anew)
+                    existing = await parts.holder.ask(execution, LookAt(anew))
+            effects = self._effects(fact, existing)
         except (ExecutionConflict, ValueError) as error:
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled)
@@ -110,15 +111,15 @@ class StartChild(Performed):
     def _id(self, parts: Parts, execution: Execution, key: OperationKey, generation: int, attempt: int = 1) -> str:
         """Under its parent; where the code gave none, from its place in the code, so that a replay finds the same."""
         if self.detached:
-            return parts.engine.entropy.new_id() if self.given is None else self.given
+            return parts.entropy.new_id() if self.given is None else self.given
         name = child_name(key, generation, attempt) if self.given is None else self.given
         return check_name("id", f"{execution.id}/{name}", max_chars=limits.ID_MAX_CHARS)
 
-    def _effects(self, parts: Parts, fact: facts.Start, existing: Execution | None) -> Effects:
+    def _effects(self, fact: facts.Start, existing: Execution | None) -> Effects:
         adopts = None if self.parent_close is ParentClose.ABANDON else (fact.id, self.parent_close)
         if existing is None and not self.detached:
             return Effects(starts=fact, adopts=adopts)
-        conflict = None if existing is None else conflict_with(parts.engine, existing, fact)
+        conflict = None if existing is None else conflict_with(existing, fact)
         if conflict is not None:
             raise conflict
         return Effects(tells=(facts.Tell(fact.change_id, fact.id, facts.encode_fact(fact)),), adopts=adopts)
@@ -205,38 +206,38 @@ class AwaitChild(Wait):
         end = None
         if error is None:
             try:
-                end = await mail.end(self.child, self.start, until)
+                end = await mail.ask(EndOfChild(self.child, self.start, until))
             except ExecutionNotFound as gone:
                 error = gone
         if error is not None:
-            data, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
+            data, settled = settle_failure(error, execution_id=mail.execution.id, what=str(operation))
             return Outcome(mail.values.seal(data), error=settled)
         return None if end is None else self._outcome(mail, operation, end)
 
     async def _not_ours(self, mail: Mail) -> Exception | None:
-        child = await mail.other(self.child)
+        child = await mail.ask(LookAt(self.child))
         if child is None:
-            return ExecutionNotFound(mail.namespace, self.child)
-        if child.parent == mail.execution_id or child.status.terminal:
+            return ExecutionNotFound(mail.execution.namespace, self.child)
+        if child.parent == mail.execution.id or child.status.terminal:
             return None
         return ExecutionRefused(
-            self.child, Code.NOT_ALLOWED, f"is not a child of {mail.execution_id!r}: wait for it in a step"
+            self.child, Code.NOT_ALLOWED, f"is not a child of {mail.execution.id!r}: wait for it in a step"
         )
 
     def _outcome(self, mail: Mail, operation: Operation, end: ChildEnd) -> Outcome:
         data = end.value
         if end.status is Status.SUCCEEDED:
-            return self.read(mail.values, operation, mail.execution_id, data or NOTHING)
+            return self.read(mail.values, operation, mail.execution.id, data or NOTHING)
         if data is not None:
             failure = decode_failure(mail.values.unseal(data))
-            return Outcome(data, error=raised_again(failure, execution_id=mail.execution_id, what=str(operation)))
+            return Outcome(data, error=raised_again(failure, execution_id=mail.execution.id, what=str(operation)))
         if end.status is Status.CANCELLED:
             failed: Exception = was_cancelled(self.child, end.reason)
         elif end.status is Status.FAILED:
             failed = ExecutionConflict(self.child, existing=f"one that {end.cause}", given="a child")
         else:
             failed = ExecutionExpired(f"execution {self.child!r} {end.status}: {end.cause}")
-        sealed, settled = settle_failure(failed, execution_id=mail.execution_id, what=str(operation))
+        sealed, settled = settle_failure(failed, execution_id=mail.execution.id, what=str(operation))
         return Outcome(mail.values.seal(sealed), error=settled)
 
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:

@@ -9,6 +9,7 @@ from outlast.model.deferred import Resolution
 from outlast.model.journal import DEFERRED, NOTHING
 from outlast.model.status import Reason
 from outlast.runtime.attempts.operation import Operation, Outcome
+from outlast.runtime.holder import ReadDeferred
 from outlast.runtime.operations.wait import Limit, Wait, timed_out
 
 if TYPE_CHECKING:
@@ -40,14 +41,14 @@ class AwaitDeferred(Wait):
         return f"deferred {self.deferred!r}"
 
     async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
-        record = await mail.deferred(self.deferred, until)
+        record = await mail.ask(ReadDeferred(self.deferred, until))
         if record is None:
             return None
         data = record.value or NOTHING
         if record.resolution is Resolution.REJECTED:
             failure = decode_failure(mail.values.unseal(data))
-            return Outcome(data, error=raised_again(failure, execution_id=mail.execution_id, what=str(operation)))
-        return self.read(mail.values, operation, mail.execution_id, data)
+            return Outcome(data, error=raised_again(failure, execution_id=mail.execution.id, what=str(operation)))
+        return self.read(mail.values, operation, mail.execution.id, data)
 
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return timed_out(parts, operation, execution_id, f"deferred {self.deferred!r} was not resolved in time")

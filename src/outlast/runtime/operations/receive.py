@@ -57,7 +57,7 @@ class Receive(Wait):
         """It is received whatever it is: it would stand in the way of all that come after it."""
         consumes = (event.name, event.dedup)
         try:
-            read = self.read(mail.values, operation, mail.execution_id, event.value or NOTHING)
+            read = self.read(mail.values, operation, mail.execution.id, event.value or NOTHING)
         except CodecHookFailed:
             mail.put_back(*consumes)
             raise

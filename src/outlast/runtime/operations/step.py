@@ -10,13 +10,15 @@ from typing import Any, ClassVar
 
 from msgspec import Struct, structs
 
-from outlast.codec.failures import settle_failure
+from outlast.codec.failures import message_of, settle_failure
+from outlast.codec.user_line import raised_at
 from outlast.codec.values import Values
 from outlast.errors import CodecHookFailed, is_fatal
 from outlast.machine.backoff import delay_ms
 from outlast.model.execution import Execution
 from outlast.model.journal import STEP
 from outlast.model.retry import RetryPolicy
+from outlast.observe.events import ErrorSummary, StepRetried
 from outlast.runtime.attempts.current import attempt_var, operation_var
 from outlast.runtime.attempts.operation import Operation, Outcome, ResultOf, ended_with, failed_with
 from outlast.runtime.operations.performed import BackOff, Performed
@@ -95,10 +97,24 @@ class StepCall(Performed):
             # The code sees what a replay would raise, live as well.
             data, settled = settle_failure(error, execution_id=execution.id, what=str(operation))
             return Outcome(parts.values.seal(data), error=settled, tries=tries)
-        wait_ms = delay_ms(step.retry, tries, parts.engine.entropy.random())
+        wait_ms = delay_ms(step.retry, tries, parts.entropy.random())
+        if StepRetried in (telemetry := parts.telemetry).hears:
+            telemetry.tell(
+                StepRetried(
+                    namespace=execution.namespace,
+                    execution=execution.id,
+                    workflow=execution.workflow,
+                    version=execution.version,
+                    attempt=execution.attempt,
+                    step=step.name,
+                    tries=tries,
+                    error=ErrorSummary(type(error).__name__, message_of(error), raised_at(error)),
+                    wait_ms=wait_ms,
+                )
+            )
         if wait_ms > HOLD_MAX_MS:
-            return BackOff(await parts.engine.store.now() + wait_ms, tries)
-        await parts.engine.timing.sleep(wait_ms / 1_000)
+            return BackOff(await parts.holder.time() + wait_ms, tries)
+        await parts.timing.sleep(wait_ms / 1_000)
         return None
 
     async def _invoke(self, parts: Parts, operation: Operation) -> Any:
@@ -106,7 +122,7 @@ class StepCall(Performed):
         context = operation.context.copy()
         context.run(operation_var.set, operation)
         loop = asyncio.get_running_loop()
-        limit = parts.engine.timing.limit(step.timeout_s if step.is_async else None)
+        limit = parts.timing.limit(step.timeout_s if step.is_async else None)
 
         def begun() -> None:
             """A step that waits for a thread does not run yet: its time counts from here."""

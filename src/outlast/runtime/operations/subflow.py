@@ -9,7 +9,7 @@ import msgspec
 from msgspec import structs
 
 from outlast import limits
-from outlast.codec.failures import settle_failure
+from outlast.codec.failures import decode_failure, settle_failure
 from outlast.errors import FlowCancelled, FlowConflict, FlowFailed, FlowNotFound, FlowRefused, LimitExceeded
 from outlast.machine import facts
 from outlast.machine.changes import Code
@@ -20,6 +20,7 @@ from outlast.model.journal import START
 from outlast.model.status import Reason, Status
 from outlast.runtime.attempts.effects import Effects
 from outlast.runtime.attempts.operation import Operation, Outcome
+from outlast.runtime.holder import EndOfFlow, FlowEnd, MemberEnd
 from outlast.runtime.operations.child import Started
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.tell import debt_id
@@ -28,8 +29,12 @@ from outlast.runtime.operations.wait import Limit, Wait, timed_out
 if TYPE_CHECKING:
     from outlast.codec.values import Values
     from outlast.model.execution import Execution
-    from outlast.runtime.attempts.mail import FlowEnd, Mail
+    from outlast.runtime.attempts.mail import Mail
     from outlast.runtime.parts import Parts
+
+
+FAILURE_MAX_CHARS = 200
+"""Of what a member raised, in the error that says how the flow ended."""
 
 
 class StartFlow(Performed):
@@ -100,32 +105,33 @@ class AwaitFlow(Wait):
         return True
 
     async def look(self, mail: Mail, operation: Operation, until: int | None) -> Outcome | None:
-        end = await mail.flow_end(self.flow, self.start, until)
+        end = await mail.ask(EndOfFlow(self.flow, self.start, until))
         if end is None:
             return None
         if end.status is not Status.SUCCEEDED:
             return self._failed(mail, operation, self._error(mail, end))
         try:
-            data = mail.values.seal(msgspec.json.encode(end.outputs), self.what)
+            data = mail.values.seal(msgspec.json.encode(_outputs(mail.values, end.members)), self.what)
         except LimitExceeded as error:
             return self._failed(mail, operation, error)
-        return self.read(mail.values, operation, mail.execution_id, data)
+        return self.read(mail.values, operation, mail.execution.id, data)
 
     def _failed(self, mail: Mail, operation: Operation, error: Exception) -> Outcome:
-        data, settled = settle_failure(error, execution_id=mail.execution_id, what=str(operation))
+        data, settled = settle_failure(error, execution_id=mail.execution.id, what=str(operation))
         return Outcome(mail.values.seal(data), error=settled)
 
     def _error(self, mail: Mail, end: FlowEnd) -> Exception:
         if end.refused:
             return FlowConflict(self.flow, end.cause)
         if not end.ours:
-            why = f"was not started by {mail.execution_id!r}: wait for it in a step"
+            why = f"was not started by {mail.execution.id!r}: wait for it in a step"
             return FlowRefused(self.flow, Code.NOT_ALLOWED, why)
         if end.status is None:
-            return FlowNotFound(mail.namespace, self.flow)
+            return FlowNotFound(mail.execution.namespace, self.flow)
         if end.status is Status.CANCELLED:
             return FlowCancelled(self.flow, end.cause)
-        return FlowFailed(self.flow, end.failures)
+        failed = [one for one in end.members if one.status is not Status.SUCCEEDED]
+        return FlowFailed(self.flow, {one.name: _failure(mail.values, one) for one in failed})
 
     def over(self, parts: Parts, operation: Operation, execution_id: str) -> Outcome:
         return timed_out(parts, operation, execution_id, f"flow {self.flow!r} did not end in time; it goes on")
@@ -133,3 +139,21 @@ class AwaitFlow(Wait):
     def decode(self, values: Values, data: bytes, what: object) -> dict[str, Any]:
         raw = msgspec.json.decode(values.unseal(data, self.what), type=dict[str, msgspec.Raw])
         return {name: values.read(one, self.annotations.get(name, Any), what, name) for name, one in raw.items()}
+
+
+def _outputs(values: Values, members: list[MemberEnd]) -> dict[str, msgspec.Raw]:
+    """The results of those that succeeded, as JSON."""
+    return {
+        one.name: msgspec.Raw(values.unseal(one.value, f"result of {one.id!r}"))
+        for one in members
+        if one.status is Status.SUCCEEDED and one.value is not None
+    }
+
+
+def _failure(values: Values, member: MemberEnd) -> str:
+    """How one ended that did not succeed, in words."""
+    cause = member.cause
+    if member.value is not None:
+        failure = decode_failure(values.unseal(member.value, f"failure of {member.id!r}"))
+        cause = f"{failure.type.rpartition(':')[2]}: {failure.message}"[:FAILURE_MAX_CHARS]
+    return f"{member.status}: {cause}"

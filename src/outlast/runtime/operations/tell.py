@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from outlast.machine import facts
+from outlast.model.outbox import SENT_BY_OUTBOX
 from outlast.model.partition import partition_of
 from outlast.runtime.attempts.effects import Effects
 from outlast.runtime.attempts.operation import Operation, Outcome
-from outlast.runtime.forgetting import SENT_BY_OUTBOX
 from outlast.runtime.operations.performed import BackOff, Performed
 
 if TYPE_CHECKING:
@@ -74,5 +74,5 @@ def owing(parts: Parts, execution: Execution, target: str, fact_of: FactOf) -> E
 
 def debt_id(parts: Parts, execution: Execution) -> str:
     """Says where the debt is kept, so that its target can find out whether it was struck off."""
-    home = partition_of(execution.namespace, execution.id, parts.engine.store.partitions)
-    return f"{home}{SENT_BY_OUTBOX}{parts.engine.entropy.new_id()}"
+    home = partition_of(execution.namespace, execution.id, parts.holder.terms.partitions)
+    return f"{home}{SENT_BY_OUTBOX}{parts.entropy.new_id()}"

@@ -31,7 +31,7 @@ class IssueToken(Performed):
         return self.deferred
 
     async def perform(self, parts: Parts, execution: Execution, operation: Operation, tries: int) -> Outcome | BackOff:
-        expires_at = await parts.engine.store.now() + self.lasts_ms
+        expires_at = await parts.holder.time() + self.lasts_ms
         return Outcome(msgspec.json.encode(expires_at), value=expires_at)
 
     def decode(self, values: Values, data: bytes, what: object) -> Any:

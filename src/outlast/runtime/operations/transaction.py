@@ -15,7 +15,6 @@ from outlast.runtime.attempts.operation import Operation, Outcome, ResultOf, end
 from outlast.runtime.operations.performed import BackOff
 from outlast.runtime.operations.step import StepCall, is_closing, own_error, stood_in
 from outlast.runtime.parts import Parts
-from outlast.store.port import Transacting
 
 
 class TransactionCall(StepCall):
@@ -31,16 +30,14 @@ class TransactionCall(StepCall):
         refused = self.refusal(parts)
         if refused is not None:
             return failed_with(parts.values, refused)
-        attempt, store = attempt_var.get(), parts.engine.store
+        attempt = attempt_var.get()
         assert attempt is not None
-        assert isinstance(store, Transacting)
         context, limit_ms = contextvars.copy_context(), limits.TRANSACTION_MAX_MS
         if self.step.timeout_s is not None:
             limit_ms = min(limit_ms, round(self.step.timeout_s * 1_000))
         while True:
             tries += 1
             done = await attempt.lease.transact(
-                store,
                 operation.key,
                 self.OP,
                 tries,
@@ -59,17 +56,17 @@ class TransactionCall(StepCall):
 
     def refusal(self, parts: Parts) -> TransactionUnsupported | None:
         """A store runs functions of one colour, or none, in its commits. A test's stub needs none."""
-        store, name = parts.engine.store, self.step.name
-        colour, can = "async def" if self.step.is_async else "def", store.capabilities.transactions
+        name, url, can = self.step.name, parts.holder.terms.url, parts.holder.terms.transactions
+        colour = "async def" if self.step.is_async else "def"
         if can == colour or stood_in(parts, self.step) is not self.step:
             return None
         if can is None:
             return TransactionUnsupported(
-                f"transaction {name!r}: the store {store.url} has no tables of yours to commit with its own; "
+                f"transaction {name!r}: the store {url} has no tables of yours to commit with its own; "
                 "make it a step (@app.step) that is safe to repeat"
             )
         return TransactionUnsupported(
-            f"transaction {name!r} is written as {colour}: the store {store.url} runs transactions written as {can}"
+            f"transaction {name!r} is written as {colour}: the store {url} runs transactions written as {can}"
         )
 
     def _call(

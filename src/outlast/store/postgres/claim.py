@@ -11,8 +11,8 @@ from msgspec import structs
 from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
+from outlast.model.lease import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.model.record import Record
-from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.functions import CALLS
 from outlast.store.postgres.statements import TABLES, Table, statement

@@ -34,16 +34,17 @@ from outlast.machine.changes import (
     Reached,
     Write,
 )
+from outlast.machine.guards import anchored_execution, applied_before, failed_guard, signed_keys
 from outlast.model.execution import Execution
 from outlast.model.kinds import OF_EXECUTION
-from outlast.model.record import Key, Now, Plain, Record, settled
+from outlast.model.record import Key, Now, Plain, Record
 from outlast.store.port import Committed, Verdict
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.doorbell import Ring
 from outlast.store.postgres.errors import KeyTaken
 from outlast.store.postgres.functions import CALLS, COMPARED, EXPECTED, LOOSE, SLOTS, TAKEN_BY, numbers_of
 from outlast.store.postgres.reading import load
-from outlast.store.postgres.rounds import Numbered, key_of, next_round
+from outlast.store.postgres.rounds import Numbered, next_round
 from outlast.store.postgres.rows import Groups
 from outlast.store.postgres.statements import TABLES, Table
 from outlast.store.postgres.time import StoreTime
@@ -87,8 +88,10 @@ async def commit(
         if len(some) == len(batch) and not refused:
             return Committed(at, [verdicts[number] for number in range(len(batch))])
         times |= dict.fromkeys((number for number, _ in some), at)
-        for number, changes in refused:
-            verdicts[number], times[number] = await _explained(pool, time, partitions, changes)
+        if refused:
+            explained = await _explained(pool, time, partitions, refused)
+            verdicts |= {number: verdict for number, (verdict, _) in explained.items()}
+            times |= {number: explained_at for number, (_, explained_at) in explained.items()}
         if not waiting:
             numbers = range(len(batch))
             return Committed(max(times.values()), [verdicts[n] for n in numbers], [times[n] for n in numbers])
@@ -122,7 +125,7 @@ async def _apply(
 
 def _inbox_after(changes: Changes, inbox: int | None, added: dict[Key, int]) -> int | None:
     """The anchored execution's inbox behind this change; those before it in the same call have added theirs."""
-    anchor = _anchored(changes)
+    anchor = anchored_execution(changes)
     if anchor is None:
         return None
     for write in changes.writes:
@@ -132,14 +135,6 @@ def _inbox_after(changes: Changes, inbox: int | None, added: dict[Key, int]) -> 
         elif type(write) is Add and write.field == "inbox" and write.key == anchor:
             added[anchor] = added.get(anchor, 0) + write.amount
     return None if inbox is None else inbox + added.get(anchor, 0)
-
-
-def _anchored(changes: Changes) -> Key | None:
-    """The execution whose inbox the verdict tells: the first that the change is anchored at."""
-    for anchor in changes.anchors:
-        if anchor.kind == _EXECUTION:
-            return anchor
-    return None
 
 
 # ---- the call -----------------------------------------------------------------------------------------------------
@@ -460,89 +455,54 @@ def _expect(row: Row, fields: dict[str, Plain]) -> None:
 # ---- refusals -----------------------------------------------------------------------------------------------------
 
 
-async def _explained(pool: Pool, time: StoreTime, partitions: int, changes: Changes) -> tuple[Verdict, int]:
-    """A refused change by itself, under its locks: what refused it, or that it was applied before, or (now) its way."""
+async def _explained(
+    pool: Pool, time: StoreTime, partitions: int, refused: list[Numbered]
+) -> dict[int, tuple[Verdict, int]]:
+    """Refused changes under their locks: what refused each, or that it was applied before, or (now) its way."""
 
-    async def look(session: Session) -> tuple[Verdict, int]:
-        call = Call([(0, changes)])
+    async def look(session: Session) -> dict[int, tuple[Verdict, int]]:
+        call = Call(refused)
         now = (await call.locked(session, time))["now_ms"]
-        keys = seen_by(changes)
+        keys = list(dict.fromkeys(key for _, changes in refused for key in seen_by(changes)))
         records = dict(zip(keys, await load(session, partitions, keys, checked=False), strict=True))
-        anchor = _anchored(changes)
-        execution = records.get(anchor) if anchor else None
-        inbox = execution.inbox if isinstance(execution, Execution) else None
-        failed = failed_guard(changes.guards, changes.writes, records, now)
-        if failed is not None:
-            return explanation(changes, records, failed), now
+        answers: dict[int, tuple[Verdict, int]] = {}
+        for number, changes in refused:
+            failed = failed_guard(changes.guards, changes.writes, records, now)
+            if failed is not None:
+                answers[number] = explanation(changes, records, failed), now
+        if len(refused) > 1 or answers:
+            return answers
+        [(number, changes)] = refused
         made = await call.made(session, time, careful=True)
         if made["refused_list"]:
             raise StoreUnavailable(f"the change {changes.id!r} met others at every turn")
-        return Verdict(True, _inbox_after(changes, inbox, {})), made["now_ms"]
+        anchor = anchored_execution(changes)
+        execution = records.get(anchor) if anchor else None
+        inbox = execution.inbox if isinstance(execution, Execution) else None
+        return {number: (Verdict(True, _inbox_after(changes, inbox, {})), made["now_ms"])}
 
-    verdict, now = await pool.call("commit", look, transaction=True)
-    time.saw(now)
-    return verdict, now
+    explained = await pool.call("commit", look, transaction=True)
+    time.saw(max(at for _, at in explained.values()) if explained else 0)
+    for numbered in refused:
+        if numbered[0] not in explained:  # its guards hold by now: it is made by itself, as others may change that
+            explained |= await _explained(pool, time, partitions, [numbered])
+    return explained
 
 
 def seen_by(changes: Changes) -> list[Key]:
     """All that its guards read, that its inserts would meet, and that may carry its id."""
     keys: dict[Key, None] = dict.fromkeys(anchor for anchor in changes.anchors if anchor.kind == _EXECUTION)
     keys |= dict.fromkeys(guard.key for guard in changes.guards)
-    for write in changes.writes:
-        if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):
-            keys[key_of(write)] = None
+    keys |= dict.fromkeys(write.record.key for write in changes.writes if isinstance(write, Insert))
+    keys |= dict.fromkeys(signed_keys(changes))
     return list(keys)
 
 
 def explanation(changes: Changes, records: dict[Key, Record | None], failed: Guard) -> Verdict:
     """What became of a change of which that guard does not hold."""
-    anchor = _anchored(changes)
+    anchor = anchored_execution(changes)
     execution = records.get(anchor) if anchor else None
     inbox = execution.inbox if isinstance(execution, Execution) else None
     if applied_before(changes, records):
         return Verdict(True, inbox, again=True)
     return Verdict(False, inbox, refused_by=failed, current=records[failed.key])
-
-
-def failed_guard(
-    guards: Sequence[Guard], writes: Sequence[Write], records: dict[Key, Record | None], now: int
-) -> Guard | None:
-    """The first guard that does not hold; an insert is guarded by its own key."""
-    for guard in guards:
-        if not _holds(guard, records[guard.key], now):
-            return guard
-    for write in writes:
-        if isinstance(write, Insert):
-            key = key_of(write)
-            if records[key] is not None:
-                return Absent(key)
-    return None
-
-
-def _holds(guard: Guard, record: Record | None, now: int) -> bool:
-    match guard:
-        case Matches(_, fields):
-            return record is not None and all(getattr(record, name) == value for name, value in fields.items())
-        case Absent():
-            return record is None
-        case Reached(_, field):
-            at = None if record is None else settled(getattr(record, field))
-            return at is not None and at <= now
-        case Ahead(_, field):
-            at = None if record is None else settled(getattr(record, field))
-            return at is not None and at > now
-        case Lapsed(_, field):
-            at = None if record is None else settled(getattr(record, field))
-            return at is None or at <= now
-        case _:
-            assert_never(guard)
-
-
-def applied_before(changes: Changes, records: dict[Key, Record | None]) -> bool:
-    """Refused by one's own record means: applied before, and the reply was lost."""
-    for write in changes.writes:
-        if isinstance(write, Insert) or (isinstance(write, Patch) and "change_id" in write.fields):
-            record = records[key_of(write)]
-            if record is not None and getattr(record, "change_id", None) == changes.id:
-                return True
-    return False

@@ -19,11 +19,11 @@ from outlast.model.event import Event
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
 from outlast.model.kinds import OF_EXECUTION
+from outlast.model.lease import EARLY_EVENTS
 from outlast.model.names import OWN_PREFIX
 from outlast.model.payload import Payload
 from outlast.model.retry import RetryPolicy
 from outlast.model.tag import Tag
-from outlast.store.port import EARLY_EVENTS
 from outlast.store.postgres.statements import RELATIVE, TABLES, Table, statement
 
 LOOSE = ("flow", "lane", "outbox", "quota", "session", "summary")

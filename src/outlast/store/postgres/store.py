@@ -14,6 +14,7 @@ from outlast import limits
 from outlast.errors import IdHeld, StoreClosed
 from outlast.machine.changes import Changes, channel_of, started_by
 from outlast.model.frame import Frame
+from outlast.model.lease import Claimed, ClaimRequest, Leases, Renewed
 from outlast.model.record import Key, Record
 from outlast.store.checks import check_batch, check_claim, check_frames, check_lease, check_limit
 from outlast.store.port import (
@@ -21,8 +22,6 @@ from outlast.store.port import (
     Appended,
     Body,
     Capabilities,
-    Claimed,
-    ClaimRequest,
     Clock,
     Committed,
     Due,
@@ -31,11 +30,9 @@ from outlast.store.port import (
     Filter,
     Health,
     Joined,
-    Leases,
     Page,
     Points,
     Query,
-    Renewed,
     Transacted,
     Verdict,
 )

@@ -20,9 +20,10 @@ import msgspec
 
 from outlast.errors import StatementRefused, StoreUnavailable, TransactionUnsupported, WrongPlace
 from outlast.machine.changes import Absent, Changes, Insert, Matches
+from outlast.machine.guards import failed_guard
 from outlast.model.journal import JournalEntry
 from outlast.store.port import Body, Transacted, Verdict
-from outlast.store.postgres.commit import Call, explanation, failed_guard, seen_by
+from outlast.store.postgres.commit import Call, explanation, seen_by
 from outlast.store.postgres.connection import Pool, Session
 from outlast.store.postgres.errors import UNDONE_BEFORE, KeyTaken, is_away, is_refused, sqlstate, was_undone
 from outlast.store.postgres.functions import CALLS

@@ -15,8 +15,8 @@ from outlast.model.attempt import Attempt
 from outlast.model.event import Event
 from outlast.model.execution import Execution, Route, parse_route
 from outlast.model.journal import JournalEntry
+from outlast.model.lease import EARLY_EVENTS, Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.model.session import session_key
-from outlast.store.port import EARLY_EVENTS, Claimed, ClaimedExecution, ClaimRequest, Held, Renewed
 from outlast.store.sqlite.connection import Transaction
 from outlast.store.sqlite.statements import TABLES, statement
 

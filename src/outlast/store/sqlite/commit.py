@@ -23,14 +23,13 @@ from outlast.machine.changes import (
     Delete,
     Guard,
     Insert,
-    Lapsed,
     Matches,
     Patch,
     Put,
-    Reached,
     Write,
     channel_of,
 )
+from outlast.machine.guards import anchored_execution, fields_read, holds, signed_keys
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Record
 from outlast.store.port import Points, Verdict
@@ -87,7 +86,7 @@ class Commit:
 
     def _apply(self, changes: Changes) -> Verdict:
         guards, writes = changes.guards, changes.writes
-        anchor = _anchored(changes)
+        anchor = anchored_execution(changes)
         inbox: int | None = None
         for guard in guards:
             holds, seen = self._holds(guard)
@@ -127,24 +126,17 @@ class Commit:
 
     def _holds(self, guard: Guard) -> tuple[bool, int | None]:
         """Whether the guard holds, and the inbox of the execution that it read, if it read one."""
-        if type(guard) is Matches:
-            return self._matches(guard)
+        table, fields = TABLES[guard.key.kind], fields_read(guard)
+        if type(guard) is Matches and table.has_inbox and fields in FENCES:
+            return self._passes(guard.key.values, guard.fields)
         if (type(guard) is Absent or type(guard) is Ahead) and guard.key.kind in GATES:
             until = self._gates.get(guard)
             if until is None:
                 until = self._gates[guard] = self._open_until(guard)
             return until > self._now, None
-        return self._is_open(guard), None
-
-    def _matches(self, guard: Matches) -> tuple[bool, int | None]:
-        key, expected = guard.key.values, guard.fields
-        table, fields = TABLES[guard.key.kind], (*expected,)
-        if table.has_inbox and fields in FENCES:
-            return self._passes(key, expected)
-        row = self._row(table.guard(fields), key)
-        if row is None:
-            return False, None
-        return row[: len(fields)] == (*expected.values(),), row[-1] if table.has_inbox else None
+        row = self._guarded(guard)
+        inbox = row[-1] if row is not None and fields and table.has_inbox else None
+        return holds(guard, None if row is None else row[: len(fields)], self._now), inbox
 
     def _passes(self, key: tuple[str | int, ...], expected: dict[str, Any]) -> tuple[bool, int | None]:
         """The fence of a holder, which is remembered."""
@@ -156,34 +148,20 @@ class Commit:
             seen = self._fences.keep(key, known(*row))
         return expected == seen.held or seen.ends(expected), seen.inbox
 
-    def _is_open(self, guard: Guard) -> bool:
-        match guard:
-            case Matches():
-                return self._holds(guard)[0]
-            case Absent() | Ahead():
-                return self._open_until(guard) > self._now
-            case Reached(key, field):
-                time = self._time(key, field)
-                return time is not None and time <= self._now
-            case Lapsed(key, field):
-                time = self._time(key, field)
-                return time is None or time <= self._now
-            case _:
-                assert_never(guard)
-
     def _open_until(self, guard: Absent | Ahead) -> int:
-        """What time shuts, and nothing else if nobody writes: 0 if it is shut."""
+        """The time that shuts a gate which nobody writes: 0 if it is shut."""
+        row = self._guarded(guard)
         if isinstance(guard, Absent):
-            return 0 if self._exists(guard.key) else FOREVER_MS
-        time = self._time(guard.key, guard.field)
-        return 0 if time is None else time
-
-    def _time(self, key: Key, field: str) -> int | None:
-        row = self._row(TABLES[key.kind].guard((field,)), key.values)
-        return None if row is None else row[0]
+            return FOREVER_MS if row is None else 0
+        return 0 if row is None or row[0] is None else row[0]
 
     def _exists(self, key: Key) -> bool:
         return self._row(TABLES[key.kind].exists, key.values) is not None
+
+    def _guarded(self, guard: Guard) -> tuple[Any, ...] | None:
+        """The fields that a guard reads, and the inbox behind those of an execution; None if there is no record."""
+        table, fields = TABLES[guard.key.kind], fields_read(guard)
+        return self._row(table.guard(fields) if fields else table.exists, guard.key.values)
 
     def _row(self, sql: str, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return self._execute(sql, values).fetchone()
@@ -192,28 +170,20 @@ class Commit:
 
     def _refused(self, changes: Changes, guard: Guard) -> Verdict:
         """Refused by one's own record means: applied before, and the reply was lost."""
-        again = any(self._own(changes, write) for write in changes.writes)
+        again = any(self._signed_by(key) == changes.id for key in signed_keys(changes))
         inbox = self._inbox(changes)
         if again:
             return Verdict(True, inbox, again=True)
         return Verdict(False, inbox, refused_by=guard, current=self._load(guard.key))
 
-    def _own(self, changes: Changes, write: Write) -> bool:
-        match write:
-            case Insert(record):
-                key = record.key
-            case Patch(key, fields) if "change_id" in fields:
-                pass
-            case _:
-                return False
+    def _signed_by(self, key: Key) -> str | None:
+        """The change that wrote the record."""
         table = TABLES[key.kind]
-        if not table.has_change_id:
-            return False
-        row = self._row(table.guard(("change_id",)), key.values)
-        return row is not None and row[0] == changes.id
+        row = self._row(table.guard(("change_id",)), key.values) if table.has_change_id else None
+        return None if row is None else row[0]
 
     def _inbox(self, changes: Changes) -> int | None:
-        anchor = _anchored(changes)
+        anchor = anchored_execution(changes)
         if anchor is None:
             return None
         row = self._row(TABLES[_EXECUTION].guard(("inbox",)), anchor.values)
@@ -282,11 +252,3 @@ def _watched(execute: Execute, points: Points) -> Execute:
         return cursor
 
     return watched
-
-
-def _anchored(changes: Changes) -> Key | None:
-    """The execution whose inbox the verdict tells: the first that the change is anchored at."""
-    for anchor in changes.anchors:
-        if anchor.kind == _EXECUTION:
-            return anchor
-    return None

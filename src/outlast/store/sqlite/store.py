@@ -27,6 +27,7 @@ from outlast import limits
 from outlast.errors import InvalidConfig, SchemaMissing, StoreClosed, StoreError, StoreReadOnly
 from outlast.machine.changes import Changes
 from outlast.model.frame import Frame
+from outlast.model.lease import Claimed, ClaimRequest, Leases, Renewed
 from outlast.model.record import Key, Record
 from outlast.store.checks import check_batch, check_claim, check_frames, check_lease, check_limit
 from outlast.store.port import (
@@ -34,8 +35,6 @@ from outlast.store.port import (
     Appended,
     Body,
     Capabilities,
-    Claimed,
-    ClaimRequest,
     Clock,
     Committed,
     Due,
@@ -43,11 +42,9 @@ from outlast.store.port import (
     Feed,
     Filter,
     Health,
-    Leases,
     Page,
     Points,
     Query,
-    Renewed,
     Transacted,
 )
 from outlast.store.sqlite import claim, health, reading, transacting, writing

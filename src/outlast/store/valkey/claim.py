@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, cast
 from outlast.model.event import Event
 from outlast.model.execution import Execution, parse_route
 from outlast.model.journal import JournalEntry
-from outlast.store.port import Claimed, ClaimedExecution, ClaimRequest, Held, Leases, Renewed
+from outlast.model.lease import Claimed, ClaimedExecution, ClaimRequest, Held, Leases, Renewed
 from outlast.store.valkey.commit import Arguments, packed
 from outlast.store.valkey.keys import whole
 from outlast.store.valkey.layout import LAYOUTS

@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
-from outlast.store.port import EARLY_EVENTS
+from outlast.model.lease import EARLY_EVENTS
 from outlast.store.valkey.indexes import lua_of
 from outlast.store.valkey.keys import LETTERS, LISTED, OWNED
 from outlast.store.valkey.layout import BESIDE, INDEXES, LAYOUTS, ORDER, TIME_DIGITS, Layout

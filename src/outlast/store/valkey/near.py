@@ -15,7 +15,7 @@ import time
 
 from msgspec import Struct
 
-from outlast.store.port import ClaimRequest
+from outlast.model.lease import ClaimRequest
 
 OFTEN_S = 1.0
 FRESH_S = 0.05

@@ -25,6 +25,7 @@ from outlast.errors import (
 )
 from outlast.machine.changes import Changes, is_lane_channel
 from outlast.model.frame import Frame
+from outlast.model.lease import Claimed, ClaimRequest, Leases, Renewed
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record
 from outlast.store.checks import check_batch, check_claim, check_frames, check_lease, check_limit
@@ -33,8 +34,6 @@ from outlast.store.port import (
     Appended,
     Capabilities,
     Check,
-    Claimed,
-    ClaimRequest,
     Clock,
     Committed,
     CommittedInPart,
@@ -43,11 +42,9 @@ from outlast.store.port import (
     Feed,
     Filter,
     Health,
-    Leases,
     Page,
     Points,
     Query,
-    Renewed,
     Verdict,
 )
 from outlast.store.valkey import claim, health, reading, writing

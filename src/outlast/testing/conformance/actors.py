@@ -17,10 +17,12 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.frame import Frame
 from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.lane import Lane, Quota, quota_key
+from outlast.model.lease import Claimed, ClaimRequest
 from outlast.model.partition import partition_of
 from outlast.model.record import Key, Record, settled
 from outlast.model.session import Session, session_key
-from outlast.store.port import Claimed, ClaimRequest, Store, Verdict
+from outlast.model.status import Status
+from outlast.store.port import Store, Verdict
 
 R = TypeVar("R", bound=Record)
 
@@ -256,6 +258,12 @@ def resolves(name: str = "approval", value: bytes = b"true", **options: Any) -> 
 
 def cancels(**options: Any) -> facts.CancelRequested:
     return facts.CancelRequested(change_id=options.get("change_id") or new_id("cancel"), reason="changed my mind")
+
+
+def ends_child(child: str, **options: Any) -> facts.ChildCompleted:
+    return facts.ChildCompleted(
+        change_id=options.get("change_id") or new_id("end"), child=child, status=Status.SUCCEEDED, value=b'"sent"'
+    )
 
 
 def loses_lease(held: Execution, **options: Any) -> facts.LeaseLost:

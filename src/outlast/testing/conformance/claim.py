@@ -19,9 +19,10 @@ from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import Flow, FlowState
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import Lane
+from outlast.model.lease import EARLY_EVENTS
 from outlast.model.retry import RetryPolicy
 from outlast.model.status import Status
-from outlast.store.port import EARLY_EVENTS, Query, Store, Verdict
+from outlast.store.port import Query, Store, Verdict
 from outlast.testing.conformance.actors import (
     LANE,
     NAMESPACE,

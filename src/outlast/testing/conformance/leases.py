@@ -12,10 +12,11 @@ from outlast.machine.changes import Changes, Delete, Lapsed, Matches
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
+from outlast.model.lease import Held
 from outlast.model.partition import partition_of
 from outlast.model.record import settled
 from outlast.model.session import session_key
-from outlast.store.port import Appended, Held, Store
+from outlast.store.port import Appended, Store
 from outlast.testing.conformance.actors import (
     NAMESPACE,
     TTL_MS,

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import Code
+from outlast.machine.changes import Changes, Code
 from outlast.model.attempt import Attempt
 from outlast.model.completion import Completion
 from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.payload import Payload, Role
+from outlast.model.record import Key, Record
 from outlast.model.status import Status
-from outlast.runtime.engine import Engine
-from outlast.store.port import DueKind, Store, Verdict
+from outlast.runtime.engine import Engine, Told
+from outlast.store.port import Committed, DueKind, Store, Verdict
 from outlast.testing.conformance.actors import (
     NAMESPACE,
     ROOT,
@@ -24,6 +26,7 @@ from outlast.testing.conformance.actors import (
     claim,
     completes,
     decided,
+    ends_child,
     fails,
     look,
     loses_lease,
@@ -52,6 +55,27 @@ async def engines(world: World, number: int) -> list[Engine]:
 async def closed(engines: list[Engine]) -> None:
     for engine in engines:
         await engine.close()
+
+
+class Speaker:
+    """An engine that counts what it asks the store while it tells facts."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.tries = self.looks = 0
+        self._commit, self._load = engine.store.commit, engine.store.load
+        engine.store.commit, engine.store.load = self._committed, self._loaded
+
+    async def tells(self, id: str, fact: facts.AnyFact) -> Told:
+        return await self.engine.tell(NAMESPACE, id, fact)
+
+    async def _committed(self, batch: Sequence[Changes]) -> Committed:
+        self.tries += len(batch)
+        return await self._commit(batch)
+
+    async def _loaded(self, keys: Sequence[Key]) -> list[Record | None]:
+        self.looks += 1
+        return await self._load(keys)
 
 
 async def judge_end(store: Store, id: str) -> None:
@@ -185,6 +209,39 @@ class RaceConformance(Conformance):
             assert mine == [f"{number}:{message}" for message in range(10)]
         assert (await look(store, "a")).inbox == 100
         await closed(racers)
+
+    @pytest.mark.parametrize("kind", ["events", "deferreds", "cancels", "ends of children"])
+    async def test_a_burst_to_one_execution_takes_two_tries_each_at_most(
+        self, world: World, store: Store, kind: str
+    ) -> None:
+        """Four processes tell it fifty facts each at once, while a holder claims it and suspends it again."""
+        said: dict[str, Callable[[int], facts.AnyFact]] = {
+            "events": lambda n: sends(value=str(n).encode()),
+            "deferreds": lambda n: resolves(f"approval-{n}"),
+            "cancels": lambda _: cancels(),
+            "ends of children": lambda n: ends_child(f"{ROOT}/child-{n}"),
+        }
+        waits = ("event:plan", "deferred:approval-7", f"child:{ROOT}/child-7")
+        speakers = [Speaker(engine) for engine in await engines(world, 4)]
+        held = await running(store, ROOT)
+        await tell(store, ROOT, suspends(held, waits=waits))
+        telling = [
+            asyncio.create_task(speaker.tells(ROOT, said[kind](50 * number + n)))
+            for number, speaker in enumerate(speakers)
+            for n in range(50)
+        ]
+        while not all(task.done() for task in telling):
+            for taken in (await claim(store)).executions:
+                held = await look(store, taken.execution.id)
+                if not held.cancel_requested:
+                    await tell_or_refuse(store, ROOT, suspends(held, waits=waits))
+            await asyncio.sleep(0)
+        told = [task.result() for task in telling]
+        assert all(answer.applied or answer.refusal.code is Code.ALREADY for answer in told if answer.refusal)
+        assert (await look(store, ROOT)).inbox == sum(answer.applied for answer in told)
+        assert sum(speaker.tries for speaker in speakers) <= 2 * 200
+        assert sum(speaker.looks for speaker in speakers) <= 200 / 2, "those who speak at once share their looks"
+        await closed([speaker.engine for speaker in speakers])
 
     async def test_no_wake_up_is_lost_when_a_send_meets_a_suspension(self, world: World, store: Store) -> None:
         rounds, at_once = 500, 20

@@ -74,6 +74,46 @@ class ReconcilerConformance(Conformance):
         [completion] = await actors.records(store, Completion)
         assert completion.status is Status.EXPIRED
 
+    async def test_crashes_with_progress_between_them_do_not_end_it(self, world: World, store: Store) -> None:
+        await actors.start(store, crash_cap=2, life_crash_cap=4)
+        for number in range(4):
+            held = await actors.claim_one(store)
+            assert (await actors.tell(store, "a", actors.steps(held, f"step{number}"))).applied
+            assert (await actors.look(store, "a")).crashes_since_progress == 0
+            world.clock.advance("11s")
+            assert await repaired(store, "lease_expiry") == 1
+        execution = await actors.look(store, "a")
+        assert (execution.status, execution.cause, execution.crashes) == (Status.EXPIRED, "crashes_in_life", 4)
+
+    async def test_a_crash_that_was_decided_before_a_step_is_refused_after_it(self, world: World, store: Store) -> None:
+        """Its lease has lapsed, and nobody has taken it: it may still record."""
+        await actors.start(store, crash_cap=2)
+        await actors.claim_one(store)
+        world.clock.advance("11s")
+        assert await repaired(store, "lease_expiry") == 1
+        held = await actors.claim_one(store)
+        world.clock.advance("11s")
+        lost = actors.decided(store, held, actors.loses_lease(held))
+        assert (await actors.tell(store, "a", actors.steps(held))).applied
+        verdict = await actors.commit_one(store, lost)
+        assert not verdict.applied
+        assert await repaired(store, "lease_expiry") == 1
+        execution = await actors.look(store, "a")
+        assert (execution.status, execution.crashes, execution.crashes_since_progress) == (Status.READY, 2, 1)
+
+    async def test_steps_in_flight_together_reset_the_counter_together(self, world: World, store: Store) -> None:
+        await actors.start(store)
+        await actors.claim_one(store)
+        world.clock.advance("11s")
+        assert await repaired(store, "lease_expiry") == 1
+        held = await actors.claim_one(store)
+        assert held.crashes_since_progress == 1
+        batch = [actors.decided(store, held, actors.steps(held, f"step{number}")) for number in range(3)]
+        verdicts = await actors.commit(store, *batch)
+        assert [verdict.applied for verdict in verdicts] == [True] * 3
+        execution = await actors.look(store, "a")
+        assert (execution.crashes, execution.crashes_since_progress, execution.crashes_since_suspension) == (1, 0, 1)
+
     async def test_attempt_timeout_needs_a_live_session_and_lease_expiry_a_lapsed_one(
         self, world: World, store: Store
     ) -> None:

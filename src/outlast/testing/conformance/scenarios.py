@@ -9,8 +9,9 @@ import msgspec
 
 from outlast.machine import facts
 from outlast.machine.changes import Changes
+from outlast.model.lease import Claimed
 from outlast.model.retry import RetryPolicy
-from outlast.store.port import Claimed, Committed, Store
+from outlast.store.port import Committed, Store
 from outlast.testing.conformance.actors import (
     NAMESPACE,
     ROOT,

@@ -18,25 +18,10 @@ from outlast.machine.invariants import check
 from outlast.model.completion import Completion
 from outlast.model.execution import Execution
 from outlast.model.kinds import KINDS
+from outlast.model.lease import Claimed, ClaimRequest, Held, Leases, Renewed
 from outlast.model.record import Key, Record
 from outlast.model.session import session_key
-from outlast.store.port import (
-    EVERYTHING,
-    OWED,
-    Appended,
-    Claimed,
-    ClaimRequest,
-    Due,
-    DueKind,
-    Feed,
-    Filter,
-    Held,
-    Leases,
-    Query,
-    Renewed,
-    Store,
-    Verdict,
-)
+from outlast.store.port import EVERYTHING, OWED, Appended, Due, DueKind, Feed, Filter, Query, Store, Verdict
 from outlast.testing.clock import ManualClock
 from outlast.testing.oracle import Oracle
 

@@ -21,10 +21,11 @@ from outlast.machine.transitions import allowed
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.lane import Lane, Quota
+from outlast.model.lease import ClaimRequest
 from outlast.model.outbox import Delivery
 from outlast.model.record import Key, Record
 from outlast.model.session import Session
-from outlast.store.port import EVERYTHING, ClaimRequest, DueKind, Store
+from outlast.store.port import EVERYTHING, DueKind, Store
 from outlast.testing.clock import ManualClock
 from outlast.testing.differential import universe
 from outlast.testing.differential.pair import Pair, Position

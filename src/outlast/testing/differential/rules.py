@@ -28,8 +28,9 @@ from outlast.model.flow import CancelPolicy, Flow
 from outlast.model.journal import Awaited, JournalEntry
 from outlast.model.kinds import KINDS
 from outlast.model.lane import Lane, Quota, quota_key
+from outlast.model.lease import ClaimRequest
 from outlast.model.status import Reason, Status
-from outlast.store.port import ClaimRequest, DueKind, Filter, Query
+from outlast.store.port import DueKind, Filter, Query
 from outlast.testing.differential import flows, universe
 from outlast.testing.differential.flows import FlowPlay
 from outlast.testing.differential.play import Hand, Sent, chosen, one_change

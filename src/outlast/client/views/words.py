@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -39,6 +39,11 @@ def local(ms: int) -> datetime:
     return datetime.fromtimestamp(min(ms, limits.MOMENT_MAX_MS) / 1_000).astimezone()
 
 
+def to_ms(at: datetime) -> int:
+    """The milliseconds of the epoch that a view's time stands for."""
+    return round(at.timestamp() * 1_000)
+
+
 def moment(ms: int, *, now: int) -> str:
     """A time of day; with its date unless that is today."""
     at, today = local(ms), local(now)
@@ -61,11 +66,15 @@ def plain(data: bytes | None) -> Any:
 
 
 def shown(data: bytes | None) -> str:
-    """The same on one line."""
-    value = plain(data)
-    if isinstance(value, dict) and value.keys() == {"sealed_bytes"}:
+    """Stored bytes on one line; nothing if there are none."""
+    return "" if data is None else line_of(plain(data))
+
+
+def line_of(value: Any) -> str:
+    """A value from `plain` on one line."""
+    if isinstance(value, dict) and cast("dict[str, Any]", value).keys() == {"sealed_bytes"}:
         return f"{value['sealed_bytes']:,} bytes, sealed by the app's codec"
-    return "" if data is None else msgspec.json.encode(value).decode()
+    return msgspec.json.encode(value).decode()
 
 
 def failure(data: bytes | None) -> Failure | None:
@@ -81,10 +90,12 @@ def failure(data: bytes | None) -> Failure | None:
 def failure_line(data: bytes | None) -> str:
     """`ValueError: no such card`."""
     found = failure(data)
-    if found is None:
-        return shown(data)
-    name = found.type.rpartition(":")[2]
-    return f"{name}: {found.message}" if found.message else name
+    return shown(data) if found is None else error_line(found.type, found.message)
+
+
+def error_line(type: str, message: str | None) -> str:
+    name = type.rpartition(":")[2]
+    return f"{name}: {message}" if message else name
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
