@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from outlast.codec.failures import Failure
 from outlast.errors import OutlastError, StoreUnavailable
-from outlast.machine.amendments import Debt, settling
+from outlast.machine.amendments import Debt, acknowledging, with_guards
 from outlast.machine.changes import (
     Absent,
     Ahead,
@@ -170,12 +170,14 @@ class Engine:
         fact: AnyFact,
         *,
         seen: Execution | None = None,
-        settles: Debt | None = None,
-        while_: Sequence[Guard] = (),
+        acks: Debt | None = None,
+        only_if: Sequence[Guard] = (),
     ) -> Told:
-        """Tell the machine a fact about an execution, until it is settled. `seen` saves the first look. `settles` is
-        the debt that the fact was: struck off with it, where both live in one partition. `while_` is what made somebody
-        say it, of the same partition: refused if that holds no more, however late it is said."""
+        """Tell the machine a fact about an execution, until it is settled.
+
+        `seen` saves the first look. `acks` is the debt that the fact was: struck off with it, where both live in one
+        partition. `only_if` is what made somebody say it, of the same partition: the fact is refused if that holds no
+        more, however late it is said."""
         shared = self._views.enter(namespace, execution_id)
         since = shared.asked
         if seen is not None and not shared.is_known:
@@ -193,17 +195,17 @@ class Engine:
                     continue
                 if isinstance(fact, CancelRequested) and execution is not None and looks < LOOKS_TOGETHER:
                     answer = await self.cascade(view, execution, fact, answer, now)
-                if settles is not None:
-                    answer = settling(answer, settles)
-                if while_:
-                    answer = structs.replace(answer, guards=(*while_, *answer.guards))
+                if acks is not None:
+                    answer = acknowledging(answer, acks)
+                if only_if:
+                    answer = with_guards(answer, only_if)
                 verdict = await shared.verdict(execution, answer, self.group.commit(answer), now)
                 if verdict.applied:
                     self.post(answer, execution)
                     return Told(execution, verdict=verdict)
-                if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
+                if acks is not None and verdict.refused_by is not None and verdict.refused_by.key == acks.key:
                     return Told(execution, verdict=verdict)  # somebody else carried it
-                if verdict.refused_by in while_:
+                if verdict.refused_by in only_if:
                     return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
                 if _taken(verdict):
                     return Told(execution, instead=verdict.current, verdict=verdict)

@@ -20,7 +20,7 @@ from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded
 from outlast.machine import facts
-from outlast.machine.amendments import settling
+from outlast.machine.amendments import acknowledging
 from outlast.machine.changes import Changes, Matches
 from outlast.machine.decide_flow import FlowView
 from outlast.machine.decide_member import (
@@ -194,7 +194,7 @@ class Flows:
         that is struck off, in one commit. False if somebody else was faster."""
         downstreams = [await self.prepared(end, one, found.left) for one in found.waiting or ()]
         plan = plan_end(end, downstreams, first=still_ended(partition, end))
-        return (await self._engine.commit(settling(plan.changes, delivery))).applied
+        return (await self._engine.commit(acknowledging(plan.changes, delivery))).applied
 
     async def prepared(self, end: Ended, waiting: Waiting, left: bytes | None) -> Downstream:
         """A member that waits for this end alone, with its input if that is made of what the end left."""
@@ -354,7 +354,7 @@ class Flows:
             reason = f"{member.name!r} no longer needs it"
             fact = facts.CancelRequested(change_id=self._engine.entropy.new_id(), reason=reason)
             as_it_was = Matches(flow.key, {"state": flow.state, "revision": flow.revision})
-            told = await self._engine.tell(namespace, upstream, fact, seen=execution, while_=(owed, as_it_was))
+            told = await self._engine.tell(namespace, upstream, fact, seen=execution, only_if=(owed, as_it_was))
             if told.verdict is None or told.verdict.refused_by != as_it_was:
                 return True
         return False

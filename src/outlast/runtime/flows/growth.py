@@ -104,7 +104,7 @@ async def _hears_of(engine: Engine, execution: Execution, flow: Flow) -> None:
     assert flow.reason is not None
     fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=flow.reason)
     still = Matches(flow.key, {"state": flow.state, "revision": flow.revision})
-    await engine.tell(execution.namespace, execution.id, fact, while_=(still, held_by(execution)))
+    await engine.tell(execution.namespace, execution.id, fact, only_if=(still, held_by(execution)))
 
 
 async def _given_up(engine: Engine, execution: Execution, joins: MemberView) -> bool:
@@ -113,5 +113,5 @@ async def _given_up(engine: Engine, execution: Execution, joins: MemberView) -> 
     still = Matches(ended.key, {"status": ended.status, "generation": ended.generation})
     reason = f"{joins.member.name!r} no longer needs it"
     fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=reason)
-    told = await engine.tell(execution.namespace, execution.id, fact, while_=(still, held_by(execution)))
+    told = await engine.tell(execution.namespace, execution.id, fact, only_if=(still, held_by(execution)))
     return told.verdict is None or told.verdict.refused_by != still

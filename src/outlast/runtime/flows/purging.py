@@ -119,7 +119,7 @@ async def _let_go(engine: Engine, gate: Guard, view: MemberView) -> bool:
     e = view.execution
     if not e.status.terminal:
         fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason="its flow is purged")
-        await engine.tell(e.namespace, e.id, fact, seen=e, while_=(gate,))
+        await engine.tell(e.namespace, e.id, fact, seen=e, only_if=(gate,))
         return False
     await engine.commit(purged_from_now(view.partition, e, gate, engine.entropy.new_id()))
     return True
