@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
@@ -43,12 +43,10 @@ from outlast.runtime.flows.carrying import Flows
 from outlast.runtime.group_commit import GroupCommit
 from outlast.runtime.outbox import Outbox
 from outlast.runtime.patience import Pause
+from outlast.runtime.rooms import Rooms
 from outlast.runtime.shared_views import SharedViews
 from outlast.runtime.timing import LoopTiming, Timing
 from outlast.store.port import Store, Verdict
-
-if TYPE_CHECKING:
-    from outlast.runtime.rooms import Rooms
 
 T = TypeVar("T")
 

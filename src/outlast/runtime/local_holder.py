@@ -65,8 +65,7 @@ Asked = Callable[[Execution, Any], Awaitable[Any]]
 
 
 class LocalHolder:
-    """One per engine. `committed` hears of each change that others may wait for; `rooms` is where what follows an end
-    may begin at once."""
+    """One per engine. `committed` hears of each change that others may wait for."""
 
     def __init__(self, engine: Engine, *, committed: Callable[[View, Changes], None] | None = None) -> None:
         store = engine.store
