@@ -124,7 +124,7 @@ class Engine:
         """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
 
     async def close(self) -> None:
-        self.flows.ahead.close()
+        self.flows.downstreams.close()
         await self.outbox.close()
         await self.group.close()
         await self.flows.close()

@@ -64,8 +64,8 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
 from outlast.model.record import settled as time_of
 from outlast.model.status import Status
-from outlast.runtime.flows.ahead import Ahead, Behind, Outputs, Waiting, are_few, are_simple
 from outlast.runtime.flows.composing import MadeOf, composed, load_all
+from outlast.runtime.flows.downstream_cache import Behind, DownstreamCache, Outputs, Waiting, are_few, are_simple
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -99,7 +99,7 @@ class Flows:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.values: Values | None = None
-        self.ahead = Ahead(self.behind)
+        self.downstreams = DownstreamCache(self.behind)
         self.on_end: Callable[[str, str, Outputs | None], None] | None = None
         """Told the namespace and id of every flow that ended by a commit of this process, and what its members gave if
         that is known."""
@@ -402,7 +402,7 @@ class Flows:
 
     def ended(self, namespace: str, flow_id: str, outputs: Outputs | None = None) -> None:
         """It has, by a commit of this process."""
-        self.ahead.forget(namespace, flow_id)
+        self.downstreams.forget(namespace, flow_id)
         if self.on_end is not None:
             self.on_end(namespace, flow_id, outputs)
 

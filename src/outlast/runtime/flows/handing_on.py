@@ -3,8 +3,8 @@
 Otherwise an end owes its answers (`carrying.py`), which is two commits more until the next member runs: one that
 answers, and the claim. Here all three are one, if few wait for this end and for nothing else, and whoever ran the
 member has room. So does the last end of a flow all of which ended here: it ends the flow, which would be two commits
-more. If anything changed since it was looked at, nothing of it is written: what was known ahead (`ahead.py`) is read
-anew, and after that the end goes its ordinary way.
+more. If anything changed since it was looked at, nothing of it is written: what was known ahead
+(`downstream_cache.py`) is read anew, and after that the end goes its ordinary way.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from outlast.machine.plan_end import Downstream, Plan, plan_end
 from outlast.model.execution import Execution
 from outlast.model.payload import Payload
 from outlast.model.status import Status
-from outlast.runtime.flows.ahead import Behind
+from outlast.runtime.flows.downstream_cache import Behind
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -38,7 +38,7 @@ async def hand_on(holder: LocalHolder, e: Execution, fact: facts.Complete) -> bo
     flows = holder.engine.flows
     if not holder.engine.carries:
         return False
-    known = await flows.ahead.take(e)
+    known = await flows.downstreams.take(e)
     if known is not None:
         if known.behind is None:
             return False
@@ -49,7 +49,7 @@ async def hand_on(holder: LocalHolder, e: Execution, fact: facts.Complete) -> bo
     except OutlastError:
         return False  # the end itself waits for the store, as ever
     if behind is not None and known is not None and known.behind is not None:
-        flows.ahead.outdated(known.behind.flow, by=behind.flow)
+        flows.downstreams.outdated(known.behind.flow, by=behind.flow)
     return behind is not None and await _hand_on(holder, e, fact, behind)
 
 
@@ -76,7 +76,7 @@ async def _hand_on(holder: LocalHolder, e: Execution, fact: facts.Complete, behi
             nexts.append(_with_room(engine, one, waiting.given, inputs, in_place_of=None if nexts else e))
         for one in nexts:
             if one.worker is not None:
-                engine.flows.ahead.look(one.view.execution)
+                engine.flows.downstreams.look(one.view.execution)
         told = await holder.tell_once(e, structs.replace(fact, hands_on=True), planned)
         if told is not None and plan is not None:
             begun = await _begun(engine, nexts, plan, *told)
@@ -108,7 +108,7 @@ def _with_room(
 
 def _went_on(flows: Flows, execution: Execution, end: Ended, output: bytes, *, ends: bool) -> None:
     """What is known of the flow, if this process started it."""
-    course = flows.ahead.course(execution)
+    course = flows.downstreams.course(execution)
     if course is not None:
         course.handed_on(end, output)
     if ends:

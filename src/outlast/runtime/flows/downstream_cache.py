@@ -164,7 +164,7 @@ def _size(given: Iterable[Payload | None]) -> int:
     return sum([len(one.value) for one in given if one is not None])
 
 
-class Ahead:
+class DownstreamCache:
     """`read` finds out what is behind a member."""
 
     def __init__(self, read: Callable[[Execution], Coroutine[Any, Any, Behind | None]]) -> None:
