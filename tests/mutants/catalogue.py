@@ -77,7 +77,7 @@ _GUARDS = (
         breaks="rule 3",
         what="an event ends a wait whose time is over, if only nobody has said so yet",
         file="machine/decide_outside.py",
-        old='            guards.append(Ahead(execution.key, "wake_at"))\n',
+        old='            guards.append(TimeAhead(execution.key, "wake_at"))\n',
         new="            pass\n",
         noticed_by=(
             f"{MACHINE}ended_waits.py::test_an_event_meets_a_wait_with_a_timeout_only_before_that_by_the_stores_clock",
@@ -272,7 +272,7 @@ _GUARDS = (
         breaks="settlement 4",
         what="a lease can be lost although its session lives",
         file="machine/decide_clock.py",
-        old='(Lapsed(_session(view, execution), "expires_at"), *_no_progress_since(execution))',
+        old='(GoneOrPast(_session(view, execution), "expires_at"), *_no_progress_since(execution))',
         new="_no_progress_since(execution)",
         noticed_by=(
             f"{CONFORMANCE}Takeover::test_a_takeover_is_refused_if_the_worker_renewed_just_before",
@@ -284,7 +284,7 @@ _GUARDS = (
         breaks="rule 2",
         what="an attempt whose worker died can time out: a crash is charged to the code",
         file="machine/decide_clock.py",
-        old='        Ahead(_session(view, execution), "expires_at"),\n',
+        old='        TimeAhead(_session(view, execution), "expires_at"),\n',
         new="",
         noticed_by=(
             f"{CONFORMANCE}Timeout::test_a_timeout_needs_a_live_session_and_a_loss_a_lapsed_one",
@@ -297,7 +297,7 @@ _GUARDS = (
         what="a timer fires when a reconciler says so, whatever the store's clock says",
         file="machine/decide_clock.py",
         old="""    if timed:
-        guards.append(Reached(key_of(execution), "wake_at"))
+        guards.append(TimeReached(key_of(execution), "wake_at"))
 """,
         new="",
         noticed_by=(f"{ENGINE}wake_that_is_early_by_the_stores_clock_is_not_due",),

@@ -7,7 +7,6 @@ from outlast.machine.beginnings import REOPENED
 from outlast.machine.changes import (
     HOME,
     Add,
-    Ahead,
     Changes,
     Code,
     Delete,
@@ -16,6 +15,7 @@ from outlast.machine.changes import (
     Matches,
     Patch,
     Refusal,
+    TimeAhead,
     View,
     Write,
 )
@@ -239,5 +239,5 @@ def _message(
     fields = {**runnable(execution), "change_id": fact.change_id}
     writes = [*writes, Patch(execution.key, fields), *found]
     if found and execution.wake_at is not None:
-        guards.append(Ahead(execution.key, "wake_at"))
+        guards.append(TimeAhead(execution.key, "wake_at"))
     return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))

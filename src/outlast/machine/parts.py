@@ -10,13 +10,13 @@ from outlast.machine.changes import (
     HOME,
     Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
     Guard,
     Insert,
     Matches,
     Patch,
+    TimeAhead,
     View,
     Write,
     lane_channel,
@@ -135,7 +135,7 @@ def claim_gates(view: View, execution: Execution, worker: str) -> tuple[Guard, .
 @lru_cache(maxsize=10_000)
 def _gates(partition: int, namespace: str, lane: str, worker: str) -> tuple[Guard, ...]:
     return (
-        Ahead(session_key(partition, worker), "expires_at"),
+        TimeAhead(session_key(partition, worker), "expires_at"),
         Absent(lane_key(partition, namespace, lane)),
     )
 

@@ -17,13 +17,13 @@ from outlast.errors import OutlastError, StoreUnavailable
 from outlast.machine.amendments import Debt, acknowledging, with_guards
 from outlast.machine.changes import (
     Absent,
-    Ahead,
     Changes,
     Code,
+    GoneOrPast,
     Guard,
-    Lapsed,
-    Reached,
     Refusal,
+    TimeAhead,
+    TimeReached,
     View,
     execution_after,
     outline_after,
@@ -207,7 +207,9 @@ class Engine:
                     return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
                 if _taken(verdict):
                     return Told(execution, instead=verdict.current, verdict=verdict)
-                if isinstance(verdict.refused_by, Reached | Ahead | Lapsed) and not isinstance(fact, ANY_TIME):
+                if isinstance(verdict.refused_by, TimeReached | TimeAhead | GoneOrPast) and not isinstance(
+                    fact, ANY_TIME
+                ):
                     return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
                 execution, is_current = await shared.now(since)
         finally:
@@ -363,6 +365,6 @@ def _taken(verdict: Verdict) -> bool:
     return isinstance(refused_by, Absent) and refused_by.key.kind != Execution.KIND and verdict.current is not None
 
 
-def _not_due(guard: Reached | Ahead | Lapsed) -> Refusal:
+def _not_due(guard: TimeReached | TimeAhead | GoneOrPast) -> Refusal:
     """By the store's clock it is not so: whoever said so was early, or somebody renewed meanwhile."""
     return Refusal(Code.NOT_DUE, f"{guard.key.kind}.{guard.field} says otherwise")

@@ -11,7 +11,6 @@ from outlast.machine import facts
 from outlast.machine.changes import (
     ENDS,
     Absent,
-    Ahead,
     Changes,
     Delete,
     Insert,
@@ -19,6 +18,7 @@ from outlast.machine.changes import (
     Patch,
     Put,
     Refusal,
+    TimeAhead,
     View,
     execution_after,
 )
@@ -160,7 +160,7 @@ def test_what_is_let_run_is_claimed_in_the_same_commit_by_who_has_room():
     [begun] = [write.record for write in held.writes if isinstance(write, Insert)]
     assert isinstance(begun, Attempt)
     asked = [(type(guard), guard.key.kind) for guard in held.guards]
-    assert {(Ahead, "session"), (Absent, "lane"), (Matches, "flow")} <= set(asked), "all that a claim would ask"
+    assert {(TimeAhead, "session"), (Absent, "lane"), (Matches, "flow")} <= set(asked), "all that a claim would ask"
     assert patch_of(held, "member")["settled"] is Settled.SATISFIED
     assert held.rings == (), "nobody need look for it"
 

@@ -9,7 +9,7 @@ import pytest
 
 from outlast.errors import InvalidInput
 from outlast.machine import beginnings, facts
-from outlast.machine.changes import Absent, Ahead, Code, Insert, Put
+from outlast.machine.changes import Absent, Code, Insert, Put, TimeAhead
 from outlast.machine.decide_start import conflict_with
 from outlast.model import event
 from outlast.model.attempt import Attempt
@@ -268,7 +268,7 @@ def test_a_start_by_a_worker_with_room_writes_what_a_start_and_a_claim_would():
 def test_a_start_that_claims_asks_the_gates_of_a_claim():
     changes = changes_of(None, facts.Start, worker="worker-1", lane="gpu")
     assert changes.guards == (
-        Ahead(session_key(PARTITION, "worker-1"), "expires_at"),
+        TimeAhead(session_key(PARTITION, "worker-1"), "expires_at"),
         Absent(lane_key(PARTITION, "shop", "gpu")),
     )
     assert changes.rings == (), "nobody else need look for it"

@@ -13,16 +13,16 @@ from outlast.errors import InvalidInput
 from outlast.machine.changes import (
     Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
+    GoneOrPast,
     Guard,
     Insert,
-    Lapsed,
     Matches,
     Patch,
     Put,
-    Reached,
+    TimeAhead,
+    TimeReached,
     channel_of,
 )
 from outlast.model.execution import Execution, execution_key
@@ -36,7 +36,7 @@ _EXECUTION = Execution.KIND
 _HEAD = field(execution_key("", ""))[1]
 """The field of an execution itself, in its owner's hash."""
 
-_GUARDS: dict[type, int] = {Matches: 1, Absent: 2, Reached: 3, Ahead: 4, Lapsed: 5}
+_GUARDS: dict[type, int] = {Matches: 1, Absent: 2, TimeReached: 3, TimeAhead: 4, GoneOrPast: 5}
 _WRITES: dict[type, int] = {Insert: 1, Patch: 2, Put: 3, Delete: 4, Add: 5}
 """As scripts know them."""
 _WHOLE = (Insert, Put)
