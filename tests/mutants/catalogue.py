@@ -77,8 +77,8 @@ _GUARDS = (
         breaks="rule 3",
         what="an event ends a wait whose time is over, if only nobody has said so yet",
         file="machine/decide_outside.py",
-        old='            guards.append(TimeAhead(execution.key, "wake_at"))\n',
-        new="            pass\n",
+        old='        guards.append(TimeAhead(execution.key, "wake_at"))\n',
+        new="        pass\n",
         noticed_by=(
             f"{MACHINE}ended_waits.py::test_an_event_meets_a_wait_with_a_timeout_only_before_that_by_the_stores_clock",
         ),
@@ -389,8 +389,8 @@ _TRANSITIONS = (
         breaks="rule 3",
         what="an event wakes code that waits for another",
         file="machine/decide_outside.py",
-        old="if status is Status.SUSPENDED and wait in execution.waits_for:",
-        new="if status is Status.SUSPENDED:",
+        old="if execution.status is not Status.SUSPENDED or wait not in execution.waits_for:",
+        new="if execution.status is not Status.SUSPENDED:",
         noticed_by=(f"{MACHINE}messages.py::test_a_message_that_nobody_waits_for_is_kept",),
     ),
     Mutant(
@@ -398,8 +398,8 @@ _TRANSITIONS = (
         breaks="rule 3",
         what="an event does not wake the code that waits for it",
         file="machine/decide_outside.py",
-        old="if status is Status.SUSPENDED and wait in execution.waits_for:",
-        new="if status is Status.SUSPENDED and not wait:",
+        old="if execution.status is not Status.SUSPENDED or wait not in execution.waits_for:",
+        new="if execution.status is not Status.SUSPENDED or wait:",
         noticed_by=(
             f"{RULE}03_an_event_and_the_wake_up_are_one_commit",
             f"{MACHINE}messages.py::test_one_of_several_waits_is_enough",
@@ -823,7 +823,7 @@ _RUNTIME = (
         breaks="rule 3",
         what="a delivery is struck off the outbox before its target has it: a crash in between loses it",
         file="runtime/outbox.py",
-        old="told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)\n",
+        old="told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, acks=acks)\n",
         new="""await self.strike(delivery)
         told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen)
 """,

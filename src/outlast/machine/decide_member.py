@@ -40,8 +40,8 @@ from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     FlowState,
     Member,
@@ -49,7 +49,7 @@ from outlast.model.flow import (
     Settled,
     Summary,
     decode_ids,
-    dependency_key,
+    edge_answer_key,
     edge_key,
     encode_ids,
     flow_key,
@@ -127,9 +127,9 @@ def answered_edge(partition: int, end: Ended, downstream: str) -> Changes:
     return flow_changes(FlowFact.EDGE_ANSWERED, change_id, partition, (upstream,), stands, [Insert(edge)])
 
 
-def edge_of(end: Ended, downstream: str) -> Edge:
+def edge_of(end: Ended, downstream: str) -> EdgeAnswer:
     """The answer itself."""
-    return Edge(
+    return EdgeAnswer(
         namespace=end.namespace,
         execution=downstream,
         upstream=end.id,
@@ -170,7 +170,7 @@ def is_cancelled_with(flow: Flow, execution: Execution) -> bool:
     return for_all and flow.reason is not None and not execution.cancel_requested
 
 
-def wants_input(view: MemberView, edges: list[Edge]) -> bool:
+def wants_input(view: MemberView, edges: list[EdgeAnswer]) -> bool:
     """Whether these answers let it run, with an input that must be made of what its upstreams gave."""
     member = view.member
     return member.binds and waits(view) and runs(member, settled_by(member, counted(member, edges)), edges)
@@ -178,7 +178,7 @@ def wants_input(view: MemberView, edges: list[Edge]) -> bool:
 
 def advance(
     view: MemberView,
-    edges: list[Edge],
+    edges: list[EdgeAnswer],
     *,
     change_id: str,
     input: bytes | None = None,
@@ -218,7 +218,7 @@ def advance(
     return Advanced(answer, input=input, begins=begins, spares=spares, changes=whole)
 
 
-def _blamed(edges: list[Edge]) -> str:
+def _blamed(edges: list[EdgeAnswer]) -> str:
     """The upstream that made it impossible, for people."""
     worst = next(edge for edge in reversed(edges) if edge.answer != Status.SUCCEEDED)
     return f"{worst.upstream.rpartition('/')[2]} {worst.answer}"
@@ -307,7 +307,7 @@ def siblings_settled(partition: int, member: Member, change_id: str) -> Changes:
 # ---- the whole flow -----------------------------------------------------------------------------------------------
 
 
-def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], change_id: str) -> Changes | None:
+def tallied(partition: int, flow: Flow, summary: Summary, edges: list[EdgeAnswer], change_id: str) -> Changes | None:
     """The flow's count of its members' ends, and its end if all of them succeeded; None if there is nothing new."""
     if not edges or flow.state is FlowState.REOPENING:
         return None
@@ -339,8 +339,8 @@ def dropped(
     """Entries of a stopped flow that name nothing go, with what is left of their ends: it has so many members without
     them, and is not to wait for more."""
     again, whole = recounted(partition, summary, change_id, members=members), whole_of(flow.id)
-    entries = [dependency_key(flow.namespace, whole, name) for name in names]
-    answers = [edge_key(flow.namespace, whole, name) for name in names]
+    entries = [edge_key(flow.namespace, whole, name) for name in names]
+    answers = [edge_answer_key(flow.namespace, whole, name) for name in names]
     guards = [Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision})]
     writes = [Delete(key) for key in (*entries, *answers)]
     gone = flow_changes(FlowFact.RECOUNTED, change_id, partition, again.anchors, guards, writes)
@@ -397,7 +397,7 @@ def _as_tallied(summary: Summary) -> Guard:
 # ---- once more ----------------------------------------------------------------------------------------------------
 
 
-def forgotten(view: MemberView, edges: Sequence[Edge], *, flow: Flow, change_id: str) -> Changes:
+def forgotten(view: MemberView, edges: Sequence[EdgeAnswer], *, flow: Flow, change_id: str) -> Changes:
     """Answers that will be given anew leave ahead of a member that is about to be opened again."""
     e, writes = view.execution, [Delete(edge.key) for edge in edges]
     guards = [Matches(e.key, {"generation": e.generation}), _as_counted(view.member), _is_reopening(flow)]
@@ -411,7 +411,7 @@ def _is_reopening(flow: Flow) -> Guard:
 
 def reopened(
     view: MemberView,
-    edges: Sequence[Edge],
+    edges: Sequence[EdgeAnswer],
     *,
     flow: Flow,
     change_id: str,
@@ -440,7 +440,7 @@ def reopened(
     answer = decide(View(view.partition, execution), retry, 0)
     assert not isinstance(answer, Refusal), "it has ended, and may be retried"
     fields: Fields = {"siblings_at": None, "acknowledged": False, "change_id": change_id}
-    gone: list[Edge] = []
+    gone: list[EdgeAnswer] = []
     if again:
         # Counted anew from the beginning: what succeeded has answered, the others will.
         fields |= {"answered": 0, "succeeded": 0, "drained": "", "settled": Settled.OPEN}
@@ -448,7 +448,7 @@ def reopened(
     moved = [] if turn is None else _moved_behind(member, turn, change_id)
     if turn is not None:
         fields["after"] = encode_ids((turn,))
-    own = edge_key(execution.namespace, whole_of(member.flow), execution.id)
+    own = edge_answer_key(execution.namespace, whole_of(member.flow), execution.id)
     guards = [_as_counted(member), _is_reopening(flow)]
     writes = [Patch(member.key, fields), *(Delete(edge.key) for edge in gone), Delete(own), *moved]
     fact, anchors = FlowFact.MEMBER_REOPENED, (execution.key,)
@@ -460,7 +460,5 @@ def _moved_behind(member: Member, upstream: str, change_id: str) -> list[Write]:
     namespace, [before] = member.namespace, decode_ids(member.after)
     if before == upstream:
         return []
-    edge = Dependency(
-        namespace=namespace, execution=upstream, downstream=member.execution, alone=True, change_id=change_id
-    )
-    return [Delete(dependency_key(namespace, before, member.execution)), Insert(edge)]
+    edge = Edge(namespace=namespace, execution=upstream, downstream=member.execution, alone=True, change_id=change_id)
+    return [Delete(edge_key(namespace, before, member.execution)), Insert(edge)]

@@ -207,10 +207,9 @@ class Engine:
                     return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
                 if _taken(verdict):
                     return Told(execution, instead=verdict.current, verdict=verdict)
-                if isinstance(verdict.refused_by, TimeReached | TimeAhead | GoneOrPast) and not isinstance(
-                    fact, ANY_TIME
-                ):
-                    return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
+                clock = verdict.refused_by
+                if isinstance(clock, TimeReached | TimeAhead | GoneOrPast) and not isinstance(fact, ANY_TIME):
+                    return Told(execution, refusal=_not_due(clock), verdict=verdict)
                 execution, is_current = await shared.now(since)
         finally:
             self._views.leave(namespace, execution_id, shared)

@@ -51,8 +51,8 @@ from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.flow import (
     CancelPolicy,
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     FlowState,
     Member,
@@ -61,7 +61,7 @@ from outlast.model.flow import (
     Settled,
     Summary,
     decode_ids,
-    dependency_key,
+    edge_answer_key,
     edge_key,
     encode_ids,
 )
@@ -84,8 +84,8 @@ def waiting(**fields: Any) -> MemberView:
     return MemberView(PARTITION, execution, member_of(execution, **fields))
 
 
-def edge(upstream: str, answer: Status = S.SUCCEEDED) -> Edge:
-    return Edge(
+def edge(upstream: str, answer: Status = S.SUCCEEDED) -> EdgeAnswer:
+    return EdgeAnswer(
         namespace="shop", execution="f/m", upstream=f"f/{upstream}", answer=answer, answered_at=1, change_id="e"
     )
 
@@ -111,7 +111,7 @@ def test_an_answer_is_inserted_once_and_only_while_the_end_stands():
     changes = answered_edge(PARTITION, end, "f/m")
     [write] = changes.writes
     assert isinstance(write, Insert)
-    assert isinstance(write.record, Edge)
+    assert isinstance(write.record, EdgeAnswer)
     assert (write.record.upstream, write.record.answer, write.record.generation) == ("f/a", "failed", 2)
     assert answered_edge(PARTITION, end, "f/m") == changes, "repeated it is the same change"
     [guard] = changes.guards
@@ -420,7 +420,7 @@ def test_entries_that_name_nothing_go_and_the_count_begins_anew_without_them():
     fields = patch_of(found, "summary")
     assert (fields["members"], fields["succeeded"], fields["drained"]) == (2, 0, "")
     gone = {write.key for write in found.writes if isinstance(write, Delete)}
-    assert gone == {dependency_key("shop", "f/", "f/ghost"), edge_key("shop", "f/", "f/ghost")}
+    assert gone == {edge_key("shop", "f/", "f/ghost"), edge_answer_key("shop", "f/", "f/ghost")}
     assert Matches(stopped.key, {"state": FlowState.STOPPED, "revision": 3}) in found.guards
 
 
@@ -495,7 +495,7 @@ def test_what_only_waits_for_its_turn_waits_for_the_next_one_that_runs_again(bef
     assert (opened.status, opened.reason) == (S.BLOCKED, "dependencies")
     fields = patch_of(changes, "member")
     assert (fields["after"], fields["settled"]) == (encode_ids(("f/a",)), Settled.OPEN)
-    moved = [w for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Dependency)]
+    moved = [w for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Edge)]
     assert [w.record.key.values[1:] for w in moved] == ([] if before == "f/a" else [("f/a", execution.id)])
     gone = [w.key.values[1:] for w in changes.writes if isinstance(w, Delete) and w.key.kind == "edge"]
     assert gone == [("f/m", "f/b"), ("f/", execution.id)], "answered anew, though it had succeeded"

@@ -8,7 +8,7 @@ from outlast.machine.decide import decide
 from outlast.machine.decide_member import Ended, advance, edge_of, tallied
 from outlast.machine.plan_end import Downstream, Last, Plan, plan_end, still_ended
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, FlowState
+from outlast.model.flow import EdgeAnswer, FlowState
 from outlast.model.outbox import Delivery
 from outlast.model.record import Record
 from outlast.model.status import Status
@@ -65,7 +65,7 @@ def test_what_a_worker_has_room_for_begins_with_the_end():
 def test_what_an_end_owes_is_paid_as_long_as_the_end_stands():
     paid = plan_end(ENDED, [Downstream(waiting(), "x")], first=still_ended(PARTITION, ENDED)).changes
     assert paid.guards[0] == Matches(UPSTREAM.key, {"status": Status.SUCCEEDED, "generation": 1})
-    assert [record.execution for record in inserted(paid) if isinstance(record, Edge)] == ["f/", "f/m"]
+    assert [record.execution for record in inserted(paid) if isinstance(record, EdgeAnswer)] == ["f/", "f/m"]
     assert GATE.key not in [guard.key for guard in paid.guards], "it was answered before it was stopped, or after"
 
 

@@ -43,8 +43,8 @@ from outlast.machine.joins import Answer
 from outlast.machine.plan_end import Downstream, plan_end, still_ended
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     FlowState,
     Member,
@@ -52,7 +52,7 @@ from outlast.model.flow import (
     Settled,
     Summary,
     decode_ids,
-    edge_key,
+    edge_answer_key,
     flow_key,
     member_key,
     summary_key,
@@ -154,7 +154,7 @@ class Flows:
             return None
         return Behind(found.flow, found.waiting)
 
-    async def _look_behind(self, end: Ended, page: list[Dependency]) -> Found | None:
+    async def _look_behind(self, end: Ended, page: list[Edge]) -> Found | None:
         """All that an end with few downstreams needs to know, in one look; None if its flow was purged."""
         namespace, partition = end.namespace, self._partition(end.namespace, end.flow)
         role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
@@ -174,11 +174,11 @@ class Flows:
         left_by_it = left.value if isinstance(left, Payload) else None
         return Found(flow, waiting if simple else None, left_by_it) if isinstance(flow, Flow) else None
 
-    async def _downstreams(self, end: Ended, after: Key | None) -> list[Dependency]:
-        found = await self._engine.store.scan(Dependency.KIND, (end.namespace, end.id), after=after, limit=PAGE)
-        return [record for record in found if isinstance(record, Dependency)]
+    async def _downstreams(self, end: Ended, after: Key | None) -> list[Edge]:
+        found = await self._engine.store.scan(Edge.KIND, (end.namespace, end.id), after=after, limit=PAGE)
+        return [record for record in found if isinstance(record, Edge)]
 
-    async def _answer(self, partition: int, end: Ended, page: list[Dependency]) -> bool:
+    async def _answer(self, partition: int, end: Ended, page: list[Edge]) -> bool:
         """True if one of them goes on, so that the flow has not ended yet."""
         group = self._engine.group
         await asyncio.gather(*(group.commit(answered_edge(partition, end, one.downstream)) for one in page))
@@ -262,7 +262,7 @@ class Flows:
         return advanced
 
     async def _input(
-        self, view: MemberView, edges: list[Edge], made_of: MadeOf | None = None
+        self, view: MemberView, edges: list[EdgeAnswer], made_of: MadeOf | None = None
     ) -> tuple[bytes | None, str | None]:
         """The input that is made of its upstreams' outputs, or why there can be none. `made_of` is what that takes, if
         it waits for one end alone."""
@@ -273,17 +273,17 @@ class Flows:
         except (CodecError, LimitExceeded) as error:
             return None, f"input: {error}"[:CAUSE_MAX_CHARS]
 
-    async def _edges(self, namespace: str, execution_id: str, drained: str) -> list[Edge]:
-        after = edge_key(namespace, execution_id, drained) if drained else None
-        found = await self._engine.store.scan(Edge.KIND, (namespace, execution_id), after=after, limit=EDGES)
-        return [record for record in found if isinstance(record, Edge)]
+    async def _edges(self, namespace: str, execution_id: str, drained: str) -> list[EdgeAnswer]:
+        after = edge_answer_key(namespace, execution_id, drained) if drained else None
+        found = await self._engine.store.scan(EdgeAnswer.KIND, (namespace, execution_id), after=after, limit=EDGES)
+        return [record for record in found if isinstance(record, EdgeAnswer)]
 
     async def unanswered(self, namespace: str, execution_id: str, upstreams: tuple[str, ...]) -> list[Ended]:
         """The upstreams that have ended, and whose edge has no answer."""
         missing: list[Ended] = []
         for begin in range(0, len(upstreams), PAGE):
             some = upstreams[begin : begin + PAGE]
-            answers = await self._engine.store.load([edge_key(namespace, execution_id, one) for one in some])
+            answers = await self._engine.store.load([edge_answer_key(namespace, execution_id, one) for one in some])
             silent = [one for one, answer in zip(some, answers, strict=True) if answer is None]
             found = await self._load([execution_key(namespace, one) for one in silent])
             missing += [
@@ -363,8 +363,8 @@ class Flows:
         """Whether another member still waits for it."""
         partition, after = self._partition(namespace, upstream), None
         while True:
-            page = await self._engine.store.scan(Dependency.KIND, (namespace, upstream), after=after, limit=PAGE)
-            ids = [one.downstream for one in page if isinstance(one, Dependency)]
+            page = await self._engine.store.scan(Edge.KIND, (namespace, upstream), after=after, limit=PAGE)
+            ids = [one.downstream for one in page if isinstance(one, Edge)]
             if any(map(needs_upstreams, await self.views(partition, namespace, ids))):
                 return True
             if len(page) < PAGE:
@@ -419,8 +419,8 @@ class Flows:
                     covered.update(decode_ids(view.member.after))
         for one in unsuccessful - covered:
             # Of a map that broke off, who joins the items does not know them yet: their edges do.
-            edges = await self._engine.store.scan(Dependency.KIND, (namespace, one), limit=PAGE)
-            behind = [edge.downstream for edge in edges if isinstance(edge, Dependency)]
+            edges = await self._engine.store.scan(Edge.KIND, (namespace, one), limit=PAGE)
+            behind = [edge.downstream for edge in edges if isinstance(edge, Edge)]
             if not any(map(makes_up_for_upstreams, await self.views(partition, namespace, behind))):
                 return False
         return True
@@ -429,11 +429,9 @@ class Flows:
         """The ids of a flow's members, a page at a time."""
         after: Key | None = None
         while True:
-            page = await self._engine.store.scan(
-                Dependency.KIND, (namespace, whole_of(flow_id)), after=after, limit=PAGE
-            )
+            page = await self._engine.store.scan(Edge.KIND, (namespace, whole_of(flow_id)), after=after, limit=PAGE)
             if page:
-                yield [one.downstream for one in page if isinstance(one, Dependency)]
+                yield [one.downstream for one in page if isinstance(one, Edge)]
             if len(page) < PAGE:
                 return
             after = page[-1].key

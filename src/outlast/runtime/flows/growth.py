@@ -19,7 +19,7 @@ from outlast.machine.decide_flow import NewMember, grown, grown_before, growth_i
 from outlast.machine.decide_member import MemberView, is_cancelled_with, widened
 from outlast.machine.parts import held_by
 from outlast.model.execution import Execution
-from outlast.model.flow import Dependency, Flow, dependency_key, whole_of
+from outlast.model.flow import Edge, Flow, edge_key, whole_of
 from outlast.runtime.holder import FanIn, NewMembers
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ async def _grown_before(new: NewMembers, engine: Engine, execution: Execution, m
     namespace, whole = execution.namespace, whole_of(new.flow)
     partition = engine.view(namespace, execution.id, execution).partition
     views = await engine.flows.views(partition, namespace, list(mine))
-    roster = await engine.store.load([dependency_key(namespace, whole, view.execution.id) for view in views])
+    roster = await engine.store.load([edge_key(namespace, whole, view.execution.id) for view in views])
     return {
         view.execution.id
         for view, entry in zip(views, roster, strict=True)
-        if isinstance(entry, Dependency)
+        if isinstance(entry, Edge)
         and grown_before(mine[view.execution.id], execution, (view.execution, view.member, entry))
     }
 

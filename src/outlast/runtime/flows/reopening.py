@@ -19,7 +19,7 @@ from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
 from outlast.machine.superseding import EntryKey
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, Flow, FlowState, OnFailure, OnSatisfied, Settled, decode_ids
+from outlast.model.flow import EdgeAnswer, Flow, FlowState, OnFailure, OnSatisfied, Settled, decode_ids
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -180,11 +180,11 @@ async def _run_again(engine: Engine, execution: Execution) -> tuple[tuple[EntryK
     return last, None
 
 
-async def _answers(engine: Engine, view: MemberView) -> list[Edge]:
-    owner, found = (view.execution.namespace, view.execution.id), list[Edge]()
+async def _answers(engine: Engine, view: MemberView) -> list[EdgeAnswer]:
+    owner, found = (view.execution.namespace, view.execution.id), list[EdgeAnswer]()
     while True:
         after = found[-1].key if found else None
-        page = await engine.store.scan(Edge.KIND, owner, after=after, limit=limits.SCAN_MAX_RECORDS)
-        found += [record for record in page if isinstance(record, Edge)]
+        page = await engine.store.scan(EdgeAnswer.KIND, owner, after=after, limit=limits.SCAN_MAX_RECORDS)
+        found += [record for record in page if isinstance(record, EdgeAnswer)]
         if len(page) < limits.SCAN_MAX_RECORDS:
             return found
