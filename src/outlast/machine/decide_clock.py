@@ -26,7 +26,7 @@ from outlast.machine.changes import (
 )
 from outlast.machine.claiming import attempt_begun, claim_fields
 from outlast.machine.decide_holder import told_to_unwind, try_again, unwind_first
-from outlast.machine.parts import (
+from outlast.machine.guards_and_writes import (
     Fields,
     as_seen,
     changes,

@@ -15,7 +15,6 @@ from msgspec import Struct, structs
 
 from outlast import limits
 from outlast.machine import facts
-from outlast.machine.beginnings import events_of, execution_of, input_of, tags_of
 from outlast.machine.changes import (
     Absent,
     Add,
@@ -33,7 +32,8 @@ from outlast.machine.changes import (
 )
 from outlast.machine.claiming import attempt_begun, claim_fields
 from outlast.machine.flow_changes import flow_changes
-from outlast.machine.parts import Fields, claim_gates, held_by
+from outlast.machine.guards_and_writes import Fields, claim_gates, held_by
+from outlast.machine.start_records import events_of, execution_of, input_of, tags_of
 from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (

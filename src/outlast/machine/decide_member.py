@@ -33,9 +33,9 @@ from outlast.machine.changes import (
 from outlast.machine.decide import decide
 from outlast.machine.flow_changes import flow_changes
 from outlast.machine.flow_parents import told_to_parent
+from outlast.machine.guards_and_writes import Fields, key_of
 from outlast.machine.joins import Answer, counted, runs, settled_by, spares_siblings
-from outlast.machine.parts import Fields, key_of
-from outlast.machine.superseding import EntryKey
+from outlast.machine.retry_cut import EntryKey
 from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (

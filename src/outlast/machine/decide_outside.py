@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.machine.beginnings import REOPENED
 from outlast.machine.changes import (
     HOME,
     Add,
@@ -19,7 +18,7 @@ from outlast.machine.changes import (
     View,
     Write,
 )
-from outlast.machine.parts import (
+from outlast.machine.guards_and_writes import (
     Fields,
     as_seen,
     changes,
@@ -31,6 +30,7 @@ from outlast.machine.parts import (
     runnable,
     superseded,
 )
+from outlast.machine.start_records import REOPENED
 from outlast.model import event
 from outlast.model.attempt import Outcome
 from outlast.model.child import ChildEnd

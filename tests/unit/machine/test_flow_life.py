@@ -48,7 +48,7 @@ from outlast.machine.decide_flow import (
     staged_members,
 )
 from outlast.machine.decide_stop import acknowledged, all_acknowledged, may_run_on, put_off, stopped
-from outlast.machine.parts import claim_gates, held_by
+from outlast.machine.guards_and_writes import claim_gates, held_by
 from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (

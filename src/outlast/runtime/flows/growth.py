@@ -17,7 +17,7 @@ from outlast.machine.amendments import together
 from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal
 from outlast.machine.decide_flow import NewMember, grown, grown_before, growth_id
 from outlast.machine.decide_member import MemberView, is_cancelled_with, widened
-from outlast.machine.parts import held_by
+from outlast.machine.guards_and_writes import held_by
 from outlast.model.execution import Execution
 from outlast.model.flow import Edge, Flow, edge_key, whole_of
 from outlast.runtime.holder import FanIn, NewMembers
