@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from outlast.errors import InvalidInput
-from outlast.machine import beginnings, facts
+from outlast.machine import facts, start_records
 from outlast.machine.changes import Absent, Code, Insert, Put, TimeAhead
 from outlast.machine.decide_start import conflict_with
 from outlast.model import event
@@ -320,7 +320,7 @@ def test_what_is_remembered_of_one_start_is_not_taken_for_another(name: str):
     usual = insert_of(changes_of(None, facts.Start), Execution)
     other = insert_of(changes_of(None, facts.Start, **{name: OTHER[name]}), Execution)
     assert other != usual
-    beginnings._like.cache_clear()
+    start_records._like.cache_clear()
     assert insert_of(changes_of(None, facts.Start, **{name: OTHER[name]}), Execution) == other
     assert insert_of(changes_of(None, facts.Start), Execution) == usual
 
