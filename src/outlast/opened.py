@@ -121,7 +121,7 @@ class Opened:
         worker = Worker(self.parts, self._engine, options, serves=app.registry.served, definition=app.definition_of)
         if config.fast_path:
             self._engine.rooms = worker
-            self._engine.flows.ahead.remembers = True
+            self._engine.flows.downstreams.remembers = True
         return worker
 
     def begin(self) -> None:

@@ -13,7 +13,7 @@ from outlast import App, FlowCancelled, FlowHandle, FlowNotFound, FlowRefused, I
 from outlast.errors import InvalidName, StoreUnavailable
 from outlast.machine.changes import Changes, Delete, Insert, Patch
 from outlast.model.execution import execution_key
-from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key, whole_of
+from outlast.model.flow import Edge, Flow, Member, flow_key, member_key, whole_of
 from outlast.model.record import settled
 from outlast.observe.metrics import RECONCILER_DEPTH, RECONCILER_DUE, ReconcilerMetrics
 from outlast.reconcilers.driver import Report
@@ -320,7 +320,7 @@ async def test_an_entry_that_names_nothing_is_dropped(clocked: Place, monkeypatc
         await clocked.pass_time(app, "5s")
         engine = engine_of(app)
         partition = engine.view("default", "f", None).partition
-        ghost = Dependency(namespace="default", execution=whole_of("f"), downstream="f/ghost", change_id="g")
+        ghost = Edge(namespace="default", execution=whole_of("f"), downstream="f/ghost", change_id="g")
         gone = (execution_key("default", "f/m2"), member_key("default", "f/m2"))
         writes = (Insert(ghost), *(Delete(key) for key in gone))
         await engine.commit(Changes(id="by hand", partition=partition, anchors=gone, writes=writes))

@@ -16,7 +16,7 @@ import outlast
 from outlast import App, FlowCancelled, FlowFailed, FlowHandle, FlowRefused
 from outlast.app import store_for
 from outlast.model.completion import Completion
-from outlast.model.flow import Edge, whole_of
+from outlast.model.flow import EdgeAnswer, whole_of
 from outlast.testing import Crash, ManualClock
 from tests.acceptance import flow_killed
 from tests.acceptance.conftest import Place
@@ -160,8 +160,8 @@ async def played(place: Place, seed: int, members: int, crashes: int, *, cancels
         assert set(ends.values()) == {1}, "everybody ended once"
         told = [
             one.upstream
-            for one in await store.scan(Edge.KIND, ("default", whole_of("world")), limit=10_000)
-            if isinstance(one, Edge)
+            for one in await store.scan(EdgeAnswer.KIND, ("default", whole_of("world")), limit=10_000)
+            if isinstance(one, EdgeAnswer)
         ]
         assert len(told) == len(set(told)) == members, "the flow was told of every end, once"
         status = await reader.flow_handle("world").status()
@@ -208,7 +208,7 @@ def test_a_worker_that_is_killed_between_an_end_and_its_edges_loses_nothing(plac
             ends = [one for one in await store.scan(Completion.KIND, ("default",)) if isinstance(one, Completion)]
             assert Counter(one.execution for one in ends) == {f"killed/{name}": 1 for name in flow_killed.OUTPUTS}
             for name in flow_killed.OUTPUTS:
-                edges = await store.scan(Edge.KIND, ("default", f"killed/{name}"))
+                edges = await store.scan(EdgeAnswer.KIND, ("default", f"killed/{name}"))
                 assert len(edges) == flow_killed.UPSTREAMS[name]
 
     asyncio.run(finish())

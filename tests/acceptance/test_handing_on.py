@@ -15,8 +15,8 @@ from outlast.model.execution import Execution
 from outlast.model.outbox import Delivery
 from outlast.opened import Opened
 from outlast.runtime.flows import handing_on
-from outlast.runtime.flows.ahead import Ahead, Behind, Known
 from outlast.runtime.flows.carrying import Flows
+from outlast.runtime.flows.downstream_cache import Behind, DownstreamCache, Known
 from outlast.runtime.local_holder import LocalHolder
 from tests.acceptance.conftest import Gate, Place, until
 from tests.acceptance.flow_workflows import member_is, workflows
@@ -286,14 +286,14 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def knew(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """Of whose end it was known ahead what waits for it."""
     known: dict[str, bool] = {}
-    really = Ahead.take
+    really = DownstreamCache.take
 
-    async def take(self: Ahead, execution: Execution) -> Known | None:
+    async def take(self: DownstreamCache, execution: Execution) -> Known | None:
         found = await really(self, execution)
         known[execution.id] = found is not None
         return found
 
-    monkeypatch.setattr(Ahead, "take", take)
+    monkeypatch.setattr(DownstreamCache, "take", take)
     return known
 
 

@@ -10,7 +10,7 @@ import pytest
 import outlast
 from outlast import App, ExecutionCancelled, FlowCancelled, Handle, Status
 from outlast.errors import CorruptState
-from outlast.machine import superseding
+from outlast.machine import retry_cut
 from outlast.testing import harness
 from tests.acceptance.conftest import Gate, status_is
 
@@ -164,7 +164,7 @@ async def test_a_cancel_that_was_left_in_the_journal_fails_what_it_unwinds(app: 
         handle = await kit.workflow.start()
         await kit.cancelled(handle)
         with monkeypatch.context() as patch:
-            patch.setattr(superseding, "cut_short", lambda _: [])
+            patch.setattr(retry_cut, "cut_short", lambda _: [])
             await handle.retry()
         with pytest.raises(CorruptState, match="a cancel that nobody asked for"):
             await handle.result("20s")

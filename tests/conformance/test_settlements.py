@@ -19,7 +19,7 @@ from outlast.machine.changes import Add, Changes, Insert, Matches, Patch
 from outlast.model.completion import Completion
 from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
-from outlast.model.flow import Edge, Flow, FlowState
+from outlast.model.flow import EdgeAnswer, Flow, FlowState
 from outlast.model.journal import JournalEntry
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload
@@ -192,7 +192,7 @@ class TestSettlements(Conformance):
         await actors.put(store, actors.partition(store, "flow"), flow)
 
         def edge(number: int) -> Changes:
-            record = Edge(
+            record = EdgeAnswer(
                 namespace=actors.NAMESPACE,
                 execution="flow/member",
                 upstream=f"flow/{number:05}",
@@ -212,7 +212,7 @@ class TestSettlements(Conformance):
             """Count what was not counted, from the place where the count stands; whoever was faster wins."""
             counted, after, lost = 0, None, 0
             while counted < edges:
-                page = await drainer.scan(Edge.KIND, (actors.NAMESPACE, "flow/member"), after=after, limit=batch)
+                page = await drainer.scan(EdgeAnswer.KIND, (actors.NAMESPACE, "flow/member"), after=after, limit=batch)
                 changes = actors.changing(
                     drainer,
                     "flow/member",
@@ -228,7 +228,10 @@ class TestSettlements(Conformance):
                     assert stored is not None
                     while counted < stored.revision:
                         missed = await drainer.scan(
-                            Edge.KIND, (actors.NAMESPACE, "flow/member"), after=after, limit=stored.revision - counted
+                            EdgeAnswer.KIND,
+                            (actors.NAMESPACE, "flow/member"),
+                            after=after,
+                            limit=stored.revision - counted,
                         )
                         counted, after = counted + len(missed), missed[-1].key
             return lost

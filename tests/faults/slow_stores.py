@@ -26,7 +26,7 @@ from outlast.app import store_for
 from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.execution import execution_key
-from outlast.model.flow import Edge, Flow, Summary
+from outlast.model.flow import EdgeAnswer, Flow, Summary
 from outlast.model.journal import JournalEntry
 from outlast.model.outbox import Delivery
 from outlast.store.port import Query, Store
@@ -790,7 +790,7 @@ async def _shown(store: Store, name: str) -> list[str]:
     lines: list[str] = []
     for one in ids:
         lines += map(repr, await store.load([execution_key("default", one)]))
-        for kind in (JournalEntry, Event, Deferred, Edge):
+        for kind in (JournalEntry, Event, Deferred, EdgeAnswer):
             lines += [f"    {record!r}" for record in await store.scan(kind.KIND, ("default", one))]
     heads = [*await _flows(store, Flow), *await _flows(store, Summary)]
     lines += [repr(one) for one in heads if one.id == name or one.id.startswith(f"{name}-")]

@@ -77,8 +77,8 @@ _GUARDS = (
         breaks="rule 3",
         what="an event ends a wait whose time is over, if only nobody has said so yet",
         file="machine/decide_outside.py",
-        old='            guards.append(Ahead(execution.key, "wake_at"))\n',
-        new="            pass\n",
+        old='        guards.append(TimeAhead(execution.key, "wake_at"))\n',
+        new="        pass\n",
         noticed_by=(
             f"{MACHINE}ended_waits.py::test_an_event_meets_a_wait_with_a_timeout_only_before_that_by_the_stores_clock",
         ),
@@ -87,7 +87,7 @@ _GUARDS = (
         name="any-event-ends-a-wait",
         breaks="rule 3",
         what="an event of another name is taken for the one that the code waits for",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old="    if awaited.op not in ops or name not in (None, awaited.name):\n",
         new="    if awaited.op not in ops:\n",
         noticed_by=(f"{MACHINE}ended_waits.py::test_an_event_of_another_name_stays",),
@@ -105,7 +105,7 @@ _GUARDS = (
         name="epoch-unchecked",
         breaks="rule 1",
         what="a holder's writes are fenced by the status alone",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old='return Matches(_key(namespace, execution_id), {"status": _ACTIVE, "epoch": epoch})',
         new='return Matches(_key(namespace, execution_id), {"status": _ACTIVE})',
         noticed_by=(
@@ -117,7 +117,7 @@ _GUARDS = (
         name="status-unchecked",
         breaks="rule 1",
         what="a holder's writes are fenced by the epoch alone, which a suspended execution still has",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old='return Matches(_key(namespace, execution_id), {"status": _ACTIVE, "epoch": epoch})',
         new='return Matches(_key(namespace, execution_id), {"epoch": epoch})',
         noticed_by=(f"{CONFORMANCE}Zombie::test_no_write_of_a_zombie_changes_anything",),
@@ -203,7 +203,7 @@ _GUARDS = (
         name="inbox-guard-skipped",
         breaks="settlement 2",
         what="a suspension is not refused by what came from outside meanwhile: a lost wake-up",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old="""            "inbox": inbox,
             "has_children": execution.has_children,
 """,
@@ -215,7 +215,7 @@ _GUARDS = (
         name="inbox-not-counted",
         breaks="settlement 2",
         what="an event leaves its record and rings no bell on the doorstep",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old='return [Insert(event), Add(execution.key, "inbox", 1)]',
         new="return [Insert(event)]",
         noticed_by=(
@@ -272,7 +272,7 @@ _GUARDS = (
         breaks="settlement 4",
         what="a lease can be lost although its session lives",
         file="machine/decide_clock.py",
-        old='(Lapsed(_session(view, execution), "expires_at"), *_no_progress_since(execution))',
+        old='(GoneOrPast(_session(view, execution), "expires_at"), *_no_progress_since(execution))',
         new="_no_progress_since(execution)",
         noticed_by=(
             f"{CONFORMANCE}Takeover::test_a_takeover_is_refused_if_the_worker_renewed_just_before",
@@ -284,7 +284,7 @@ _GUARDS = (
         breaks="rule 2",
         what="an attempt whose worker died can time out: a crash is charged to the code",
         file="machine/decide_clock.py",
-        old='        Ahead(_session(view, execution), "expires_at"),\n',
+        old='        TimeAhead(_session(view, execution), "expires_at"),\n',
         new="",
         noticed_by=(
             f"{CONFORMANCE}Timeout::test_a_timeout_needs_a_live_session_and_a_loss_a_lapsed_one",
@@ -297,7 +297,7 @@ _GUARDS = (
         what="a timer fires when a reconciler says so, whatever the store's clock says",
         file="machine/decide_clock.py",
         old="""    if timed:
-        guards.append(Reached(key_of(execution), "wake_at"))
+        guards.append(TimeReached(key_of(execution), "wake_at"))
 """,
         new="",
         noticed_by=(f"{ENGINE}wake_that_is_early_by_the_stores_clock_is_not_due",),
@@ -320,7 +320,7 @@ _TRANSITIONS = (
         name="end-without-completion",
         breaks="rule 3",
         what="the completion is not in the commit of the end",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old="writes: list[Write] = [Patch(key_of(execution), fields), Insert(completion)]",
         new="writes: list[Write] = [Patch(key_of(execution), fields)]",
         noticed_by=(
@@ -332,7 +332,7 @@ _TRANSITIONS = (
         name="parent-not-told",
         breaks="rule 3",
         what="the word to the parent is not in the commit of the end",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old="    if execution.parent is not None:\n",
         new="    if False:\n",
         noticed_by=(
@@ -356,7 +356,7 @@ _TRANSITIONS = (
         name="attempts-reset-by-crash",
         breaks="rule 2",
         what="a lost lease forgets the failures and crashes before it: it is tried for ever",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old="""    return {**counted, "attempt": execution.attempt + 1, "attempt_open": False, "ran_ms": 0}
 """,
         new="""    if crashed:
@@ -389,8 +389,8 @@ _TRANSITIONS = (
         breaks="rule 3",
         what="an event wakes code that waits for another",
         file="machine/decide_outside.py",
-        old="if status is Status.SUSPENDED and wait in execution.waits_for:",
-        new="if status is Status.SUSPENDED:",
+        old="if execution.status is not Status.SUSPENDED or wait not in execution.waits_for:",
+        new="if execution.status is not Status.SUSPENDED:",
         noticed_by=(f"{MACHINE}messages.py::test_a_message_that_nobody_waits_for_is_kept",),
     ),
     Mutant(
@@ -398,8 +398,8 @@ _TRANSITIONS = (
         breaks="rule 3",
         what="an event does not wake the code that waits for it",
         file="machine/decide_outside.py",
-        old="if status is Status.SUSPENDED and wait in execution.waits_for:",
-        new="if status is Status.SUSPENDED and not wait:",
+        old="if execution.status is not Status.SUSPENDED or wait not in execution.waits_for:",
+        new="if execution.status is not Status.SUSPENDED or wait:",
         noticed_by=(
             f"{RULE}03_an_event_and_the_wake_up_are_one_commit",
             f"{MACHINE}messages.py::test_one_of_several_waits_is_enough",
@@ -423,7 +423,7 @@ _TRANSITIONS = (
         name="hold-ignored-at-wake",
         breaks="rule 8",
         what="what an operator holds becomes ready when its wait or its attempt ends",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old="    held = execution.held if held is None else held\n",
         new="    held = bool(held)\n",
         noticed_by=(
@@ -436,7 +436,7 @@ _TRANSITIONS = (
         name="retention-from-creation",
         breaks="rule 5",
         what="retention counts from the start of an execution",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old='fields["purge_at"] = Now(execution.retention_ms)',
         new='fields["purge_at"] = execution.retention_ms + (settled(execution.created_at) or 0)',
         noticed_by=(
@@ -469,16 +469,16 @@ _TRANSITIONS = (
         name="failure-leaves-first",
         breaks="settlement 9",
         what="of many entries that a retry supersedes, the failure leaves ahead of what was given up because of it",
-        file="machine/superseding.py",
+        file="machine/retry_cut.py",
         old="        return 1\n    return 2 if entry.op in BESIDE_CALLS else 3\n",
         new="        return 3\n    return 2 if entry.op in BESIDE_CALLS else 1\n",
-        noticed_by=(f"{MACHINE}superseding.py::test_what_was_given_up_leaves_first_and_the_first_failure_last",),
+        noticed_by=(f"{MACHINE}retry_cut.py::test_what_was_given_up_leaves_first_and_the_first_failure_last",),
     ),
     Mutant(
         name="lives-share-their-epochs",
         breaks="rule 1",
         what="the epochs of every execution begin at zero, also of an id that was purged and started anew",
-        file="machine/beginnings.py",
+        file="machine/start_records.py",
         old="        epoch=like.epoch + fact.first_epoch,\n",
         new="",
         noticed_by=(f"{RULE}01_a_zombie_of_a_former_life_is_refused",),
@@ -805,7 +805,7 @@ _RUNTIME = (
         breaks="rule 3",
         what="a delivery is struck off the outbox before its target has it: a crash in between loses it",
         file="runtime/outbox.py",
-        old="told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)\n",
+        old="told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, acks=acks)\n",
         new="""await self.strike(delivery)
         told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen)
 """,
@@ -815,7 +815,7 @@ _RUNTIME = (
         name="children-left-behind",
         breaks="rule 3",
         what="an end does not owe its children anything",
-        file="machine/parts.py",
+        file="machine/guards_and_writes.py",
         old="    if execution.has_children:\n        errand",
         new="    if False:\n        errand",
         noticed_by=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from outlast import limits
 from outlast.codec.values import Values
 from outlast.errors import ExecutionRefused
-from outlast.machine import facts, superseding
+from outlast.machine import facts, retry_cut
 from outlast.machine.changes import Code
 from outlast.model.execution import Execution
 from outlast.runtime.engine import Engine
@@ -20,7 +20,7 @@ async def retry_of(engine: Engine, values: Values, execution: Execution) -> fact
             Code.NOT_ALLOWED,
             "its undos have run, so what it did is taken back; start it anew, with if_exists='restart'",
         )
-    ahead, last = superseding.parts(await runs_again(engine.store, values, execution))
+    ahead, last = retry_cut.parts(await runs_again(engine.store, values, execution))
     for entries in ahead:
         fact = facts.Supersede(change_id=engine.entropy.new_id(), epoch=execution.epoch, entries=entries)
         told = await engine.tell(execution.namespace, execution.id, fact)

@@ -438,7 +438,7 @@ class Client:
                 raise ExecutionRefused(execution_id, Code.CONFLICT, BEGUN_ANEW)
             # It may begin anew before the word arrives.
             same = (Matches(execution_key(namespace, execution_id), {"journal_generation": generation}),)
-        told = await self._engine.tell(namespace, execution_id, fact, seen=found, while_=same)
+        told = await self._engine.tell(namespace, execution_id, fact, seen=found, only_if=same)
         if told.verdict is not None and told.verdict.refused_by in same:
             raise ExecutionRefused(execution_id, Code.CONFLICT, BEGUN_ANEW)
         stands = told.instead

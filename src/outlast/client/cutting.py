@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outlast.errors import ExecutionRefused, InvalidInput
-from outlast.machine import superseding
+from outlast.machine import retry_cut
 from outlast.machine.changes import Code
 from outlast.machine.replay import BESIDE
 from outlast.model.journal import ORIGIN, SLEEP, UNDO_SCOPE, UNWIND, JournalEntry
@@ -25,7 +25,7 @@ def cut(
     beside = {(f"{step.scope}{BESIDE}{step.occurrence}", step.name)}
     if step.op == SLEEP and not any(_sleeps(entry, step) for entry in journal if entry.position < step.position):
         beside.add((BESIDE, step.name))  # a named timer stands there: the first sleep of that name has set it
-    cancelled = {entry.position for entry in superseding.cut_short(journal)}
+    cancelled = {entry.position for entry in retry_cut.cut_short(journal)}
     kept: list[JournalEntry] = []
     dropped: list[JournalEntry] = []
     for entry in journal:
@@ -49,7 +49,7 @@ def cut(
 def run_again(execution_id: str, journal: Sequence[JournalEntry], from_step: str) -> list[JournalEntry]:
     """What leaves the journal for a retry from that step: all that goes, and how long what is kept still waits."""
     kept, dropped = cut(execution_id, journal, from_step)
-    return [*dropped, *superseding.still_waiting(kept)]
+    return [*dropped, *retry_cut.still_waiting(kept)]
 
 
 def _sleeps(entry: JournalEntry, step: JournalEntry) -> bool:

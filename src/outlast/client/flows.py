@@ -49,7 +49,7 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.status import Status
 from outlast.runtime.engine import Engine
 from outlast.runtime.flows.accepting import accept
-from outlast.runtime.flows.ahead import Outputs
+from outlast.runtime.flows.downstream_cache import Outputs
 from outlast.runtime.flows.purging import purge_flow
 from outlast.runtime.flows.stopping import GRACE_MS, cancel_members
 from outlast.store.port import Sharded, Verdict

@@ -54,12 +54,12 @@ def together(first: Changes, others: Sequence[Changes]) -> Changes:
     )
 
 
-def only_if(changes: Changes, guards: Sequence[Guard]) -> Changes:
+def with_guards(changes: Changes, guards: Sequence[Guard]) -> Changes:
     """The same change, refused unless these guards hold as well. They are asked first."""
     return structs.replace(changes, guards=(*guards, *changes.guards), shape=None)
 
 
-def settling(changes: Changes, debt: Debt) -> Changes:
+def acknowledging(changes: Changes, debt: Debt) -> Changes:
     """The same change, and the debt that it settles, if both live in one partition: neither without the other."""
     if changes.partition != debt.partition:
         return changes

@@ -55,28 +55,28 @@ class Absent(Struct, frozen=True, gc=False):
     key: Key
 
 
-class Reached(Struct, frozen=True, gc=False):
+class TimeReached(Struct, frozen=True, gc=False):
     """The record exists and its time has come: not null, and not after the commit."""
 
     key: Key
     field: str
 
 
-class Ahead(Struct, frozen=True, gc=False):
+class TimeAhead(Struct, frozen=True, gc=False):
     """The record exists and its time lies after the commit."""
 
     key: Key
     field: str
 
 
-class Lapsed(Struct, frozen=True, gc=False):
+class GoneOrPast(Struct, frozen=True, gc=False):
     """The record is gone, or its time has come: the guard of every takeover."""
 
     key: Key
     field: str
 
 
-Guard: TypeAlias = Matches | Absent | Reached | Ahead | Lapsed
+Guard: TypeAlias = Matches | Absent | TimeReached | TimeAhead | GoneOrPast
 
 
 # ---- writes -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast.machine import facts
 from outlast.machine.changes import Insert, Patch, Write
-from outlast.machine.parts import Fields
+from outlast.machine.guards_and_writes import Fields
 from outlast.model.attempt import Attempt, attempt_key
 from outlast.model.execution import Execution
 from outlast.model.record import NOW, Now

@@ -12,21 +12,21 @@ from outlast.machine import facts
 from outlast.machine.backoff import delay_ms
 from outlast.machine.changes import (
     HOME,
-    Ahead,
     Changes,
     Code,
+    GoneOrPast,
     Guard,
-    Lapsed,
     Matches,
     Patch,
-    Reached,
     Refusal,
+    TimeAhead,
+    TimeReached,
     View,
     Write,
 )
 from outlast.machine.claiming import attempt_begun, claim_fields
 from outlast.machine.decide_holder import told_to_unwind, try_again, unwind_first
-from outlast.machine.parts import (
+from outlast.machine.guards_and_writes import (
     Fields,
     as_seen,
     changes,
@@ -60,7 +60,7 @@ def wake(view: View, execution: Execution, fact: facts.Wake) -> Changes | Refusa
         return Refusal(Code.NOT_DUE, f"waits for {awaited}, not for {fact.cause}")
     guards: list[Guard] = [as_seen(execution)]
     if timed:
-        guards.append(Reached(key_of(execution), "wake_at"))
+        guards.append(TimeReached(key_of(execution), "wake_at"))
     fields: Fields = {**runnable(execution), "change_id": fact.change_id}
     writes: list[Write] = [Patch(key_of(execution), fields)]
     if timed:
@@ -84,8 +84,8 @@ def time_out(view: View, execution: Execution, fact: facts.TimeOut) -> Changes |
     if execution.attempt_deadline_at is None:
         return Refusal(Code.NOT_DUE, "its attempts have no timeout")
     guards: tuple[Guard, ...] = (
-        Reached(execution.key, "attempt_deadline_at"),
-        Ahead(_session(view, execution), "expires_at"),
+        TimeReached(execution.key, "attempt_deadline_at"),
+        TimeAhead(_session(view, execution), "expires_at"),
     )
     failures = execution.failures + 1
     policy = execution.retry_policy
@@ -121,7 +121,7 @@ def _no_progress_since(execution: Execution) -> tuple[Guard, ...]:
 def lease_lost(view: View, execution: Execution, fact: facts.LeaseLost) -> Changes:
     """A crash is no failure of the user's code. It is counted apart, since the last progress and in all, each up to a
     cap of its own."""
-    guards: tuple[Guard, ...] = (Lapsed(_session(view, execution), "expires_at"), *_no_progress_since(execution))
+    guards: tuple[Guard, ...] = (GoneOrPast(_session(view, execution), "expires_at"), *_no_progress_since(execution))
     past_cap = execution.crashes_since_progress + 1 - execution.crash_cap
     past_life_cap = execution.crashes + 1 - execution.life_crash_cap
     past = max(past_cap, past_life_cap)
@@ -149,7 +149,7 @@ def deadline_passed(view: View, execution: Execution, fact: facts.DeadlinePassed
     if execution.unwinds:
         return _unwind_at_deadline(view, execution, fact)
     writes = ended(view, execution, fact, Status.EXPIRED, cause="deadline", outcome=Outcome.TIMED_OUT)
-    guards: list[Guard] = [as_seen(execution), Reached(execution.key, "deadline_at")]
+    guards: list[Guard] = [as_seen(execution), TimeReached(execution.key, "deadline_at")]
     return changes(view, execution, fact, guards, writes, HOME)
 
 
@@ -161,7 +161,7 @@ def _unwind_at_deadline(view: View, execution: Execution, fact: facts.DeadlinePa
         fields = {**runnable(execution), **fields, "change_id": fact.change_id}
         status = fields["status"]
     writes: list[Write] = [Patch(execution.key, fields), *inbox_record(execution, fact, event.DEADLINE)]
-    guards: list[Guard] = [as_seen(execution), Reached(execution.key, "deadline_at")]
+    guards: list[Guard] = [as_seen(execution), TimeReached(execution.key, "deadline_at")]
     return changes(view, execution, fact, guards, writes, *rings_for(execution, status))
 
 

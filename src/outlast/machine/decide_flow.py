@@ -15,7 +15,6 @@ from msgspec import Struct, structs
 
 from outlast import limits
 from outlast.machine import facts
-from outlast.machine.beginnings import events_of, execution_of, input_of, tags_of
 from outlast.machine.changes import (
     Absent,
     Add,
@@ -33,11 +32,12 @@ from outlast.machine.changes import (
 )
 from outlast.machine.claiming import attempt_begun, claim_fields
 from outlast.machine.flow_changes import flow_changes
-from outlast.machine.parts import Fields, claim_gates, held_by
+from outlast.machine.guards_and_writes import Fields, claim_gates, held_by
+from outlast.machine.start_records import events_of, execution_of, input_of, tags_of
 from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
-    Dependency,
+    Edge,
     Flow,
     FlowState,
     Member,
@@ -303,7 +303,7 @@ def _edge(member: NewMember, above: str, change_id: str) -> Write:
     """From an upstream, or from the flow itself: its roster."""
     start = member.start
     return Insert(
-        Dependency(
+        Edge(
             namespace=start.namespace,
             execution=above,
             downstream=start.id,
@@ -385,11 +385,7 @@ def grown(
     ]
     if joined_by is not None:
         writes += [
-            Insert(
-                Dependency(
-                    namespace=flow.namespace, execution=member.start.id, downstream=joined_by, change_id=change_id
-                )
-            )
+            Insert(Edge(namespace=flow.namespace, execution=member.start.id, downstream=joined_by, change_id=change_id))
             for member in members
         ]
     anchors = (by.key, flow.key, summary.key)
@@ -401,7 +397,7 @@ def growth_id(execution: Execution, place: str) -> str:
     return f"{execution.id}@{execution.journal_generation}/{place}"
 
 
-def grown_before(new: NewMember, by: Execution, found: tuple[Execution, Member, Dependency]) -> bool:
+def grown_before(new: NewMember, by: Execution, found: tuple[Execution, Member, Edge]) -> bool:
     """Whether a member that is there already is the one that is to be added, and was added by the same: it may have
     begun anew since. `found` are its records, and its entry in the flow's roster."""
     execution, member, entry = found

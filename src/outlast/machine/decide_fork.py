@@ -8,7 +8,7 @@ from msgspec import structs
 from outlast.machine import facts
 from outlast.machine.changes import Changes, Code, Insert, Put, Refusal, View, Write, lane_channel
 from outlast.machine.decide_start import REOPENED
-from outlast.machine.parts import LEASE_GONE, Fields, changes
+from outlast.machine.guards_and_writes import LEASE_GONE, Fields, changes
 from outlast.model.execution import Execution, suspect_route
 from outlast.model.journal import ORIGIN, PATCH, SUCCEEDED, JournalEntry, Origin
 from outlast.model.payload import Payload, Role

@@ -7,7 +7,6 @@ from msgspec import structs
 from outlast import limits
 from outlast.machine import facts
 from outlast.machine.backoff import delay_ms
-from outlast.machine.beginnings import REOPENED, new_execution
 from outlast.machine.changes import (
     ENDS,
     HOME,
@@ -24,7 +23,7 @@ from outlast.machine.changes import (
     Write,
 )
 from outlast.machine.claiming import attempt_begun, claim_fields
-from outlast.machine.parts import (
+from outlast.machine.guards_and_writes import (
     LEASE_GONE,
     Fields,
     as_seen,
@@ -45,6 +44,7 @@ from outlast.machine.parts import (
     runnable,
     superseded,
 )
+from outlast.machine.start_records import REOPENED, new_execution
 from outlast.model.attempt import Outcome
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import CHILD, UPDATE, Event, event_key
@@ -267,7 +267,9 @@ def suspend(view: View, execution: Execution, fact: facts.Suspend, now: int) -> 
 
 def complete(view: View, execution: Execution, fact: facts.Complete) -> Changes:
     """Not guarded by `inbox`: a completion beats a cancel that was not yet observed."""
-    writes = ended(view, execution, fact, _SUCCEEDED, cause=None, outcome=_ENDED_WELL, value=fact.output)
+    writes = ended(
+        view, execution, fact, _SUCCEEDED, cause=None, outcome=_ENDED_WELL, value=fact.output, hands_on=fact.hands_on
+    )
     fence = held_to_the_end(execution)
     return Changes(
         id=fact.change_id,

@@ -33,15 +33,15 @@ from outlast.machine.changes import (
 from outlast.machine.decide import decide
 from outlast.machine.flow_changes import flow_changes
 from outlast.machine.flow_parents import told_to_parent
+from outlast.machine.guards_and_writes import Fields, key_of
 from outlast.machine.joins import Answer, counted, runs, settled_by, spares_siblings
-from outlast.machine.parts import Fields, debt_of_end, key_of
-from outlast.machine.superseding import EntryKey
+from outlast.machine.retry_cut import EntryKey
 from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     FlowState,
     Member,
@@ -49,13 +49,12 @@ from outlast.model.flow import (
     Settled,
     Summary,
     decode_ids,
-    dependency_key,
+    edge_answer_key,
     edge_key,
     encode_ids,
     flow_key,
     whole_of,
 )
-from outlast.model.outbox import Delivery
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now
 from outlast.model.status import Reason, Status
@@ -128,9 +127,9 @@ def answered_edge(partition: int, end: Ended, downstream: str) -> Changes:
     return flow_changes(FlowFact.EDGE_ANSWERED, change_id, partition, (upstream,), stands, [Insert(edge)])
 
 
-def edge_of(end: Ended, downstream: str) -> Edge:
+def edge_of(end: Ended, downstream: str) -> EdgeAnswer:
     """The answer itself."""
-    return Edge(
+    return EdgeAnswer(
         namespace=end.namespace,
         execution=downstream,
         upstream=end.id,
@@ -171,7 +170,7 @@ def is_cancelled_with(flow: Flow, execution: Execution) -> bool:
     return for_all and flow.reason is not None and not execution.cancel_requested
 
 
-def wants_input(view: MemberView, edges: list[Edge]) -> bool:
+def wants_input(view: MemberView, edges: list[EdgeAnswer]) -> bool:
     """Whether these answers let it run, with an input that must be made of what its upstreams gave."""
     member = view.member
     return member.binds and waits(view) and runs(member, settled_by(member, counted(member, edges)), edges)
@@ -179,7 +178,7 @@ def wants_input(view: MemberView, edges: list[Edge]) -> bool:
 
 def advance(
     view: MemberView,
-    edges: list[Edge],
+    edges: list[EdgeAnswer],
     *,
     change_id: str,
     input: bytes | None = None,
@@ -210,7 +209,7 @@ def advance(
         whole = together(skipped, [_counted(view, change_id, fields)])
         return Advanced(answer, skipped=True, spares=spares, changes=whole)
     assert member.binds == (input is not None), "an input is made for those that bind, and for no others"
-    worker, gate = (None, ()) if room is None else (room.worker, (_is_open(room.gate),))
+    worker, gate = (None, ()) if room is None else (room.worker, (is_open(room.gate),))
     woken = _told(view, facts.Wake(change_id=change_id, cause=Reason.DEPENDENCIES, worker=worker))
     made = () if input is None else (Insert(_input(view, input, change_id)),)
     after = outline_after(View(view.partition, view.execution), woken)
@@ -219,7 +218,7 @@ def advance(
     return Advanced(answer, input=input, begins=begins, spares=spares, changes=whole)
 
 
-def _blamed(edges: list[Edge]) -> str:
+def _blamed(edges: list[EdgeAnswer]) -> str:
     """The upstream that made it impossible, for people."""
     worst = next(edge for edge in reversed(edges) if edge.answer != Status.SUCCEEDED)
     return f"{worst.upstream.rpartition('/')[2]} {worst.answer}"
@@ -288,39 +287,7 @@ def widened(view: MemberView, upstreams: tuple[str, ...], template: bytes, chang
     return flow_changes(FlowFact.GROWN, change_id, view.partition, (view.execution.key,), guards, writes)
 
 
-# ---- an end that hands on -----------------------------------------------------------------------------------------
-
-
-def handed_on(
-    end: Changes, ended: Ended, gate: Flow, advanced: Sequence[tuple[str, Changes]], closing: Changes | None = None
-) -> Changes:
-    """The end of a member that pays at once what it would owe: the answers, and what they mean to each downstream (its
-    id, and what `advance` said), and to the flow, if that ends by it (`closed`). Refused if the flow has
-    grown or was stopped since it was looked at: others may wait for this end by now."""
-    debt = debt_of_end(ended.id, end.id)
-    answered = [whole_of(ended.flow), *[downstream for downstream, _ in advanced]]
-    paid = structs.replace(end, writes=tuple([write for write in end.writes if not _owes(write, debt)]), shape=None)
-    edges = [Insert(edge_of(ended, downstream)) for downstream in answered]
-    answers = flow_changes(FlowFact.EDGE_ANSWERED, end.id, end.partition, end.anchors, [_is_open(gate)], edges)
-    others = [changes for _, changes in advanced]
-    return together(paid, [answers, *others] if closing is None else [answers, *others, closing])
-
-
-def closed(partition: int, gate: Flow, summary: Summary, ends: Sequence[Ended], change_id: str) -> Changes:
-    """The end of a flow by that of its last member, which is the last of `ends`: all of them succeeded. The answers of
-    the others stand by now, its own is written with it; refused if somebody has counted one of them before."""
-    whole = whole_of(gate.id)
-    changes = tallied(partition, gate, summary, [edge_of(end, whole) for end in ends], change_id)
-    assert changes is not None, "there are ends, and the flow is open"
-    assert changes.rings, "all of them succeeded: it ends"
-    return changes
-
-
-def _owes(write: Write, debt: str) -> bool:
-    return type(write) is Insert and isinstance(write.record, Delivery) and write.record.id == debt
-
-
-def _is_open(gate: Flow) -> Guard:
+def is_open(gate: Flow) -> Guard:
     """As it was seen: not stopped, and not grown."""
     return _open(gate.namespace, gate.id, gate.revision)
 
@@ -340,7 +307,7 @@ def siblings_settled(partition: int, member: Member, change_id: str) -> Changes:
 # ---- the whole flow -----------------------------------------------------------------------------------------------
 
 
-def tallied(partition: int, flow: Flow, summary: Summary, edges: list[Edge], change_id: str) -> Changes | None:
+def tallied(partition: int, flow: Flow, summary: Summary, edges: list[EdgeAnswer], change_id: str) -> Changes | None:
     """The flow's count of its members' ends, and its end if all of them succeeded; None if there is nothing new."""
     if not edges or flow.state is FlowState.REOPENING:
         return None
@@ -372,8 +339,8 @@ def dropped(
     """Entries of a stopped flow that name nothing go, with what is left of their ends: it has so many members without
     them, and is not to wait for more."""
     again, whole = recounted(partition, summary, change_id, members=members), whole_of(flow.id)
-    entries = [dependency_key(flow.namespace, whole, name) for name in names]
-    answers = [edge_key(flow.namespace, whole, name) for name in names]
+    entries = [edge_key(flow.namespace, whole, name) for name in names]
+    answers = [edge_answer_key(flow.namespace, whole, name) for name in names]
     guards = [Matches(flow.key, {"state": FlowState.STOPPED, "revision": flow.revision})]
     writes = [Delete(key) for key in (*entries, *answers)]
     gone = flow_changes(FlowFact.RECOUNTED, change_id, partition, again.anchors, guards, writes)
@@ -430,7 +397,7 @@ def _as_tallied(summary: Summary) -> Guard:
 # ---- once more ----------------------------------------------------------------------------------------------------
 
 
-def forgotten(view: MemberView, edges: Sequence[Edge], *, flow: Flow, change_id: str) -> Changes:
+def forgotten(view: MemberView, edges: Sequence[EdgeAnswer], *, flow: Flow, change_id: str) -> Changes:
     """Answers that will be given anew leave ahead of a member that is about to be opened again."""
     e, writes = view.execution, [Delete(edge.key) for edge in edges]
     guards = [Matches(e.key, {"generation": e.generation}), _as_counted(view.member), _is_reopening(flow)]
@@ -444,7 +411,7 @@ def _is_reopening(flow: Flow) -> Guard:
 
 def reopened(
     view: MemberView,
-    edges: Sequence[Edge],
+    edges: Sequence[EdgeAnswer],
     *,
     flow: Flow,
     change_id: str,
@@ -473,7 +440,7 @@ def reopened(
     answer = decide(View(view.partition, execution), retry, 0)
     assert not isinstance(answer, Refusal), "it has ended, and may be retried"
     fields: Fields = {"siblings_at": None, "acknowledged": False, "change_id": change_id}
-    gone: list[Edge] = []
+    gone: list[EdgeAnswer] = []
     if again:
         # Counted anew from the beginning: what succeeded has answered, the others will.
         fields |= {"answered": 0, "succeeded": 0, "drained": "", "settled": Settled.OPEN}
@@ -481,7 +448,7 @@ def reopened(
     moved = [] if turn is None else _moved_behind(member, turn, change_id)
     if turn is not None:
         fields["after"] = encode_ids((turn,))
-    own = edge_key(execution.namespace, whole_of(member.flow), execution.id)
+    own = edge_answer_key(execution.namespace, whole_of(member.flow), execution.id)
     guards = [_as_counted(member), _is_reopening(flow)]
     writes = [Patch(member.key, fields), *(Delete(edge.key) for edge in gone), Delete(own), *moved]
     fact, anchors = FlowFact.MEMBER_REOPENED, (execution.key,)
@@ -493,7 +460,5 @@ def _moved_behind(member: Member, upstream: str, change_id: str) -> list[Write]:
     namespace, [before] = member.namespace, decode_ids(member.after)
     if before == upstream:
         return []
-    edge = Dependency(
-        namespace=namespace, execution=upstream, downstream=member.execution, alone=True, change_id=change_id
-    )
-    return [Delete(dependency_key(namespace, before, member.execution)), Insert(edge)]
+    edge = Edge(namespace=namespace, execution=upstream, downstream=member.execution, alone=True, change_id=change_id)
+    return [Delete(edge_key(namespace, before, member.execution)), Insert(edge)]

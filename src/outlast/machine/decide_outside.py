@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.machine.beginnings import REOPENED
 from outlast.machine.changes import (
     HOME,
     Add,
-    Ahead,
     Changes,
     Code,
     Delete,
@@ -16,10 +14,11 @@ from outlast.machine.changes import (
     Matches,
     Patch,
     Refusal,
+    TimeAhead,
     View,
     Write,
 )
-from outlast.machine.parts import (
+from outlast.machine.guards_and_writes import (
     Fields,
     as_seen,
     changes,
@@ -31,6 +30,7 @@ from outlast.machine.parts import (
     runnable,
     superseded,
 )
+from outlast.machine.start_records import REOPENED
 from outlast.model import event
 from outlast.model.attempt import Outcome
 from outlast.model.child import ChildEnd
@@ -228,5 +228,5 @@ def _message(
     fields = {**runnable(execution), "change_id": fact.change_id}
     writes = [*writes, Patch(execution.key, fields), *found]
     if found and execution.wake_at is not None:
-        guards.append(Ahead(execution.key, "wake_at"))
+        guards.append(TimeAhead(execution.key, "wake_at"))
     return changes(view, execution, fact, guards, writes, *rings_for(execution, fields["status"]))

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from outlast.errors import ExecutionConflict
 from outlast.machine import facts
-from outlast.machine.beginnings import (
-    REOPENED,
-    beside,
-    events_of,
-    execution_of,
-    held_of,
-    input_of,
-    rings_of,
-    tags_of,
-)
 from outlast.machine.changes import (
     HOME,
     Add,
@@ -28,7 +18,7 @@ from outlast.machine.changes import (
     Write,
 )
 from outlast.machine.claiming import new_attempt
-from outlast.machine.parts import (
+from outlast.machine.guards_and_writes import (
     as_seen,
     changes,
     claim_gates,
@@ -37,6 +27,16 @@ from outlast.machine.parts import (
     key_of,
     rings_for,
     runnable,
+)
+from outlast.machine.start_records import (
+    REOPENED,
+    beside,
+    events_of,
+    execution_of,
+    held_of,
+    input_of,
+    rings_of,
+    tags_of,
 )
 from outlast.model import event
 from outlast.model.execution import Execution

@@ -10,7 +10,7 @@ from outlast.machine.changes import HOME, Changes, Code, Guard, Matches, Patch, 
 from outlast.machine.decide_flow import FlowView
 from outlast.machine.flow_changes import flow_changes
 from outlast.machine.flow_parents import told_to_parent
-from outlast.machine.parts import Fields
+from outlast.machine.guards_and_writes import Fields
 from outlast.machine.transitions import FlowFact
 from outlast.model.execution import Execution
 from outlast.model.flow import CancelPolicy, Flow, FlowState, Member, Summary

@@ -351,7 +351,11 @@ class Suspend(HolderFact, frozen=True, kw_only=True):
 
 
 class Complete(HolderFact, frozen=True, kw_only=True):
+    """The code returned. A member of a flow that `hands_on` answers its edges in the same commit (`plan_end`), and owes
+    them nothing."""
+
     output: bytes
+    hands_on: bool = False
 
     def __post_init__(self) -> None:
         if len(self.output) > limits.PAYLOAD_MAX_BYTES:

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
-from outlast.machine.changes import Absent, Ahead, Changes, Guard, Insert, Lapsed, Matches, Patch, Reached, Write
+from outlast.machine.changes import (
+    Absent,
+    Changes,
+    GoneOrPast,
+    Guard,
+    Insert,
+    Matches,
+    Patch,
+    TimeAhead,
+    TimeReached,
+    Write,
+)
 from outlast.model.execution import Execution
 from outlast.model.record import Key, Record
 
@@ -35,11 +46,11 @@ def holds(guard: Guard, seen: tuple[Any, ...] | None, now: int) -> bool:
             return seen == (*fields.values(),)
         case Absent():
             return seen is None
-        case Reached():
+        case TimeReached():
             return seen is not None and seen[0] is not None and seen[0] <= now
-        case Ahead():
+        case TimeAhead():
             return seen is not None and seen[0] is not None and seen[0] > now
-        case Lapsed():
+        case GoneOrPast():
             return seen is None or seen[0] is None or seen[0] <= now
         case _:
             assert_never(guard)

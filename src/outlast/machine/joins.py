@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from outlast.model.flow import Edge, Member, OnFailure, OnSatisfied, Settled
+from outlast.model.flow import EdgeAnswer, Member, OnFailure, OnSatisfied, Settled
 from outlast.model.status import Status
 
 
@@ -33,7 +33,7 @@ class Count(Struct, frozen=True, gc=False):
     drained: str
 
 
-def counted(member: Member, edges: list[Edge]) -> Count:
+def counted(member: Member, edges: list[EdgeAnswer]) -> Count:
     """The member's answers, with those that have come since."""
     successes = sum([edge.answer == Status.SUCCEEDED for edge in edges])
     drained = edges[-1].upstream if edges else member.drained
@@ -52,7 +52,7 @@ def settled_by(member: Member, count: Count) -> Settled:
     return Settled.IMPOSSIBLE
 
 
-def runs(member: Member, settled: Settled, edges: list[Edge]) -> bool:
+def runs(member: Member, settled: Settled, edges: list[EdgeAnswer]) -> bool:
     """Whether the member may run, now that its join is settled so by these answers."""
     if settled is not Settled.IMPOSSIBLE:
         return settled is Settled.SATISFIED

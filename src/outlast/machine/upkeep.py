@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outlast.errors import CorruptState
-from outlast.machine.changes import Changes, Delete, Guard, Insert, Lapsed, Matches, Patch, Put, Write
+from outlast.machine.changes import Changes, Delete, GoneOrPast, Guard, Insert, Matches, Patch, Put, Write
 from outlast.machine.invariants import check
 from outlast.machine.transitions import STATE_OF
 from outlast.model.event import UNDELIVERED, Event
@@ -47,7 +47,7 @@ def session_ended(partition: int, worker: str, change_id: str) -> Changes:
 def session_lapsed(session: Session, change_id: str) -> Changes:
     """A session that lapsed goes. One that was renewed meanwhile refuses."""
     key = session.key
-    return _upkeep(change_id, session.partition, (key,), [Lapsed(key, "expires_at")], [Delete(key)])
+    return _upkeep(change_id, session.partition, (key,), [GoneOrPast(key, "expires_at")], [Delete(key)])
 
 
 # ---- debts --------------------------------------------------------------------------------------------------------

@@ -3,8 +3,8 @@
 - `Flow` is the gate: the claim consults it, so that nothing of a flow that is staged or stopped is ever claimed.
 - `Summary` counts its members' ends. It is apart from the gate, because it is written all the time.
 - `Member` says, beside an execution, what it waits for: how many of its upstreams must succeed, and how many have.
-- `Dependency` is an edge as it was drawn: from an upstream to a member. Those of the flow itself are its roster.
-- `Edge` is an upstream's answer: inserted once however often it is delivered, drained in batches.
+- `Edge` is an edge as it was drawn: from an upstream to a member. Those of the flow itself are its roster.
+- `EdgeAnswer` is an upstream's answer: inserted once however often it is delivered, drained in batches.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Member(Record, frozen=True, kw_only=True):
     change_id: str
 
 
-class Dependency(Record, frozen=True, kw_only=True):
+class Edge(Record, frozen=True, kw_only=True):
     """`execution` is the upstream, `downstream` waits for it."""
 
     KIND: ClassVar[str] = "dependency"
@@ -166,7 +166,7 @@ class Dependency(Record, frozen=True, kw_only=True):
     change_id: str
 
 
-class Edge(Record, frozen=True, kw_only=True):
+class EdgeAnswer(Record, frozen=True, kw_only=True):
     """One upstream's answer to a member, inserted once however often it is delivered, drained in batches."""
 
     KIND: ClassVar[str] = "edge"
@@ -197,12 +197,12 @@ def member_key(namespace: str, execution: str) -> Key:
     return Key(Member.KIND, (namespace, execution))
 
 
-def edge_key(namespace: str, execution: str, upstream: str) -> Key:
-    return Key(Edge.KIND, (namespace, execution, upstream))
+def edge_answer_key(namespace: str, execution: str, upstream: str) -> Key:
+    return Key(EdgeAnswer.KIND, (namespace, execution, upstream))
 
 
-def dependency_key(namespace: str, upstream: str, downstream: str) -> Key:
-    return Key(Dependency.KIND, (namespace, upstream, downstream))
+def edge_key(namespace: str, upstream: str, downstream: str) -> Key:
+    return Key(Edge.KIND, (namespace, upstream, downstream))
 
 
 def member_id(flow_id: str, name: str) -> str:

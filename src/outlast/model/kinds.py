@@ -7,7 +7,7 @@ from outlast.model.completion import Completion
 from outlast.model.deferred import Deferred
 from outlast.model.event import Event
 from outlast.model.execution import Execution
-from outlast.model.flow import Dependency, Edge, Flow, Member, Summary
+from outlast.model.flow import Edge, EdgeAnswer, Flow, Member, Summary
 from outlast.model.journal import JournalEntry
 from outlast.model.lane import Lane
 from outlast.model.outbox import Delivery
@@ -32,8 +32,8 @@ KINDS: dict[str, type[Record]] = {
         Flow,
         Summary,
         Member,
-        Dependency,
         Edge,
+        EdgeAnswer,
         Tag,
     )
 }
@@ -46,8 +46,8 @@ OF_EXECUTION: tuple[type[Record], ...] = (
     Deferred,
     Completion,
     Member,
-    Dependency,
     Edge,
+    EdgeAnswer,
     Tag,
 )
 """The kinds that belong to one execution and are purged with it: (namespace, execution) begins their key."""

@@ -13,8 +13,8 @@ from outlast.errors import CorruptState
 from outlast.machine.decide_flow import CHECK_MS, DEPEND_MS, looked_through
 from outlast.machine.decide_member import answered_edge, recounted, waits
 from outlast.model.flow import (
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     Member,
     Summary,
@@ -71,7 +71,7 @@ async def summarize(engine: Engine, record: Record) -> bool:
     if missing:
         _log.info("flow_summary: flow %s was not told of %d ends", record.id, len(missing))
     if after is not None and after.outcome is None and not more:
-        members, ended = await _count(engine, after, Dependency.KIND), await _count(engine, after, Edge.KIND)
+        members, ended = await _count(engine, after, Edge.KIND), await _count(engine, after, EdgeAnswer.KIND)
         if (after.members, after.ended) != (members, ended):
             # Its numbers are not those of its roster and its edges: edited by hand, or restored in parts.
             await engine.commit(recounted(partition, after, engine.entropy.new_id(), members=members))
@@ -108,13 +108,13 @@ async def purge(engine: Engine, record: Record) -> bool:
 async def _next_page(engine: Engine, summary: Summary, place: str) -> tuple[list[str], bool]:
     """The members behind those of the last cycle, and whether there are more."""
     owner = (summary.namespace, whole_of(summary.id))
-    page = await engine.store.scan(Dependency.KIND, owner, after=engine.places.get(place), limit=PAGE)
+    page = await engine.store.scan(Edge.KIND, owner, after=engine.places.get(place), limit=PAGE)
     more = len(page) == PAGE
     if more:
         engine.places[place] = page[-1].key
     else:
         engine.places.pop(place, None)
-    return [one.downstream for one in page if isinstance(one, Dependency)], more
+    return [one.downstream for one in page if isinstance(one, Edge)], more
 
 
 async def _summary(engine: Engine, record: Summary) -> Summary | None:

@@ -14,16 +14,16 @@ from msgspec import Struct, structs
 
 from outlast.codec.failures import Failure
 from outlast.errors import OutlastError, StoreUnavailable
-from outlast.machine.amendments import Debt, only_if, settling
+from outlast.machine.amendments import Debt, acknowledging, with_guards
 from outlast.machine.changes import (
     Absent,
-    Ahead,
     Changes,
     Code,
+    GoneOrPast,
     Guard,
-    Lapsed,
-    Reached,
     Refusal,
+    TimeAhead,
+    TimeReached,
     View,
     execution_after,
     outline_after,
@@ -129,7 +129,7 @@ class Engine:
         """Whether what a commit owes to others is carried at once, and not left to the reconciler."""
 
     async def close(self) -> None:
-        self.flows.ahead.close()
+        self.flows.downstreams.close()
         await self.outbox.close()
         await self.group.close()
         await self.flows.close()
@@ -173,12 +173,14 @@ class Engine:
         fact: AnyFact,
         *,
         seen: Execution | None = None,
-        settles: Debt | None = None,
-        while_: Sequence[Guard] = (),
+        acks: Debt | None = None,
+        only_if: Sequence[Guard] = (),
     ) -> Told:
-        """Tell the machine a fact about an execution, until it is settled. `seen` saves the first look. `settles` is
-        the debt that the fact was: struck off with it, where both live in one partition. `while_` is what made somebody
-        say it, of the same partition: refused if that holds no more, however late it is said."""
+        """Tell the machine a fact about an execution, until it is settled.
+
+        `seen` saves the first look. `acks` is the debt that the fact was: struck off with it, where both live in one
+        partition. `only_if` is what made somebody say it, of the same partition: the fact is refused if that holds no
+        more, however late it is said."""
         shared = self._views.enter(namespace, execution_id)
         since = shared.asked
         if seen is not None and not shared.is_known:
@@ -196,22 +198,23 @@ class Engine:
                     continue
                 if isinstance(fact, CancelRequested) and execution is not None and looks < LOOKS_TOGETHER:
                     answer = await self.cascade(view, execution, fact, answer, now)
-                if settles is not None:
-                    answer = settling(answer, settles)
-                if while_:
-                    answer = only_if(answer, while_)
+                if acks is not None:
+                    answer = acknowledging(answer, acks)
+                if only_if:
+                    answer = with_guards(answer, only_if)
                 verdict = await shared.verdict(execution, answer, self.group.commit(answer), now)
                 if verdict.applied:
                     self.post(answer, execution)
                     return Told(execution, verdict=verdict)
-                if settles is not None and verdict.refused_by is not None and verdict.refused_by.key == settles.key:
+                if acks is not None and verdict.refused_by is not None and verdict.refused_by.key == acks.key:
                     return Told(execution, verdict=verdict)  # somebody else carried it
-                if verdict.refused_by in while_:
+                if verdict.refused_by in only_if:
                     return Told(execution, refusal=Refusal(Code.CONFLICT, "is not what it was"), verdict=verdict)
                 if _taken(verdict):
                     return Told(execution, instead=verdict.current, verdict=verdict)
-                if isinstance(verdict.refused_by, Reached | Ahead | Lapsed) and not isinstance(fact, ANY_TIME):
-                    return Told(execution, refusal=_not_due(verdict.refused_by), verdict=verdict)
+                clock = verdict.refused_by
+                if isinstance(clock, TimeReached | TimeAhead | GoneOrPast) and not isinstance(fact, ANY_TIME):
+                    return Told(execution, refusal=_not_due(clock), verdict=verdict)
                 execution, is_current = await shared.now(since)
         finally:
             self._views.leave(namespace, execution_id, shared)
@@ -366,6 +369,6 @@ def _taken(verdict: Verdict) -> bool:
     return isinstance(refused_by, Absent) and refused_by.key.kind != Execution.KIND and verdict.current is not None
 
 
-def _not_due(guard: Reached | Ahead | Lapsed) -> Refusal:
+def _not_due(guard: TimeReached | TimeAhead | GoneOrPast) -> Refusal:
     """By the store's clock it is not so: whoever said so was early, or somebody renewed meanwhile."""
     return Refusal(Code.NOT_DUE, f"{guard.key.kind}.{guard.field} says otherwise")

@@ -142,7 +142,7 @@ async def _close(engine: Engine, stands: Guard, child: OpenChild, seen: Record, 
     near = partition_of(namespace, child.id, engine.store.partitions) == child.partition
     cancel = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=reason)
     still = (same_life(seen), stands) if near else (same_life(seen),)
-    await engine.tell(namespace, child.id, cancel, seen=seen, settles=child, while_=still)
+    await engine.tell(namespace, child.id, cancel, seen=seen, acks=child, only_if=still)
 
 
 async def with_children(

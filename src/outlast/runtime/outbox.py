@@ -192,18 +192,18 @@ class Outbox:
         """None if somebody else carried it before."""
         engine = self._engine
         closing = fact if isinstance(fact, facts.Start) and fact.closes else None
-        settles = delivery if closing is None and self._is_near(delivery) else None
+        acks = delivery if closing is None and self._is_near(delivery) else None
         seen: Execution | None = None
-        if settles is None or isinstance(fact, facts.Start):  # else the change itself is guarded by the debt
+        if acks is None or isinstance(fact, facts.Start):  # else the change itself is guarded by the debt
             target = execution_key(delivery.namespace, delivery.target)
-            record, *owed = await engine.store.load([target] if settles is not None else [target, delivery.key])
+            record, *owed = await engine.store.load([target] if acks is not None else [target, delivery.key])
             assert record is None or isinstance(record, Execution)
             if owed == [None]:
                 return None  # … perhaps so long ago that its target has ended since, and was purged
             seen = record
         if isinstance(fact, facts.Start) and fact.parent is not None and seen is not None:
             await self._answer(fact, fact.parent, seen)
-        told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, settles=settles)
+        told = await engine.tell(delivery.namespace, delivery.target, fact, seen=seen, acks=acks)
         if isinstance(fact, facts.Start) and fact.parent is not None and seen is None:
             await self._answer_late(fact, fact.parent, told)
         for pause_s in NOT_YET_S if isinstance(fact, WORDS) else ():
@@ -211,11 +211,11 @@ class Outbox:
                 break
             # Whoever told the sender of it may have started it just now: that start may still be on its way.
             await engine.timing.sleep(pause_s)
-            told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
+            told = await engine.tell(delivery.namespace, delivery.target, fact, acks=acks)
         unknown = told.refusal is not None and told.refusal.code is Code.UNKNOWN
         if unknown and isinstance(fact, WORDS) and (start := await self._start_owed(delivery)) is not None:
             await self._tell(*start)
-            told = await engine.tell(delivery.namespace, delivery.target, fact, settles=settles)
+            told = await engine.tell(delivery.namespace, delivery.target, fact, acks=acks)
         if closing is not None:
             await self._close_late(delivery, closing)
         refusal = told.refusal or _conflict(fact, told)
@@ -268,7 +268,9 @@ class Outbox:
         if child is not None and await is_over(self._engine, delivery.namespace, start.parent):
             reason = f"its parent {start.parent!r} ended before it began"
             cancel = facts.CancelRequested(change_id=f"{start.change_id}/close", reason=reason)
-            await self._engine.tell(delivery.namespace, delivery.target, cancel, seen=child, while_=(same_life(child),))
+            await self._engine.tell(
+                delivery.namespace, delivery.target, cancel, seen=child, only_if=(same_life(child),)
+            )
 
     def _settled(self, delivery: Delivery, told: Told) -> bool:
         """Whether what was told struck the debt off by itself. What was told before, by somebody who then died, did not

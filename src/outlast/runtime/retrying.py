@@ -1,6 +1,6 @@
 """What a retry of something that has ended runs again: for its own retry, and for that of its flow.
 
-It only reads. What leaves the journal, and in which order, is the machine's to say (`machine/superseding.py`).
+It only reads. What leaves the journal, and in which order, is the machine's to say (`machine/retry_cut.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from outlast import limits
 from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import ExecutionNotFound
-from outlast.machine import superseding
+from outlast.machine import retry_cut
 from outlast.machine.replay import key_of, note_of
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import CANCELLED, CHILD, START, UNWIND, JournalEntry
@@ -37,7 +37,7 @@ async def runs_again(store: Store, values: Values, execution: Execution) -> list
     journal = await journal_of(store, execution)
     lost = await _cancelled_children(store, values, execution, journal)
     lost += await lost_flows.closed(store, values, execution, journal)
-    return superseding.in_order([*again, *(start for start in lost if start not in again)])
+    return retry_cut.in_order([*again, *(start for start in lost if start not in again)])
 
 
 async def _escaped_or_cut_short(store: Store, values: Values, execution: Execution) -> list[JournalEntry]:
@@ -48,10 +48,10 @@ async def _escaped_or_cut_short(store: Store, values: Values, execution: Executi
         [failure] = await store.load([payload_key(e.namespace, e.id, e.generation, Role.FAILURE)])
         if not isinstance(failure, Payload):
             raise ExecutionNotFound(e.namespace, e.id)
-        places = superseding.places_in(decode_failure(values.unseal(failure.value)).again)
+        places = retry_cut.places_in(decode_failure(values.unseal(failure.value)).again)
     journal = await journal_of(store, e)
-    cut_short = (*superseding.cut_short(journal), *superseding.still_waiting(journal))
-    return superseding.at_places(journal, places.union(entry.position for entry in cut_short))
+    cut_short = (*retry_cut.cut_short(journal), *retry_cut.still_waiting(journal))
+    return retry_cut.at_places(journal, places.union(entry.position for entry in cut_short))
 
 
 async def _cancelled_children(

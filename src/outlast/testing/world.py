@@ -23,7 +23,7 @@ from outlast.client.waiters import Waiters
 from outlast.errors import ExecutionNotFound, OutlastError
 from outlast.machine.replay import BESIDE
 from outlast.model.execution import Execution
-from outlast.model.flow import Dependency, Flow, Member, flow_key, member_key, whole_of
+from outlast.model.flow import Edge, Flow, Member, flow_key, member_key, whole_of
 from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.outbox import Delivery
 from outlast.model.record import Record, settled
@@ -470,9 +470,9 @@ class World:
         after = None
         while True:
             page = await self._store.scan(
-                Dependency.KIND, (self.namespace, whole_of(flow_id)), after=after, limit=limits.LOAD_MAX_KEYS
+                Edge.KIND, (self.namespace, whole_of(flow_id)), after=after, limit=limits.LOAD_MAX_KEYS
             )
-            keys = [member_key(self.namespace, one.downstream) for one in page if isinstance(one, Dependency)]
+            keys = [member_key(self.namespace, one.downstream) for one in page if isinstance(one, Edge)]
             found += [one for one in (await self._store.load(keys) if keys else []) if isinstance(one, Member)]
             if len(page) < limits.LOAD_MAX_KEYS:
                 return found

@@ -13,7 +13,7 @@ import asyncpg
 import pytest_asyncio
 
 from outlast.machine.changes import Insert
-from outlast.model.flow import Edge
+from outlast.model.flow import EdgeAnswer
 from outlast.store.postgres import PostgresStore
 from outlast.testing.conformance import actors
 from tests import postgres
@@ -78,8 +78,8 @@ async def test_answers_of_thousands_are_looked_up_by_their_keys(store: PostgresS
     connection: Any = await asyncpg.connect(url)
     await actors.start(store, "joins")
 
-    def answer(n: int) -> Edge:
-        return Edge(
+    def answer(n: int) -> EdgeAnswer:
+        return EdgeAnswer(
             namespace=actors.NAMESPACE,
             execution="joins",
             upstream=f"u{n}",
@@ -96,10 +96,10 @@ async def test_answers_of_thousands_are_looked_up_by_their_keys(store: PostgresS
     found = await store.load([answer(n).key for n in range(500)])
     after = await read_by_key(store, connection)
     assert None not in found
-    in_order = await store.scan(Edge.KIND, (actors.NAMESPACE, "joins"), limit=10)
+    in_order = await store.scan(EdgeAnswer.KIND, (actors.NAMESPACE, "joins"), limit=10)
     again = await read_by_key(store, connection)
     await connection.close()
     assert after["edge_pkey"] - before["edge_pkey"] == 500
     assert after["edge_order"] == before["edge_order"]
-    assert [one.upstream for one in in_order if isinstance(one, Edge)] == [f"u{n}" for n in range(10)]
+    assert [one.upstream for one in in_order if isinstance(one, EdgeAnswer)] == [f"u{n}" for n in range(10)]
     assert again["edge_order"] - after["edge_order"] == 10, "a page in order reads no more than itself"

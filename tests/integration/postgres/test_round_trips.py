@@ -9,7 +9,7 @@ import asyncpg
 import pytest_asyncio
 from msgspec import structs
 
-from outlast.machine.changes import Absent, Ahead, Changes, Delete, Matches, Patch, started_by
+from outlast.machine.changes import Absent, Changes, Delete, Matches, Patch, TimeAhead, started_by
 from outlast.machine.decide_flow import NewFlow, NewMember, accepted
 from outlast.model.flow import flow_key
 from outlast.model.session import session_key
@@ -95,7 +95,7 @@ async def test_a_change_does_not_meet_itself_and_is_seen_by_whoever_it_meets(sto
     def crossed(*batch: Changes) -> bool:
         return Call(enumerate(batch)).crossed
 
-    gate, lives = flow_key(actors.NAMESPACE, "f"), Ahead(session_key(0, "w1"), "expires_at")
+    gate, lives = flow_key(actors.NAMESPACE, "f"), TimeAhead(session_key(0, "w1"), "expires_at")
     asks = Changes(id="asks", partition=0, anchors=(), guards=(Matches(gate, {"state": "open"}), lives))
     stops = Changes(
         id="stops", partition=0, anchors=(gate,), guards=asks.guards, writes=(Patch(gate, {"revision": 1}),)

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from outlast.errors import CorruptState
 from outlast.machine import facts
-from outlast.machine.amendments import only_if, settling, together
+from outlast.machine.amendments import acknowledging, together, with_guards
 from outlast.machine.changes import Changes, Delete, Matches
 from outlast.model.outbox import Delivery
 from outlast.model.record import Now
@@ -52,7 +52,7 @@ def test_parts_of_two_partitions_are_a_bug_that_stops():
 
 def test_a_debt_is_struck_off_with_what_settles_it():
     changes = completed("a")
-    settled = settling(changes, DEBT)
+    settled = acknowledging(changes, DEBT)
     still_owed = Matches(DEBT.key, {"change_id": "made"})
     assert settled.guards == (still_owed, *changes.guards), "asked first"
     assert settled.writes == (*changes.writes, Delete(DEBT.key))
@@ -61,7 +61,7 @@ def test_a_debt_is_struck_off_with_what_settles_it():
 
 def test_a_debt_of_another_partition_is_struck_off_apart():
     changes = completed("a")
-    assert settling(changes, structs.replace(DEBT, partition=4)) is changes
+    assert acknowledging(changes, structs.replace(DEBT, partition=4)) is changes
 
 
 def test_only_debts_are_struck_off():
@@ -69,10 +69,10 @@ def test_only_debts_are_struck_off():
         partition, key, change_id = PARTITION, active().key, ""
 
     with pytest.raises(CorruptState, match="is no debt"):
-        settling(completed("a"), NoDebt())
+        acknowledging(completed("a"), NoDebt())
 
 
 def test_a_guard_may_be_added_to_any_change():
     changes, guard = completed("a"), Matches(DEBT.key, {"tries": 0})
-    amended = only_if(changes, [guard])
+    amended = with_guards(changes, [guard])
     assert amended == structs.replace(changes, guards=(guard, *changes.guards)), "asked first"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import Code, Reached
+from outlast.machine.changes import Code, TimeReached
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.completion import Completion
 from outlast.model.status import Status
@@ -27,7 +27,7 @@ from tests.unit.machine.build import (
 def test_a_deadline_ends_whatever_has_not_ended(name: str):
     before = OPEN_ONES[name](deadline_ms=60_000)
     changes = changes_of(before, facts.DeadlinePassed)
-    assert changes.guards == (as_it_was(before), Reached(KEY, "deadline_at"))
+    assert changes.guards == (as_it_was(before), TimeReached(KEY, "deadline_at"))
     completion = insert_of(changes, Completion)
     assert (completion.status, completion.cause) == (Status.EXPIRED, "deadline")
     ended = after(before, facts.DeadlinePassed)

@@ -11,7 +11,7 @@ from msgspec import structs
 from outlast import limits
 from outlast.errors import CorruptState
 from outlast.machine import facts
-from outlast.machine.changes import Ahead, Changes, Put, Reached
+from outlast.machine.changes import Changes, Put, TimeAhead, TimeReached
 from outlast.machine.invariants import check
 from outlast.model.deferred import Deferred, Resolution
 from outlast.model.event import Event
@@ -62,7 +62,7 @@ def entry_of(changes: Changes) -> JournalEntry:
 def test_the_timer_that_wakes_a_sleeper_records_that_its_sleep_is_over(op: str):
     before = awaiting(op, "sleep", "timer", wake_at=LATER)
     changes = changes_of(before, facts.Wake, cause="timer", change_id="w-1")
-    assert changes.guards == (as_it_was(before), Reached(KEY, "wake_at"))
+    assert changes.guards == (as_it_was(before), TimeReached(KEY, "wake_at"))
     assert entry_of(changes) == JournalEntry(
         namespace="shop",
         execution="order-42",
@@ -123,7 +123,7 @@ def test_an_event_is_received_in_the_commit_that_sends_it():
 def test_an_event_meets_a_wait_with_a_timeout_only_before_that_by_the_stores_clock():
     before = receiving(wake_at=LATER)
     changes = changes_of(before, facts.EventSent, name="plan")
-    assert changes.guards == (as_it_was(before), Ahead(KEY, "wake_at"))
+    assert changes.guards == (as_it_was(before), TimeAhead(KEY, "wake_at"))
     assert entry_of(changes).value == b"gold"
 
 
@@ -163,7 +163,7 @@ def test_what_is_held_receives_too_and_stays_held():
 def test_a_resolution_is_the_outcome_of_who_waits_for_it_alone(resolution: Resolution, outcome: str):
     before = awaiting("deferred", "approval", "deferred:approval", wake_at=LATER)
     changes = changes_of(before, facts.DeferredResolved, name="approval", value=b"true", resolution=resolution)
-    assert changes.guards == (as_it_was(before), Ahead(KEY, "wake_at"))
+    assert changes.guards == (as_it_was(before), TimeAhead(KEY, "wake_at"))
     assert (entry_of(changes).outcome, entry_of(changes).value) == (outcome, b"true")
     assert insert_of(changes, Deferred).resolution is resolution
 

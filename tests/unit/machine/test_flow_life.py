@@ -48,12 +48,12 @@ from outlast.machine.decide_flow import (
     staged_members,
 )
 from outlast.machine.decide_stop import acknowledged, all_acknowledged, may_run_on, put_off, stopped
-from outlast.machine.parts import claim_gates, held_by
+from outlast.machine.guards_and_writes import claim_gates, held_by
 from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
-    Dependency,
+    Edge,
     Flow,
     FlowState,
     Member,
@@ -131,7 +131,7 @@ def test_a_small_flow_is_one_change():
     a, b = inserted(changes, Member)
     assert (a.settled, b.settled, b.upstreams, b.needed, b.binds) == (Settled.SATISFIED, Settled.OPEN, 1, 1, True)
     assert decode_ids(b.after) == ("f/a",)
-    assert [(d.execution, d.downstream) for d in inserted(changes, Dependency)] == [
+    assert [(d.execution, d.downstream) for d in inserted(changes, Edge)] == [
         ("f/a", "f/b"),
         ("f/", "f/a"),
         ("f/", "f/b"),
@@ -205,7 +205,7 @@ def test_a_member_with_more_edges_than_a_change_holds_comes_in_pieces():
     parts = chunks([member("a"), member("wide", *upstreams), member("b")])
     changes = [staged_members(PARTITION, new(), "new", n, part) for n, part in enumerate(parts)]
     assert all(len(one.writes) < limits.CHANGES_MAX_WRITES for one in changes)
-    edges = [d.execution for one in changes for d in inserted(one, Dependency) if d.downstream == "f/wide"]
+    edges = [d.execution for one in changes for d in inserted(one, Edge) if d.downstream == "f/wide"]
     assert edges == ["f/", *(f"f/{name}" for name in upstreams)]
     assert [e.id for one in changes for e in inserted(one, Execution)] == ["f/a", "f/wide", "f/b"]
 
@@ -251,7 +251,7 @@ def test_a_flow_grows_while_it_is_open():
 def test_what_is_added_may_be_joined_by_one_that_is_there():
     answer = grown(view(), BY, [member("c", "a"), member("d", "c")], "x", joined_by="f/b")
     assert not isinstance(answer, Refusal)
-    assert [(edge.execution, edge.alone) for edge in inserted(answer, Dependency) if edge.downstream == "f/b"] == [
+    assert [(edge.execution, edge.alone) for edge in inserted(answer, Edge) if edge.downstream == "f/b"] == [
         ("f/c", False),
         ("f/d", False),
     ]
@@ -280,7 +280,7 @@ def test_what_begins_anew_knows_what_it_added_before(entry: str, added: NewMembe
     records = [write.record for write in answer.writes if isinstance(write, Insert)]
     [execution] = [one for one in records if isinstance(one, Execution)]
     [found] = [one for one in records if isinstance(one, Member)]
-    [edge] = [one for one in records if isinstance(one, Dependency) and one.execution == whole_of("f")]
+    [edge] = [one for one in records if isinstance(one, Edge) and one.execution == whole_of("f")]
     by = structs.replace(active(id="f/a", flow="f"), journal_generation=2)
     assert growth_id(by, "flow/1") == "f/a@2/flow/1"
     assert grown_before(added, by, (execution, found, edge)) is same

@@ -11,7 +11,6 @@ from outlast.machine import facts
 from outlast.machine.changes import (
     ENDS,
     Absent,
-    Ahead,
     Changes,
     Delete,
     Insert,
@@ -19,9 +18,9 @@ from outlast.machine.changes import (
     Patch,
     Put,
     Refusal,
+    TimeAhead,
     View,
     execution_after,
-    is_end,
 )
 from outlast.machine.decide import decide
 from outlast.machine.decide_member import (
@@ -31,13 +30,10 @@ from outlast.machine.decide_member import (
     Room,
     advance,
     answered_edge,
-    closed,
     dropped,
-    edge_of,
     ended_unsettled,
     finished,
     forgotten,
-    handed_on,
     is_cancelled_with,
     makes_up_for_upstreams,
     needs_upstreams,
@@ -55,8 +51,8 @@ from outlast.model.attempt import Attempt
 from outlast.model.execution import Execution
 from outlast.model.flow import (
     CancelPolicy,
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     FlowState,
     Member,
@@ -65,7 +61,7 @@ from outlast.model.flow import (
     Settled,
     Summary,
     decode_ids,
-    dependency_key,
+    edge_answer_key,
     edge_key,
     encode_ids,
 )
@@ -88,8 +84,8 @@ def waiting(**fields: Any) -> MemberView:
     return MemberView(PARTITION, execution, member_of(execution, **fields))
 
 
-def edge(upstream: str, answer: Status = S.SUCCEEDED) -> Edge:
-    return Edge(
+def edge(upstream: str, answer: Status = S.SUCCEEDED) -> EdgeAnswer:
+    return EdgeAnswer(
         namespace="shop", execution="f/m", upstream=f"f/{upstream}", answer=answer, answered_at=1, change_id="e"
     )
 
@@ -115,7 +111,7 @@ def test_an_answer_is_inserted_once_and_only_while_the_end_stands():
     changes = answered_edge(PARTITION, end, "f/m")
     [write] = changes.writes
     assert isinstance(write, Insert)
-    assert isinstance(write.record, Edge)
+    assert isinstance(write.record, EdgeAnswer)
     assert (write.record.upstream, write.record.answer, write.record.generation) == ("f/a", "failed", 2)
     assert answered_edge(PARTITION, end, "f/m") == changes, "repeated it is the same change"
     [guard] = changes.guards
@@ -164,7 +160,7 @@ def test_what_is_let_run_is_claimed_in_the_same_commit_by_who_has_room():
     [begun] = [write.record for write in held.writes if isinstance(write, Insert)]
     assert isinstance(begun, Attempt)
     asked = [(type(guard), guard.key.kind) for guard in held.guards]
-    assert {(Ahead, "session"), (Absent, "lane"), (Matches, "flow")} <= set(asked), "all that a claim would ask"
+    assert {(TimeAhead, "session"), (Absent, "lane"), (Matches, "flow")} <= set(asked), "all that a claim would ask"
     assert patch_of(held, "member")["settled"] is Settled.SATISFIED
     assert held.rings == (), "nobody need look for it"
 
@@ -188,51 +184,6 @@ def test_what_is_not_ready_is_left_to_a_claim():
     advanced = advance(view, [edge("a")], change_id="x", room=Room("w", GATE))
     assert not advanced.begins
     assert advanced.changes == woken(view)
-
-
-def test_an_end_that_hands_on_owes_nothing_and_answers_all_edges():
-    upstream = active(flow="f", id="f/a", parent="p")
-    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
-    assert isinstance(end, Changes)
-    view, ended = waiting(), Ended("shop", "f/a", S.SUCCEEDED, 1)
-    both = handed_on(end, ended, GATE, [("f/m", woken(view))])
-    inserted = [write.record for write in both.writes if isinstance(write, Insert)]
-    assert edge_of(ended, "f/m") in inserted
-    assert edge_of(ended, "f/") in inserted, "the flow's own count"
-    debts = [record.target for record in inserted if isinstance(record, Delivery)]
-    assert debts == ["p"], "the word to its parent is owed as ever"
-    assert set(both.anchors) == {upstream.key, view.execution.key}
-    assert both.id == "c", "repeated it is found"
-    assert {guard.key for one in (end, woken(view)) for guard in one.guards} <= {guard.key for guard in both.guards}
-    assert Matches(GATE.key, {"state": FlowState.OPEN, "revision": 3}) in both.guards
-    assert set(both.rings) == {ENDS, *woken(view).rings}
-
-
-def test_on_an_end_that_hands_on_something_follows_if_that_begins_with_it():
-    upstream = active(flow="f", id="f/a")
-    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
-    assert isinstance(end, Changes)
-    view, ended = waiting(), Ended("shop", "f/a", S.SUCCEEDED, 1)
-    held = held_by_worker(view)
-    assert not is_end(handed_on(end, ended, GATE, [("f/m", held)]))
-    assert is_end(handed_on(end, ended, GATE, [("f/m", woken(view))])), "somebody else may claim it"
-
-
-def test_the_last_end_ends_its_flow_as_a_count_of_all_would():
-    upstream = active(flow="f", id="f/c")
-    end = decide(View(PARTITION, upstream), facts.Complete(change_id="c", epoch=upstream.epoch, output=b"1"), NOW)
-    assert isinstance(end, Changes)
-    ends = [Ended("shop", f"f/{name}", S.SUCCEEDED, 1) for name in "abc"]
-    counts = summary(members=3)
-    both = handed_on(end, ends[-1], GATE, [], closed(PARTITION, GATE, counts, ends, end.id))
-    apart = tallied(PARTITION, GATE, counts, [edge("a"), edge("b"), edge("c")], end.id)
-    assert apart is not None
-    assert patch_of(both, "summary") == patch_of(apart, "summary")
-    assert set(map(str, apart.guards)) <= set(map(str, both.guards)), "nobody has counted, and the flow is as it was"
-    inserted = [write.record for write in both.writes if isinstance(write, Insert)]
-    assert edge_of(ends[-1], "f/") in inserted
-    assert not [record for record in inserted if isinstance(record, Delivery)], "nothing is owed"
-    assert set(both.anchors) == {upstream.key, counts.key, GATE.key}
 
 
 # ---- advancing ----------------------------------------------------------------------------------------------------
@@ -468,7 +419,7 @@ def test_entries_that_name_nothing_go_and_the_count_begins_anew_without_them():
     fields = patch_of(found, "summary")
     assert (fields["members"], fields["succeeded"], fields["drained"]) == (2, 0, "")
     gone = {write.key for write in found.writes if isinstance(write, Delete)}
-    assert gone == {dependency_key("shop", "f/", "f/ghost"), edge_key("shop", "f/", "f/ghost")}
+    assert gone == {edge_key("shop", "f/", "f/ghost"), edge_answer_key("shop", "f/", "f/ghost")}
     assert Matches(stopped.key, {"state": FlowState.STOPPED, "revision": 3}) in found.guards
 
 
@@ -543,7 +494,7 @@ def test_what_only_waits_for_its_turn_waits_for_the_next_one_that_runs_again(bef
     assert (opened.status, opened.reason) == (S.BLOCKED, "dependencies")
     fields = patch_of(changes, "member")
     assert (fields["after"], fields["settled"]) == (encode_ids(("f/a",)), Settled.OPEN)
-    moved = [w for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Dependency)]
+    moved = [w for w in changes.writes if isinstance(w, Insert) and isinstance(w.record, Edge)]
     assert [w.record.key.values[1:] for w in moved] == ([] if before == "f/a" else [("f/a", execution.id)])
     gone = [w.key.values[1:] for w in changes.writes if isinstance(w, Delete) and w.key.kind == "edge"]
     assert gone == [("f/m", "f/b"), ("f/", execution.id)], "answered anew, though it had succeeded"

@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import Absent, Add, Ahead, Changes, Delete, Guard, Insert, Lapsed, Matches, Patch, Reached
+from outlast.machine.changes import (
+    Absent,
+    Add,
+    Changes,
+    Delete,
+    GoneOrPast,
+    Guard,
+    Insert,
+    Matches,
+    Patch,
+    TimeAhead,
+    TimeReached,
+)
 from outlast.machine.guards import (
     anchored_execution,
     applied_before,
@@ -31,18 +43,18 @@ MATCHES = Matches(KEY, {"status": "active", "epoch": 3})
         (MATCHES, None, False),
         (Absent(KEY), None, True),
         (Absent(KEY), (), False),
-        (Reached(KEY, "wake_at"), (NOW,), True),
-        (Reached(KEY, "wake_at"), (NOW + 1,), False),
-        (Reached(KEY, "wake_at"), (None,), False),
-        (Reached(KEY, "wake_at"), None, False),
-        (Ahead(SESSION, "expires_at"), (NOW + 1,), True),
-        (Ahead(SESSION, "expires_at"), (NOW,), False),
-        (Ahead(SESSION, "expires_at"), (None,), False),
-        (Ahead(SESSION, "expires_at"), None, False),
-        (Lapsed(SESSION, "expires_at"), (NOW,), True),
-        (Lapsed(SESSION, "expires_at"), (None,), True),
-        (Lapsed(SESSION, "expires_at"), None, True),
-        (Lapsed(SESSION, "expires_at"), (NOW + 1,), False),
+        (TimeReached(KEY, "wake_at"), (NOW,), True),
+        (TimeReached(KEY, "wake_at"), (NOW + 1,), False),
+        (TimeReached(KEY, "wake_at"), (None,), False),
+        (TimeReached(KEY, "wake_at"), None, False),
+        (TimeAhead(SESSION, "expires_at"), (NOW + 1,), True),
+        (TimeAhead(SESSION, "expires_at"), (NOW,), False),
+        (TimeAhead(SESSION, "expires_at"), (None,), False),
+        (TimeAhead(SESSION, "expires_at"), None, False),
+        (GoneOrPast(SESSION, "expires_at"), (NOW,), True),
+        (GoneOrPast(SESSION, "expires_at"), (None,), True),
+        (GoneOrPast(SESSION, "expires_at"), None, True),
+        (GoneOrPast(SESSION, "expires_at"), (NOW + 1,), False),
     ],
 )
 def test_a_guard_holds_by_the_fields_that_it_reads(guard: Guard, seen: tuple[object, ...] | None, expected: bool):
@@ -55,7 +67,7 @@ def test_the_first_guard_that_fails_refuses_and_an_insert_is_guarded_by_its_key(
     session = Session(partition=PARTITION, worker="worker", expires_at=NOW, started_at=0)
     records = {KEY: execution, SESSION: session}
     fence = Matches(KEY, {"epoch": execution.epoch})
-    alive, lapsed = Ahead(SESSION, "expires_at"), Lapsed(SESSION, "expires_at")
+    alive, lapsed = TimeAhead(SESSION, "expires_at"), GoneOrPast(SESSION, "expires_at")
     assert failed_guard([fence, alive, Absent(KEY)], [], records, NOW) is alive
     assert failed_guard([fence, lapsed], [Delete(KEY), Insert(session)], records, NOW) == Absent(SESSION)
     assert failed_guard([fence, lapsed], [Insert(session)], {KEY: execution, SESSION: None}, NOW) is None

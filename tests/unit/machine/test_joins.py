@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outlast.machine.joins import Count, counted, runs, settled_by, spares_siblings
-from outlast.model.flow import Edge, Member, OnFailure, OnSatisfied, Settled
+from outlast.model.flow import EdgeAnswer, Member, OnFailure, OnSatisfied, Settled
 from outlast.model.status import Status
 
 OPEN, SATISFIED, IMPOSSIBLE = Settled.OPEN, Settled.SATISFIED, Settled.IMPOSSIBLE
@@ -26,8 +26,8 @@ def member(upstreams: int, needed: int, **fields: Any) -> Member:
     )
 
 
-def edge(upstream: str, answer: Status) -> Edge:
-    return Edge(namespace="n", execution="f/m", upstream=upstream, answer=answer, answered_at=1, change_id="e")
+def edge(upstream: str, answer: Status) -> EdgeAnswer:
+    return EdgeAnswer(namespace="n", execution="f/m", upstream=upstream, answer=answer, answered_at=1, change_id="e")
 
 
 @pytest.mark.parametrize(

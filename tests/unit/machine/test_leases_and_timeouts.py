@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.machine import facts
-from outlast.machine.changes import Ahead, Code, Lapsed, Matches, Reached
+from outlast.machine.changes import Code, GoneOrPast, Matches, TimeAhead, TimeReached
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.completion import Completion
 from outlast.model.session import session_key
@@ -44,7 +44,7 @@ def test_takeover_is_guarded_by_the_lapsed_session_and_the_epoch():
     """Settlement 4. An expired lease that was renewed meanwhile stays where it is."""
     execution = active()
     changes = changes_of(execution, facts.LeaseLost)
-    assert changes.guards == (fence_and_inbox(execution), Lapsed(SESSION, "expires_at"))
+    assert changes.guards == (fence_and_inbox(execution), GoneOrPast(SESSION, "expires_at"))
     assert changes.rings == ("lane:shop:default",)
 
 
@@ -71,7 +71,12 @@ def test_a_crash_too_many_ends_it_as_expired():
     execution = after(after(execution, facts.LeaseLost), facts.Claim)
     changes = changes_of(execution, facts.LeaseLost)
     no_progress = Matches(KEY, {"crashes_since_progress": 1})
-    assert changes.guards == (fence_and_inbox(execution), Lapsed(SESSION, "expires_at"), no_progress, NOTHING_TO_UNDO)
+    assert changes.guards == (
+        fence_and_inbox(execution),
+        GoneOrPast(SESSION, "expires_at"),
+        no_progress,
+        NOTHING_TO_UNDO,
+    )
     ended = after(execution, facts.LeaseLost)
     assert (ended.status, ended.cause, ended.crashes, ended.failures) == (Status.EXPIRED, "crashes", 2, 0)
 
@@ -87,7 +92,7 @@ def test_failures_do_not_use_up_the_crashes_nor_crashes_the_failures():
 def test_a_cancel_wins_at_a_lost_lease():
     execution = asked_to_cancel(active())
     changes = changes_of(execution, facts.LeaseLost)
-    assert changes.guards == (fence_and_inbox(execution), Lapsed(SESSION, "expires_at"), NOTHING_TO_UNDO)
+    assert changes.guards == (fence_and_inbox(execution), GoneOrPast(SESSION, "expires_at"), NOTHING_TO_UNDO)
     assert insert_of(changes, Completion).status is Status.CANCELLED
     assert patch_of(changes, Attempt.KIND)["outcome"] is Outcome.INTERRUPTED
     ended = after(execution, facts.LeaseLost)
@@ -120,8 +125,8 @@ def test_a_timeout_needs_its_time_to_have_come_on_a_worker_that_lives():
     changes = changes_of(execution, facts.TimeOut)
     assert changes.guards == (
         fence_and_inbox(execution),
-        Reached(KEY, "attempt_deadline_at"),
-        Ahead(SESSION, "expires_at"),
+        TimeReached(KEY, "attempt_deadline_at"),
+        TimeAhead(SESSION, "expires_at"),
         NOTHING_TO_UNDO,
     )
 
@@ -149,8 +154,8 @@ def test_the_last_timeout_ends_it_as_expired():
     changes = changes_of(execution, facts.TimeOut)
     assert changes.guards == (
         fence_and_inbox(execution),
-        Reached(KEY, "attempt_deadline_at"),
-        Ahead(SESSION, "expires_at"),
+        TimeReached(KEY, "attempt_deadline_at"),
+        TimeAhead(SESSION, "expires_at"),
         NOTHING_TO_UNDO,
     )
     ended = after(execution, facts.TimeOut)

@@ -20,7 +20,7 @@ from outlast.machine.changes import (
     Put,
     Shape,
 )
-from outlast.machine.parts import as_seen, held_and_heard, held_by, held_to_the_end, nothing_to_undo
+from outlast.machine.guards_and_writes import as_seen, held_and_heard, held_by, held_to_the_end, nothing_to_undo
 from outlast.machine.shapes import END_FIELDS, GUARDED_FIELDS, HOLDER_FIELDS, fits
 from outlast.model.execution import execution_key
 from outlast.model.lane import Lane

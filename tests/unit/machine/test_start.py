@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from outlast.errors import InvalidInput
-from outlast.machine import beginnings, facts
-from outlast.machine.changes import Absent, Ahead, Code, Insert, Put
+from outlast.machine import facts, start_records
+from outlast.machine.changes import Absent, Code, Insert, Put, TimeAhead
 from outlast.machine.decide_start import conflict_with
 from outlast.model import event
 from outlast.model.attempt import Attempt
@@ -266,7 +266,7 @@ def test_a_start_by_a_worker_with_room_writes_what_a_start_and_a_claim_would():
 def test_a_start_that_claims_asks_the_gates_of_a_claim():
     changes = changes_of(None, facts.Start, worker="worker-1", lane="gpu")
     assert changes.guards == (
-        Ahead(session_key(PARTITION, "worker-1"), "expires_at"),
+        TimeAhead(session_key(PARTITION, "worker-1"), "expires_at"),
         Absent(lane_key(PARTITION, "shop", "gpu")),
     )
     assert changes.rings == (), "nobody else need look for it"
@@ -315,7 +315,7 @@ def test_what_is_remembered_of_one_start_is_not_taken_for_another(name: str):
     usual = insert_of(changes_of(None, facts.Start), Execution)
     other = insert_of(changes_of(None, facts.Start, **{name: OTHER[name]}), Execution)
     assert other != usual
-    beginnings._like.cache_clear()
+    start_records._like.cache_clear()
     assert insert_of(changes_of(None, facts.Start, **{name: OTHER[name]}), Execution) == other
     assert insert_of(changes_of(None, facts.Start), Execution) == usual
 

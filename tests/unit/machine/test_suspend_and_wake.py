@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlast.machine import facts
-from outlast.machine.changes import Code, Reached
+from outlast.machine.changes import Code, TimeReached
 from outlast.model.attempt import Attempt
 from outlast.model.record import Now
 from outlast.model.status import Status
@@ -93,7 +93,7 @@ def test_a_zombie_cannot_suspend_it():
 def test_a_timed_wake_is_guarded_by_the_stores_clock(execution, cause: str):
     """Settlement 5: time is the store's; a reconciler's stale list harms nothing."""
     changes = changes_of(execution, facts.Wake, cause=cause)
-    assert changes.guards == (as_it_was(execution), Reached(KEY, "wake_at"))
+    assert changes.guards == (as_it_was(execution), TimeReached(KEY, "wake_at"))
     assert changes.rings == ("lane:shop:default",)
 
 
@@ -110,7 +110,7 @@ def test_a_delay_that_ends_is_new_work_still():
 
 def test_the_timeout_of_a_wait_is_a_timed_wake_too():
     execution = after(active(), facts.Suspend, wake_at=NOW + 7)
-    assert Reached(KEY, "wake_at") in changes_of(execution, facts.Wake, cause="timer").guards
+    assert TimeReached(KEY, "wake_at") in changes_of(execution, facts.Wake, cause="timer").guards
 
 
 def test_dependencies_wake_it_without_a_clock():

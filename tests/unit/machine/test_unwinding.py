@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlast import limits
 from outlast.machine import facts
-from outlast.machine.changes import Code, Patch, Reached
+from outlast.machine.changes import Code, Patch, TimeReached
 from outlast.model import event
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.completion import Completion
@@ -53,7 +53,7 @@ def test_the_last_crash_leaves_one_attempt_more_to_undo():
 def test_the_deadline_tells_running_code_to_unwind():
     execution = undoable(deadline_ms=60_000)
     changes = changes_of(execution, facts.DeadlinePassed)
-    assert changes.guards == (as_it_was(execution), Reached(KEY, "deadline_at"))
+    assert changes.guards == (as_it_was(execution), TimeReached(KEY, "deadline_at"))
     assert insert_of(changes, Event).name == event.DEADLINE
     told = after(execution, facts.DeadlinePassed)
     assert (told.status, told.cancel_requested, told.cause) == (Status.ACTIVE, True, "unwinding:deadline")

@@ -7,7 +7,7 @@ from msgspec import structs
 
 from outlast.errors import CorruptState
 from outlast.machine import upkeep
-from outlast.machine.changes import Delete, Insert, Lapsed, Matches, Patch, Put
+from outlast.machine.changes import Delete, GoneOrPast, Insert, Matches, Patch, Put
 from outlast.model.event import UNDELIVERED, UPDATE, Event
 from outlast.model.payload import Payload, Role
 from outlast.model.record import Now, settled
@@ -25,7 +25,7 @@ def test_a_session_is_said_ends_and_goes_when_it_lapsed():
     assert upkeep.session_offers(SESSION, "x").writes == (Put(SESSION),)
     assert upkeep.session_ended(PARTITION, "w", "x").writes == (Delete(key),)
     lapsed = upkeep.session_lapsed(SESSION, "x")
-    assert (lapsed.guards, lapsed.writes) == ((Lapsed(key, "expires_at"),), (Delete(key),))
+    assert (lapsed.guards, lapsed.writes) == ((GoneOrPast(key, "expires_at"),), (Delete(key),))
 
 
 def test_a_debt_is_put_off_once_for_each_try():

@@ -11,16 +11,16 @@ from typing import Any, assert_never
 from outlast.machine.changes import (
     Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
+    GoneOrPast,
     Guard,
     Insert,
-    Lapsed,
     Matches,
     Patch,
     Put,
-    Reached,
+    TimeAhead,
+    TimeReached,
     Write,
     inserted,
     patched,
@@ -56,12 +56,12 @@ class World:
                 return record is not None and all(getattr(record, name) == value for name, value in fields.items())
             case Absent():
                 return record is None
-            case Reached(_, field):
+            case TimeReached(_, field):
                 return record is not None and self.come(getattr(record, field))
-            case Ahead(_, field):
+            case TimeAhead(_, field):
                 time = None if record is None else getattr(record, field)
                 return time is not None and time > self.now
-            case Lapsed(_, field):
+            case GoneOrPast(_, field):
                 return record is None or self.come(getattr(record, field))
             case _:
                 assert_never(guard)

@@ -10,7 +10,7 @@ from outlast.model.completion import completion_key
 from outlast.model.deferred import deferred_key
 from outlast.model.event import event_key
 from outlast.model.execution import execution_key
-from outlast.model.flow import dependency_key, edge_key, flow_key, member_key, summary_key
+from outlast.model.flow import edge_answer_key, edge_key, flow_key, member_key, summary_key
 from outlast.model.journal import journal_key
 from outlast.model.kinds import KINDS, OF_EXECUTION
 from outlast.model.lane import lane_key
@@ -50,8 +50,8 @@ def test_what_belongs_to_an_execution_is_found_under_its_key(kind: type[Record])
         flow_key("n", "f"),
         summary_key("n", "f"),
         member_key("n", "e"),
-        dependency_key("n", "e", "d"),
-        edge_key("n", "e", "u"),
+        edge_key("n", "e", "d"),
+        edge_answer_key("n", "e", "u"),
         tag_key("n", "e", "tier"),
     ],
     ids=str,

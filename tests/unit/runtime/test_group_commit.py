@@ -15,7 +15,7 @@ from outlast import limits
 from outlast.errors import IdHeld, ReplyLost, StoreClosed, StoreFull, StoreUnavailable
 from outlast.machine.changes import Absent, Add, Changes, Delete, Insert, Matches, Patch, started_by
 from outlast.model.execution import execution_key
-from outlast.model.flow import Edge, edge_key
+from outlast.model.flow import EdgeAnswer, edge_answer_key
 from outlast.model.lane import Lane, lane_key
 from outlast.model.record import Now
 from outlast.model.status import Status
@@ -98,7 +98,9 @@ async def group(store: SqliteStore, pauses: Pauses) -> AsyncIterator[GroupCommit
 def edge(n: int, *, change_id: str | None = None) -> Changes:
     """A record that the store numbers: its `seq` tells in which order changes were applied."""
     change_id = change_id or f"change-{n}"
-    record = Edge(namespace=NS, execution="x", upstream=f"{n:04}", answer="", answered_at=Now(), change_id=change_id)
+    record = EdgeAnswer(
+        namespace=NS, execution="x", upstream=f"{n:04}", answer="", answered_at=Now(), change_id=change_id
+    )
     return Changes(id=change_id, partition=0, anchors=(record.key,), writes=(Insert(record),))
 
 
@@ -118,7 +120,7 @@ def impossible(n: int = 0) -> Changes:
 
 
 async def order(store: SqliteStore) -> list[str]:
-    return [record.upstream for record in await store.scan("edge", (NS, "x")) if isinstance(record, Edge)]
+    return [record.upstream for record in await store.scan("edge", (NS, "x")) if isinstance(record, EdgeAnswer)]
 
 
 async def submitted_while_held(group: GroupCommit, gate: Gate, *batch: Changes) -> list[asyncio.Future[Verdict]]:
@@ -217,7 +219,7 @@ async def test_each_change_has_its_own_verdict(group: GroupCommit, gate: Gate):
     assert one.applied
     assert two.applied
     assert not other.applied
-    assert other.refused_by == Absent(edge_key(NS, "x", "0001"))
+    assert other.refused_by == Absent(edge_answer_key(NS, "x", "0001"))
     assert again.applied
     assert again.again
     assert gate.commits == 1

@@ -183,7 +183,7 @@ async def test_what_a_change_in_flight_would_refuse_waits_for_its_verdict(world:
     world.commits.clear()
     still = Matches(execution_key(NS, "a"), {"held": False})
     cancel = asyncio.create_task(
-        world.engine.tell(NS, "a", facts.CancelRequested(change_id="cancel", reason="no"), while_=(still,))
+        world.engine.tell(NS, "a", facts.CancelRequested(change_id="cancel", reason="no"), only_if=(still,))
     )
     await until_looked(world, 1)
     await turns()

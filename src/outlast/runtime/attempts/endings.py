@@ -18,7 +18,7 @@ from outlast.errors import (
     NonDeterminism,
     is_fatal,
 )
-from outlast.machine import facts, superseding
+from outlast.machine import facts, retry_cut
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
@@ -178,10 +178,10 @@ async def _cancelled(attempt: LiveAttempt) -> None:
 async def _fail(attempt: LiveAttempt, error: Exception, recorded: Failure | None) -> None:
     parts, lease = attempt.parts, attempt.lease
     keys = frozenset(attempt.escaped(error)) if recorded is None else frozenset[OperationKey]()
-    again = superseding.escaped(await lease.recorded(), keys) if keys else []
-    failure = recorded or structs.replace(failure_of(error), again=superseding.places_of(again))
+    again = retry_cut.escaped(await lease.recorded(), keys) if keys else []
+    failure = recorded or structs.replace(failure_of(error), again=retry_cut.places_of(again))
     retryable = recorded is None and is_retryable(attempt.workflow, error)
-    ahead, last = superseding.parts(again)
+    ahead, last = retry_cut.parts(again)
     if tries_again(lease.execution, retryable=retryable):
         for entries in ahead:
             await lease.tell(facts.Supersede(change_id=lease.new_id(), epoch=lease.execution.epoch, entries=entries))

@@ -19,7 +19,7 @@ from outlast.machine.decide_flow import NewFlow, NewMember, accepted
 from outlast.model.execution import Execution, execution_key
 from outlast.model.lane import Lane
 from outlast.model.session import Session
-from outlast.runtime.flows.ahead import TOGETHER_MAX
+from outlast.runtime.flows.downstream_cache import TOGETHER_MAX
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
@@ -49,7 +49,7 @@ async def accept(engine: Engine, partition: int, new: NewFlow, members: list[New
     whole = accepted(partition, new, members)
     verdict, committed_at = await engine.group.commit_timed(whole)  # it owes nobody anything: there is nothing to post
     if verdict.applied and not verdict.again:
-        engine.flows.ahead.remember(whole, committed_at)
+        engine.flows.downstreams.remember(whole, committed_at)
     return Acceptance(verdict)
 
 
@@ -108,7 +108,7 @@ async def _committed(engine: Engine, whole: Changes, firsts: dict[str, NewMember
     if verdict.again:
         held = await _still_held(engine, whole, firsts)
     elif verdict.applied:
-        engine.flows.ahead.remember(whole, committed_at)
+        engine.flows.downstreams.remember(whole, committed_at)
         first = [inserted(one, committed_at) for one in started_by(whole) if one.id in firsts]
         held = [one for one in first if isinstance(one, Execution)]
     return verdict, held

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from outlast.codec.failures import decode_failure
 from outlast.codec.values import Values
 from outlast.errors import CodecError, CodecHookFailed, LimitExceeded
 from outlast.machine import facts
-from outlast.machine.amendments import settling, together
+from outlast.machine.amendments import acknowledging
 from outlast.machine.changes import Changes, Matches
 from outlast.machine.decide_flow import FlowView
 from outlast.machine.decide_member import (
@@ -38,10 +40,11 @@ from outlast.machine.decide_member import (
     wants_input,
 )
 from outlast.machine.joins import Answer
+from outlast.machine.plan_end import Downstream, plan_end, still_ended
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     FlowState,
     Member,
@@ -49,7 +52,7 @@ from outlast.model.flow import (
     Settled,
     Summary,
     decode_ids,
-    edge_key,
+    edge_answer_key,
     flow_key,
     member_key,
     summary_key,
@@ -61,15 +64,12 @@ from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
 from outlast.model.record import settled as time_of
 from outlast.model.status import Status
-from outlast.runtime.flows.ahead import Ahead, Behind, Outputs, Waiting, are_few, are_simple
 from outlast.runtime.flows.composing import MadeOf, composed, load_all
+from outlast.runtime.flows.downstream_cache import Behind, DownstreamCache, Outputs, Waiting, are_few, are_simple
 
 if TYPE_CHECKING:
     from outlast.runtime.engine import Engine
     from outlast.store.port import Verdict
-
-Seen: TypeAlias = dict[Key, Record | None]
-"""What was looked at just now, and need not be again: every change is guarded by what it was decided upon."""
 
 PAGE = 500
 """So many edges are answered at a time."""
@@ -84,13 +84,22 @@ FAILURE_MAX_CHARS = 200
 CLOSE_S = 1.0
 
 
+class Found(Struct, frozen=True, gc=False):
+    """What is behind an end: the flow, the members that wait for it (None if they are many, or wait for others as
+    well), and what the end left."""
+
+    flow: Flow
+    waiting: list[Waiting] | None
+    left: bytes | None
+
+
 class Flows:
     """Of one engine. `values` is the app's codec, if this process has it."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.values: Values | None = None
-        self.ahead = Ahead(self.behind)
+        self.downstreams = DownstreamCache(self.behind)
         self.on_end: Callable[[str, str, Outputs | None], None] | None = None
         """Told the namespace and id of every flow that ended by a commit of this process, and what its members gave if
         that is known."""
@@ -116,66 +125,60 @@ class Flows:
         """Pay what an end owes. True if the debt is struck off by it."""
         end = Ended(delivery.namespace, delivery.target, fact.status, fact.generation)
         partition = self._partition(end.namespace, end.flow)
-        first = await self._downstreams(end, None)
-        seen = await self._first_look(end, first)
-        flow = seen[flow_key(end.namespace, end.flow)]
-        if not isinstance(flow, Flow):
+        page = first = await self._downstreams(end, None)
+        found = await self._look_behind(end, first)
+        if found is None:
             return False  # purged
-        open_ = flow.state is FlowState.OPEN
-        if open_ and are_few(first) and await self._all_at_once(partition, end, first, delivery, seen):
+        open_ = found.flow.state is FlowState.OPEN
+        if open_ and found.waiting is not None and await self._answer_at_once(partition, end, found, delivery):
             if not first:
                 await self.tally(end.namespace, end.flow)
             return True
         # Before anything is woken by it: whoever ends last must find all other ends counted.
         await self._engine.group.commit(answered_edge(partition, end, whole_of(end.flow)))
         going_on = False
-        page = first if open_ else []
-        while page:
+        while page and open_:
             going_on = await self._answer(partition, end, page) or going_on
             page = await self._downstreams(end, page[-1].key) if len(page) == PAGE else []
         if not going_on:
             await self.tally(end.namespace, end.flow)
         return False
 
-    async def _first_look(self, end: Ended, page: list[Dependency]) -> Seen:
-        """All that the usual case needs to know, in one look."""
-        namespace = end.namespace
-        role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
-        keys = [flow_key(namespace, end.flow), payload_key(namespace, end.id, end.generation, role)]
-        for one in page if are_few(page) else ():
-            keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
-            keys.append(payload_key(namespace, one.downstream, 1, Role.TEMPLATE))
-        return dict(zip(keys, await self._engine.store.load(keys), strict=True))
-
     async def behind(self, execution: Execution) -> Behind | None:
         """What waits for the end of a member: its flow and the members behind it, if these are few and wait for nothing
         else. None if nothing does, or it is not that simple."""
-        namespace, flow_id = execution.namespace, execution.flow
-        assert flow_id is not None
-        end = Ended(namespace, execution.id, Status.SUCCEEDED, execution.generation)
+        end = Ended(execution.namespace, execution.id, Status.SUCCEEDED, execution.generation)
         page = await self._downstreams(end, None)
-        if not page or not are_few(page):
+        found = await self._look_behind(end, page) if page and are_few(page) else None
+        if found is None or found.waiting is None or found.flow.state is not FlowState.OPEN:
             return None
-        keys = [flow_key(namespace, flow_id)]
-        for one in page:
+        return Behind(found.flow, found.waiting)
+
+    async def _look_behind(self, end: Ended, page: list[Edge]) -> Found | None:
+        """All that an end with few downstreams needs to know, in one look; None if its flow was purged."""
+        namespace, partition = end.namespace, self._partition(end.namespace, end.flow)
+        role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
+        few = page if are_few(page) else []
+        keys = [flow_key(namespace, end.flow), payload_key(namespace, end.id, end.generation, role)]
+        for one in few:
             keys += (execution_key(namespace, one.downstream), member_key(namespace, one.downstream))
             keys += (payload_key(namespace, one.downstream, 1, role) for role in (Role.TEMPLATE, Role.INPUT))
-        flow, *found = await self._engine.store.load(keys)
-        if not isinstance(flow, Flow) or flow.state is not FlowState.OPEN:
-            return None
-        partition, waiting = self._partition(namespace, flow_id), list[Waiting]()
+        flow, left, *found = await self._engine.store.load(keys)
+        waiting: list[Waiting] = []
         for e, member, template, given in zip(found[::4], found[1::4], found[2::4], found[3::4], strict=True):
             if isinstance(e, Execution) and isinstance(member, Member):
                 made_of = template if member.binds else given
                 payload = made_of if isinstance(made_of, Payload) else None
                 waiting.append(Waiting(MemberView(partition, e, member), payload))
-        return Behind(flow, waiting) if are_simple([one.view for one in waiting], page) else None
+        simple = few == page and are_simple([one.view for one in waiting], page)
+        left_by_it = left.value if isinstance(left, Payload) else None
+        return Found(flow, waiting if simple else None, left_by_it) if isinstance(flow, Flow) else None
 
-    async def _downstreams(self, end: Ended, after: Key | None) -> list[Dependency]:
-        found = await self._engine.store.scan(Dependency.KIND, (end.namespace, end.id), after=after, limit=PAGE)
-        return [record for record in found if isinstance(record, Dependency)]
+    async def _downstreams(self, end: Ended, after: Key | None) -> list[Edge]:
+        found = await self._engine.store.scan(Edge.KIND, (end.namespace, end.id), after=after, limit=PAGE)
+        return [record for record in found if isinstance(record, Edge)]
 
-    async def _answer(self, partition: int, end: Ended, page: list[Dependency]) -> bool:
+    async def _answer(self, partition: int, end: Ended, page: list[Edge]) -> bool:
         """True if one of them goes on, so that the flow has not ended yet."""
         group = self._engine.group
         await asyncio.gather(*(group.commit(answered_edge(partition, end, one.downstream)) for one in page))
@@ -186,31 +189,21 @@ class Flows:
         answers = await asyncio.gather(*advancing)
         return any(answer.answer is not Answer.ALREADY_RESOLVED for answer in answers)
 
-    async def _all_at_once(
-        self, partition: int, end: Ended, page: list[Dependency], delivery: Delivery, seen: Seen
-    ) -> bool:
+    async def _answer_at_once(self, partition: int, end: Ended, found: Found, delivery: Delivery) -> bool:
         """The usual case of few downstreams that wait for nothing else: their answers, what these mean, and the debt
-        that is struck off, in one commit. False if that can't be, or somebody else was faster."""
-        views = await self.views(partition, end.namespace, [one.downstream for one in page], seen)
-        if not are_simple(views, page):
-            return False
-        parts: list[Changes] = []
-        for view in views:
-            edge = edge_of(end, view.execution.id)
-            made_of = self._made_of(end, view, seen)
-            advanced = await self.decided(view, [edge], self._engine.entropy.new_id(), made_of)
-            assert advanced.changes is not None
-            parts += (answered_edge(partition, end, view.execution.id), advanced.changes)
-        whole = together(answered_edge(partition, end, whole_of(end.flow)), parts)
-        return (await self._engine.commit(settling(whole, delivery))).applied
+        that is struck off, in one commit. False if somebody else was faster."""
+        downstreams = [await self.prepared(end, one, found.left) for one in found.waiting or ()]
+        plan = plan_end(end, downstreams, first=still_ended(partition, end))
+        return (await self._engine.commit(acknowledging(plan.changes, delivery))).applied
 
-    def _made_of(self, end: Ended, view: MemberView, seen: Seen) -> MadeOf | None:
-        role = Role.OUTPUT if end.status is Status.SUCCEEDED else Role.FAILURE
-        template = seen[payload_key(end.namespace, view.execution.id, 1, Role.TEMPLATE)]
-        left = seen[payload_key(end.namespace, end.id, end.generation, role)]
-        if not isinstance(template, Payload):
-            return None
-        return MadeOf(template.value, left.value if isinstance(left, Payload) else None)
+    async def prepared(self, end: Ended, waiting: Waiting, left: bytes | None) -> Downstream:
+        """A member that waits for this end alone, with its input if that is made of what the end left."""
+        view, change_id = waiting.view, self._engine.entropy.new_id()
+        edges, given = [edge_of(end, view.execution.id)], waiting.given
+        if not wants_input(view, edges):
+            return Downstream(view, change_id)
+        data, unusable = await self._input(view, edges, None if given is None else MadeOf(given.value, left))
+        return Downstream(view, change_id, data, unusable)
 
     # ---- a member that was answered -------------------------------------------------------------------------------
 
@@ -255,7 +248,9 @@ class Flows:
             seen = advanced = None
             for view in views:
                 edges = await self._edges(namespace, execution_id, view.member.drained) if waits(view) else []
-                advanced = await self.decided(view, edges, self._engine.entropy.new_id())
+                made, why = await self._input(view, edges) if wants_input(view, edges) else (None, None)
+                change_id = self._engine.entropy.new_id()
+                advanced = advance(view, edges, change_id=change_id, input=made, unusable=why)
             return None if advanced is None else advanced.changes
 
         while await self._engine.settle(f"member {execution_id!r}", decided) is not None:
@@ -266,31 +261,29 @@ class Flows:
                 break
         return advanced
 
-    async def decided(
-        self, view: MemberView, edges: list[Edge], change_id: str, made_of: MadeOf | None = None
-    ) -> Advanced:
-        """What the answers mean to a member. `made_of` is what its input is made of, if it waits for one end alone."""
-        if not wants_input(view, edges):
-            return advance(view, edges, change_id=change_id)
+    async def _input(
+        self, view: MemberView, edges: list[EdgeAnswer], made_of: MadeOf | None = None
+    ) -> tuple[bytes | None, str | None]:
+        """The input that is made of its upstreams' outputs, or why there can be none. `made_of` is what that takes, if
+        it waits for one end alone."""
         try:
-            data = await composed(self._engine.store, self.values, view, edges, made_of)
+            return await composed(self._engine.store, self.values, view, edges, made_of), None
         except CodecHookFailed:
             raise  # its key service may be away: later
         except (CodecError, LimitExceeded) as error:
-            return advance(view, edges, change_id=change_id, unusable=f"input: {error}"[:CAUSE_MAX_CHARS])
-        return advance(view, edges, change_id=change_id, input=data)
+            return None, f"input: {error}"[:CAUSE_MAX_CHARS]
 
-    async def _edges(self, namespace: str, execution_id: str, drained: str) -> list[Edge]:
-        after = edge_key(namespace, execution_id, drained) if drained else None
-        found = await self._engine.store.scan(Edge.KIND, (namespace, execution_id), after=after, limit=EDGES)
-        return [record for record in found if isinstance(record, Edge)]
+    async def _edges(self, namespace: str, execution_id: str, drained: str) -> list[EdgeAnswer]:
+        after = edge_answer_key(namespace, execution_id, drained) if drained else None
+        found = await self._engine.store.scan(EdgeAnswer.KIND, (namespace, execution_id), after=after, limit=EDGES)
+        return [record for record in found if isinstance(record, EdgeAnswer)]
 
     async def unanswered(self, namespace: str, execution_id: str, upstreams: tuple[str, ...]) -> list[Ended]:
         """The upstreams that have ended, and whose edge has no answer."""
         missing: list[Ended] = []
         for begin in range(0, len(upstreams), PAGE):
             some = upstreams[begin : begin + PAGE]
-            answers = await self._engine.store.load([edge_key(namespace, execution_id, one) for one in some])
+            answers = await self._engine.store.load([edge_answer_key(namespace, execution_id, one) for one in some])
             silent = [one for one, answer in zip(some, answers, strict=True) if answer is None]
             found = await self._load([execution_key(namespace, one) for one in silent])
             missing += [
@@ -300,9 +293,9 @@ class Flows:
             ]
         return missing
 
-    async def views(self, partition: int, namespace: str, ids: list[str], seen: Seen | None = None) -> list[MemberView]:
+    async def views(self, partition: int, namespace: str, ids: list[str]) -> list[MemberView]:
         keys = [key for one in ids for key in (execution_key(namespace, one), member_key(namespace, one))]
-        found = await self._load(keys, seen)
+        found = await self._load(keys)
         return [
             MemberView(partition, execution, member)
             for execution, member in zip(found[::2], found[1::2], strict=True)
@@ -361,7 +354,7 @@ class Flows:
             reason = f"{member.name!r} no longer needs it"
             fact = facts.CancelRequested(change_id=self._engine.entropy.new_id(), reason=reason)
             as_it_was = Matches(flow.key, {"state": flow.state, "revision": flow.revision})
-            told = await self._engine.tell(namespace, upstream, fact, seen=execution, while_=(owed, as_it_was))
+            told = await self._engine.tell(namespace, upstream, fact, seen=execution, only_if=(owed, as_it_was))
             if told.verdict is None or told.verdict.refused_by != as_it_was:
                 return True
         return False
@@ -370,8 +363,8 @@ class Flows:
         """Whether another member still waits for it."""
         partition, after = self._partition(namespace, upstream), None
         while True:
-            page = await self._engine.store.scan(Dependency.KIND, (namespace, upstream), after=after, limit=PAGE)
-            ids = [one.downstream for one in page if isinstance(one, Dependency)]
+            page = await self._engine.store.scan(Edge.KIND, (namespace, upstream), after=after, limit=PAGE)
+            ids = [one.downstream for one in page if isinstance(one, Edge)]
             if any(map(needs_upstreams, await self.views(partition, namespace, ids))):
                 return True
             if len(page) < PAGE:
@@ -409,7 +402,7 @@ class Flows:
 
     def ended(self, namespace: str, flow_id: str, outputs: Outputs | None = None) -> None:
         """It has, by a commit of this process."""
-        self.ahead.forget(namespace, flow_id)
+        self.downstreams.forget(namespace, flow_id)
         if self.on_end is not None:
             self.on_end(namespace, flow_id, outputs)
 
@@ -426,8 +419,8 @@ class Flows:
                     covered.update(decode_ids(view.member.after))
         for one in unsuccessful - covered:
             # Of a map that broke off, who joins the items does not know them yet: their edges do.
-            edges = await self._engine.store.scan(Dependency.KIND, (namespace, one), limit=PAGE)
-            behind = [edge.downstream for edge in edges if isinstance(edge, Dependency)]
+            edges = await self._engine.store.scan(Edge.KIND, (namespace, one), limit=PAGE)
+            behind = [edge.downstream for edge in edges if isinstance(edge, Edge)]
             if not any(map(makes_up_for_upstreams, await self.views(partition, namespace, behind))):
                 return False
         return True
@@ -436,11 +429,9 @@ class Flows:
         """The ids of a flow's members, a page at a time."""
         after: Key | None = None
         while True:
-            page = await self._engine.store.scan(
-                Dependency.KIND, (namespace, whole_of(flow_id)), after=after, limit=PAGE
-            )
+            page = await self._engine.store.scan(Edge.KIND, (namespace, whole_of(flow_id)), after=after, limit=PAGE)
             if page:
-                yield [one.downstream for one in page if isinstance(one, Dependency)]
+                yield [one.downstream for one in page if isinstance(one, Edge)]
             if len(page) < PAGE:
                 return
             after = page[-1].key
@@ -476,9 +467,7 @@ class Flows:
 
     # ---- odds and ends --------------------------------------------------------------------------------------------
 
-    async def _load(self, keys: list[Key], seen: Seen | None = None) -> list[Record | None]:
-        if seen is not None and all(key in seen for key in keys):
-            return [seen[key] for key in keys]
+    async def _load(self, keys: list[Key]) -> list[Record | None]:
         return await load_all(self._engine.store, keys)
 
     def _partition(self, namespace: str, execution_id: str) -> int:

@@ -10,7 +10,7 @@ from outlast.codec.values import Values
 from outlast.errors import StoreUnavailable
 from outlast.machine.decide_member import MemberView
 from outlast.model.execution import Execution, execution_key
-from outlast.model.flow import Edge, edge_key
+from outlast.model.flow import EdgeAnswer, edge_answer_key
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import Key, Record
 from outlast.model.status import Status
@@ -25,7 +25,7 @@ class MadeOf(Struct, frozen=True, gc=False):
 
 
 async def composed(
-    store: Store, values: Values | None, view: MemberView, edges: list[Edge], made_of: MadeOf | None
+    store: Store, values: Values | None, view: MemberView, edges: list[EdgeAnswer], made_of: MadeOf | None
 ) -> bytes:
     """The input; `CodecError` or `LimitExceeded` if there can be none. What is known of it is `made_of`."""
     e = view.execution
@@ -49,17 +49,21 @@ async def composed(
     return compose(values, template, given, what)
 
 
-async def _answers(store: Store, execution: Execution, edges: list[Edge], needed: tuple[str, ...]) -> list[Edge]:
+async def _answers(
+    store: Store, execution: Execution, edges: list[EdgeAnswer], needed: tuple[str, ...]
+) -> list[EdgeAnswer]:
     """Those of the upstreams that it takes something from."""
     known = {edge.upstream: edge for edge in edges}
-    others = [edge_key(execution.namespace, execution.id, upstream) for upstream in needed if upstream not in known]
+    others = [
+        edge_answer_key(execution.namespace, execution.id, upstream) for upstream in needed if upstream not in known
+    ]
     for record in await load_all(store, others):
-        if isinstance(record, Edge):
+        if isinstance(record, EdgeAnswer):
             known[record.upstream] = record
     return [known[upstream] for upstream in needed if upstream in known]
 
 
-async def _left_by(store: Store, namespace: str, answers: list[Edge]) -> list[bytes | None]:
+async def _left_by(store: Store, namespace: str, answers: list[EdgeAnswer]) -> list[bytes | None]:
     """Their outputs or failures."""
     keys = [
         payload_key(
@@ -73,7 +77,7 @@ async def _left_by(store: Store, namespace: str, answers: list[Edge]) -> list[by
     return [record.value if isinstance(record, Payload) else None for record in await load_all(store, keys)]
 
 
-async def _causes(store: Store, namespace: str, answers: list[Edge]) -> dict[str, str | None]:
+async def _causes(store: Store, namespace: str, answers: list[EdgeAnswer]) -> dict[str, str | None]:
     """Why those ended that did not succeed."""
     keys = [execution_key(namespace, edge.upstream) for edge in answers if edge.answer != Status.SUCCEEDED]
     if not keys:

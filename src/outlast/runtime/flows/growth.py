@@ -17,9 +17,9 @@ from outlast.machine.amendments import together
 from outlast.machine.changes import Absent, Changes, Code, Matches, Refusal
 from outlast.machine.decide_flow import NewMember, grown, grown_before, growth_id
 from outlast.machine.decide_member import MemberView, is_cancelled_with, widened
-from outlast.machine.parts import held_by
+from outlast.machine.guards_and_writes import held_by
 from outlast.model.execution import Execution
-from outlast.model.flow import Dependency, Flow, dependency_key, whole_of
+from outlast.model.flow import Edge, Flow, edge_key, whole_of
 from outlast.runtime.holder import FanIn, NewMembers
 
 if TYPE_CHECKING:
@@ -73,11 +73,11 @@ async def _grown_before(new: NewMembers, engine: Engine, execution: Execution, m
     namespace, whole = execution.namespace, whole_of(new.flow)
     partition = engine.view(namespace, execution.id, execution).partition
     views = await engine.flows.views(partition, namespace, list(mine))
-    roster = await engine.store.load([dependency_key(namespace, whole, view.execution.id) for view in views])
+    roster = await engine.store.load([edge_key(namespace, whole, view.execution.id) for view in views])
     return {
         view.execution.id
         for view, entry in zip(views, roster, strict=True)
-        if isinstance(entry, Dependency)
+        if isinstance(entry, Edge)
         and grown_before(mine[view.execution.id], execution, (view.execution, view.member, entry))
     }
 
@@ -104,7 +104,7 @@ async def _hears_of(engine: Engine, execution: Execution, flow: Flow) -> None:
     assert flow.reason is not None
     fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=flow.reason)
     still = Matches(flow.key, {"state": flow.state, "revision": flow.revision})
-    await engine.tell(execution.namespace, execution.id, fact, while_=(still, held_by(execution)))
+    await engine.tell(execution.namespace, execution.id, fact, only_if=(still, held_by(execution)))
 
 
 async def _given_up(engine: Engine, execution: Execution, joins: MemberView) -> bool:
@@ -113,5 +113,5 @@ async def _given_up(engine: Engine, execution: Execution, joins: MemberView) -> 
     still = Matches(ended.key, {"status": ended.status, "generation": ended.generation})
     reason = f"{joins.member.name!r} no longer needs it"
     fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason=reason)
-    told = await engine.tell(execution.namespace, execution.id, fact, while_=(still, held_by(execution)))
+    told = await engine.tell(execution.namespace, execution.id, fact, only_if=(still, held_by(execution)))
     return told.verdict is None or told.verdict.refused_by != still

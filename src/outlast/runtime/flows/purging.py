@@ -17,11 +17,11 @@ from outlast.machine.decide_member import MemberView
 from outlast.machine.upkeep import gone, purged_from_now
 from outlast.model.event import Event
 from outlast.model.flow import (
-    Edge,
+    EdgeAnswer,
     Flow,
     Summary,
     decode_ids,
-    dependency_key,
+    edge_key,
     flow_key,
     member_key,
     summary_key,
@@ -75,12 +75,12 @@ async def purge_flow(engine: Engine, flow: Flow) -> bool:
             let_go = await asyncio.gather(*(_let_go(engine, gate, view) for view in views))
             open_members = open_members or not all(let_go)
         if not open_members:
-            gone = [dependency_key(flow.namespace, whole_of(flow.id), one) for one in page]
+            gone = [edge_key(flow.namespace, whole_of(flow.id), one) for one in page]
             await _delete(engine, gate, partition, gone)
     if open_members:
         return False  # what still runs was told to end: later
     owner = (flow.namespace, whole_of(flow.id))
-    while edges := await engine.store.scan(Edge.KIND, owner, limit=PAGE):
+    while edges := await engine.store.scan(EdgeAnswer.KIND, owner, limit=PAGE):
         if not await _delete(engine, gate, partition, [edge.key for edge in edges]):
             return False
     return await _delete(engine, gate, partition, [flow.key, summary_key(flow.namespace, flow.id)])
@@ -109,7 +109,7 @@ async def _unstage(engine: Engine, gate: Guard, view: MemberView) -> None:
         payload_key(e.namespace, e.id, 1, Role.TEMPLATE),
         *(tag_key(e.namespace, e.id, tag) for tag in e.tag_map),
         *(event.key for event in events),
-        *(dependency_key(e.namespace, upstream, e.id) for upstream in decode_ids(view.member.after)),
+        *(edge_key(e.namespace, upstream, e.id) for upstream in decode_ids(view.member.after)),
     ]
     await _delete(engine, gate, view.partition, keys)
 
@@ -119,7 +119,7 @@ async def _let_go(engine: Engine, gate: Guard, view: MemberView) -> bool:
     e = view.execution
     if not e.status.terminal:
         fact = facts.CancelRequested(change_id=engine.entropy.new_id(), reason="its flow is purged")
-        await engine.tell(e.namespace, e.id, fact, seen=e, while_=(gate,))
+        await engine.tell(e.namespace, e.id, fact, seen=e, only_if=(gate,))
         return False
     await engine.commit(purged_from_now(view.partition, e, gate, engine.entropy.new_id()))
     return True

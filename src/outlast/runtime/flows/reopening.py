@@ -13,13 +13,13 @@ from msgspec import Struct
 
 from outlast import limits
 from outlast.errors import StoreUnavailable
-from outlast.machine import decide_member, facts, superseding
+from outlast.machine import decide_member, facts, retry_cut
 from outlast.machine.changes import Changes, lane_channel
 from outlast.machine.decide_flow import FlowView, reopened
 from outlast.machine.decide_member import MemberView
-from outlast.machine.superseding import EntryKey
+from outlast.machine.retry_cut import EntryKey
 from outlast.model.execution import Execution
-from outlast.model.flow import Edge, Flow, FlowState, OnFailure, OnSatisfied, Settled, decode_ids
+from outlast.model.flow import EdgeAnswer, Flow, FlowState, OnFailure, OnSatisfied, Settled, decode_ids
 from outlast.model.outbox import Delivery
 from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
@@ -172,7 +172,7 @@ async def _run_again(engine: Engine, execution: Execution) -> tuple[tuple[EntryK
     values = engine.flows.values
     if values is None:
         raise StoreUnavailable(f"what of {e.id!r} runs again is found by a process that has the app's codec")
-    ahead, last = superseding.parts(await runs_again(store, values, e))
+    ahead, last = retry_cut.parts(await runs_again(store, values, e))
     for entries in ahead:
         fact = facts.Supersede(change_id=engine.entropy.new_id(), epoch=e.epoch, entries=entries)
         if (await engine.tell(e.namespace, e.id, fact)).refusal is not None:
@@ -180,11 +180,11 @@ async def _run_again(engine: Engine, execution: Execution) -> tuple[tuple[EntryK
     return last, None
 
 
-async def _answers(engine: Engine, view: MemberView) -> list[Edge]:
-    owner, found = (view.execution.namespace, view.execution.id), list[Edge]()
+async def _answers(engine: Engine, view: MemberView) -> list[EdgeAnswer]:
+    owner, found = (view.execution.namespace, view.execution.id), list[EdgeAnswer]()
     while True:
         after = found[-1].key if found else None
-        page = await engine.store.scan(Edge.KIND, owner, after=after, limit=limits.SCAN_MAX_RECORDS)
-        found += [record for record in page if isinstance(record, Edge)]
+        page = await engine.store.scan(EdgeAnswer.KIND, owner, after=after, limit=limits.SCAN_MAX_RECORDS)
+        found += [record for record in page if isinstance(record, EdgeAnswer)]
         if len(page) < limits.SCAN_MAX_RECORDS:
             return found

@@ -95,7 +95,7 @@ async def _accepted(engine: Engine, partition: int, new: NewFlow, members: list[
     if isinstance(found, Refusal):
         return found
     if not found.verdict.again:
-        engine.flows.ahead.remember(found.changes, found.at)
+        engine.flows.downstreams.remember(found.changes, found.at)
     return None
 
 

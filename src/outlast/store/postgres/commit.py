@@ -22,17 +22,17 @@ from outlast.errors import InvalidInput, StoreUnavailable
 from outlast.machine.changes import (
     Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
+    GoneOrPast,
     Guard,
     Insert,
-    Lapsed,
     Matches,
     Patch,
     Put,
-    Reached,
     Shape,
+    TimeAhead,
+    TimeReached,
     Write,
 )
 from outlast.machine.guards import anchored_execution, applied_before, failed_guard, signed_keys
@@ -57,7 +57,7 @@ _EXECUTION = Execution.KIND
 _BELONGS = {kind.KIND for kind in OF_EXECUTION}
 _NUMBERS = {name: frozenset(numbers_of(table)) for name, table in TABLES.items()}
 _TESTS: dict[type, str] = {
-    Matches: "matches", Absent: "absent", Reached: "reached", Ahead: "ahead", Lapsed: "lapsed",
+    Matches: "matches", Absent: "absent", TimeReached: "reached", TimeAhead: "ahead", GoneOrPast: "lapsed",
 }  # fmt: skip
 _SEVERAL = -1
 """No number of a change."""
@@ -424,7 +424,7 @@ def _guard_row(guard: Guard, partition: int) -> Row:
                 row["fields"] = rest
         case Absent():
             pass
-        case Reached(_, field) | Ahead(_, field) | Lapsed(_, field):
+        case TimeReached(_, field) | TimeAhead(_, field) | GoneOrPast(_, field):
             row["field"] = table.column(field).name
         case _:
             assert_never(guard)

@@ -18,7 +18,6 @@ import apsw
 from outlast.machine.changes import (
     Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
     Guard,
@@ -26,6 +25,7 @@ from outlast.machine.changes import (
     Matches,
     Patch,
     Put,
+    TimeAhead,
     Write,
     channel_of,
 )
@@ -130,7 +130,7 @@ class Commit:
         table, fields = TABLES[guard.key.kind], fields_read(guard)
         if type(guard) is Matches and table.has_inbox and fields in FENCES:
             return self._passes(guard.key.values, guard.fields)
-        if (type(guard) is Absent or type(guard) is Ahead) and guard.key.kind in GATES:
+        if (type(guard) is Absent or type(guard) is TimeAhead) and guard.key.kind in GATES:
             until = self._gates.get(guard)
             if until is None:
                 until = self._gates[guard] = self._open_until(guard)
@@ -149,7 +149,7 @@ class Commit:
             seen = self._fences.keep(key, known(*row))
         return expected == seen.held or seen.ends(expected), seen.inbox
 
-    def _open_until(self, guard: Absent | Ahead) -> int:
+    def _open_until(self, guard: Absent | TimeAhead) -> int:
         """The time that shuts a gate which nobody writes: 0 if it is shut."""
         row = self._guarded(guard)
         if isinstance(guard, Absent):

@@ -14,17 +14,17 @@ from outlast.errors import InvalidInput
 from outlast.machine.changes import (
     Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
+    GoneOrPast,
     Guard,
     Insert,
-    Lapsed,
     Matches,
     Patch,
     Put,
-    Reached,
     Shape,
+    TimeAhead,
+    TimeReached,
     channel_of,
 )
 from outlast.machine.shapes import HOLDER_FIELDS
@@ -37,7 +37,7 @@ from outlast.store.valkey.layout import EXACT, LAYOUTS, head_of, layout_of, pack
 
 _EXECUTION = Execution.KIND
 
-_GUARDS: dict[type, int] = {Matches: 1, Absent: 2, Reached: 3, Ahead: 4, Lapsed: 5}
+_GUARDS: dict[type, int] = {Matches: 1, Absent: 2, TimeReached: 3, TimeAhead: 4, GoneOrPast: 5}
 _WRITES: dict[type, int] = {Insert: 1, Patch: 2, Put: 3, Delete: 4, Add: 5}
 """As scripts know them."""
 _WHOLE = (Insert, Put)

@@ -6,11 +6,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from outlast.machine import Changes, View, decide
 from outlast.machine.changes import Matches, Patch
 from outlast.machine.decide_flow import NewFlow, NewMember, accepted
-from outlast.machine.decide_member import Ended, MemberView, Room, advance, closed, edge_of, handed_on
+from outlast.machine.decide_member import Ended, MemberView, waits
+from outlast.machine.plan_end import Downstream, Last, plan_end
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import Flow, Member, Summary, flow_key, member_key, summary_key
 from outlast.model.record import Key, Plain, Record
@@ -161,26 +163,27 @@ class _Told:
 
     def _end(self, home: int, gate: Flow, execution: Execution) -> Changes | None:
         """With what follows on it: the next member begins, or the flow ends."""
-        end = decide(View(home, execution), completes(execution), 0)
+        end = decide(View(home, execution), structs.replace(completes(execution), hands_on=True), 0)
         if not isinstance(end, Changes):
             return None
         ended = Ended(NAMESPACE, execution.id, Status.SUCCEEDED, execution.generation)
         at = MEMBERS.index(execution.id.partition("/")[2]) + 1
         if at == len(MEMBERS):
             summary = self._seen[summary_key(NAMESPACE, gate.id)]
-            ends = [Ended(NAMESPACE, f"{gate.id}/{name}", Status.SUCCEEDED, 1) for name in MEMBERS]
+            others = [Ended(NAMESPACE, f"{gate.id}/{name}", Status.SUCCEEDED, 1) for name in MEMBERS[:-1]]
             assert isinstance(summary, Summary)
             open_still = summary.outcome is None and not summary.ended
-            closing = closed(home, gate, summary, ends, end.id) if open_still else None
-            return handed_on(end, ended, gate, [], closing)
+            last = Last(summary, others) if open_still else None
+            return plan_end(ended, [], first=end, gate=gate, last=last).changes
         follower = f"{gate.id}/{MEMBERS[at]}"
-        waits, member = (self._seen[key(NAMESPACE, follower)] for key in (execution_key, member_key))
-        assert isinstance(waits, Execution)
+        waiting, member = (self._seen[key(NAMESPACE, follower)] for key in (execution_key, member_key))
+        assert isinstance(waiting, Execution)
         assert isinstance(member, Member)
-        view = MemberView(home, waits, member)
-        change_id, room = new_id("wake"), Room(WORKER, gate) if self._chance.random() < 0.8 else None
-        woken = advance(view, [edge_of(ended, follower)], change_id=change_id, room=room).changes
-        return None if woken is None else handed_on(end, ended, gate, [(follower, woken)])
+        view, worker = MemberView(home, waiting, member), WORKER if self._chance.random() < 0.8 else None
+        if not waits(view):
+            return None
+        following = Downstream(view, new_id("wake"), worker=worker)
+        return plan_end(ended, [following], first=end, gate=gate).changes
 
 
 def flow_start(home: int, flow: str, worker: str) -> Changes:

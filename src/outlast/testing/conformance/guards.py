@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.machine.changes import Absent, Ahead, Guard, Insert, Lapsed, Matches, Patch, Reached
+from outlast.machine.changes import Absent, GoneOrPast, Guard, Insert, Matches, Patch, TimeAhead, TimeReached
 from outlast.model.attempt import attempt_key
 from outlast.model.event import Event
 from outlast.model.execution import execution_key
@@ -127,7 +127,7 @@ class GuardConformance(Conformance):
     ) -> None:
         await start(store, deadline_ms=DEADLINE_MS)
         world.clock.advance((DEADLINE_MS + offset_ms) / 1_000)
-        assert (await judged(store, Reached(KEY, "deadline_at"))).applied is holds
+        assert (await judged(store, TimeReached(KEY, "deadline_at"))).applied is holds
 
     @pytest.mark.parametrize("offset_ms, holds", [(-1, True), (0, False), (1, False)])
     async def test_ahead_holds_until_its_millisecond(
@@ -135,7 +135,7 @@ class GuardConformance(Conformance):
     ) -> None:
         await start(store, deadline_ms=DEADLINE_MS)
         world.clock.advance((DEADLINE_MS + offset_ms) / 1_000)
-        assert (await judged(store, Ahead(KEY, "deadline_at"))).applied is holds
+        assert (await judged(store, TimeAhead(KEY, "deadline_at"))).applied is holds
 
     @pytest.mark.parametrize("offset_ms, holds", [(-1, False), (0, True), (1, True)])
     async def test_lapsed_holds_from_its_millisecond_on(
@@ -143,18 +143,18 @@ class GuardConformance(Conformance):
     ) -> None:
         await start(store, deadline_ms=DEADLINE_MS)
         world.clock.advance((DEADLINE_MS + offset_ms) / 1_000)
-        assert (await judged(store, Lapsed(KEY, "deadline_at"))).applied is holds
+        assert (await judged(store, GoneOrPast(KEY, "deadline_at"))).applied is holds
 
-    @pytest.mark.parametrize("guard, holds", [(Reached, False), (Ahead, False), (Lapsed, True)])
+    @pytest.mark.parametrize("guard, holds", [(TimeReached, False), (TimeAhead, False), (GoneOrPast, True)])
     async def test_a_time_that_is_not_set_is_neither_reached_nor_ahead_but_lapsed(
-        self, store: Store, guard: type[Reached | Ahead | Lapsed], holds: bool
+        self, store: Store, guard: type[TimeReached | TimeAhead | GoneOrPast], holds: bool
     ) -> None:
         await start(store)
         assert (await judged(store, guard(KEY, "deadline_at"))).applied is holds
 
-    @pytest.mark.parametrize("guard, holds", [(Reached, False), (Ahead, False), (Lapsed, True)])
+    @pytest.mark.parametrize("guard, holds", [(TimeReached, False), (TimeAhead, False), (GoneOrPast, True)])
     async def test_a_record_that_is_gone_is_neither_reached_nor_ahead_but_lapsed(
-        self, store: Store, guard: type[Reached | Ahead | Lapsed], holds: bool
+        self, store: Store, guard: type[TimeReached | TimeAhead | GoneOrPast], holds: bool
     ) -> None:
         await start(store)
         gone = session_key(partition(store, "a"), "nobody")
@@ -164,14 +164,14 @@ class GuardConformance(Conformance):
 
     async def test_a_refusal_by_time_shows_the_record(self, store: Store) -> None:
         execution = await start(store, deadline_ms=DEADLINE_MS)
-        early = Reached(KEY, "deadline_at")
+        early = TimeReached(KEY, "deadline_at")
         assert await judged(store, early) == Verdict(False, inbox=0, refused_by=early, current=execution)
 
     # ---- together -------------------------------------------------------------------------------------------------
 
     async def test_all_guards_must_hold_wherever_the_failing_one_stands(self, store: Store) -> None:
         await start(store)
-        holding: list[Guard] = [Matches(KEY, {"epoch": 0}), Absent(NOBODY), Lapsed(NOBODY, "deadline_at")]
+        holding: list[Guard] = [Matches(KEY, {"epoch": 0}), Absent(NOBODY), GoneOrPast(NOBODY, "deadline_at")]
         failing = Matches(KEY, {"epoch": 9})
         for place in range(4):
             verdict = await judged(store, *holding[:place], failing, *holding[place:])
@@ -180,7 +180,7 @@ class GuardConformance(Conformance):
 
     async def test_guards_may_read_other_records_than_those_written(self, store: Store) -> None:
         held = await running(store)
-        live = Ahead(session_key(partition(store, "a"), "w1"), "expires_at")
+        live = TimeAhead(session_key(partition(store, "a"), "w1"), "expires_at")
         attempt = Matches(attempt_key(NAMESPACE, "a", 1, held.attempt), {"epoch": held.epoch, "outcome": None})
         assert (await judged(store, live, attempt)).applied
 

@@ -8,7 +8,7 @@ import pytest
 from outlast import limits
 from outlast.errors import InvalidInput
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Delete, Lapsed, Matches
+from outlast.machine.changes import Changes, Delete, GoneOrPast, Matches
 from outlast.model.attempt import Attempt, Outcome
 from outlast.model.execution import Execution
 from outlast.model.journal import JournalEntry
@@ -101,7 +101,7 @@ class RenewConformance(Conformance):
         assert [lease.epoch for lease in (await store.renew("w1", lease_ttl_ms=TTL_MS)).held] == [held.epoch]
         assert (await commit_one(store, decided(store, held, steps(held)))).applied
         early = await commit_one(store, decided(store, held, loses_lease(held)))
-        assert isinstance(early.refused_by, Lapsed)
+        assert isinstance(early.refused_by, GoneOrPast)
 
     async def test_a_lease_that_was_taken_over_is_not_renewed(self, world: World, store: Store) -> None:
         held = await running(store)

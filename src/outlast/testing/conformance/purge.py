@@ -12,7 +12,7 @@ from outlast.machine import facts
 from outlast.machine.changes import Insert, Patch
 from outlast.model.event import Event
 from outlast.model.execution import execution_key
-from outlast.model.flow import Dependency, Edge, Member
+from outlast.model.flow import Edge, EdgeAnswer, Member
 from outlast.model.journal import JournalEntry
 from outlast.model.kinds import OF_EXECUTION
 from outlast.model.outbox import Delivery
@@ -53,11 +53,11 @@ async def full_life(store: Store, id: str, **options: Any) -> None:
     await tell(store, id, sends(dedup="k"))
     await tell(store, id, resolves())
     await store.append(NAMESPACE, id, epoch=held.epoch, change_id=new_id(), frames=[b"frame"])
-    edge = Edge(
+    edge = EdgeAnswer(
         namespace=NAMESPACE, execution=id, upstream="u", answer="satisfied", answered_at=Now(), change_id=new_id()
     )
     member = Member(namespace=NAMESPACE, execution=id, flow="f", name=id, change_id=new_id())
-    dependency = Dependency(namespace=NAMESPACE, execution=id, downstream="d", change_id=new_id())
+    dependency = Edge(namespace=NAMESPACE, execution=id, downstream="d", change_id=new_id())
     await commit_one(store, changing(store, id, Insert(edge), Insert(member), Insert(dependency)))
     await commit_one(store, decided(store, held, completes(held)))
     for kind in OF_EXECUTION:

@@ -11,8 +11,8 @@ from outlast.model.event import Event
 from outlast.model.execution import Execution, route_of
 from outlast.model.flow import (
     CancelPolicy,
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     FlowState,
     Member,
@@ -226,8 +226,8 @@ def _belongings() -> list[Record]:
             )
             for n, status in enumerate(s for s in Status if s.terminal)
         ],
-        Edge(**own, upstream=TEXT, answer=TEXT, generation=3, answered_at=5, change_id=CHANGE),
-        Dependency(**own, downstream=TEXT, alone=True, change_id=CHANGE),
+        EdgeAnswer(**own, upstream=TEXT, answer=TEXT, generation=3, answered_at=5, change_id=CHANGE),
+        Edge(**own, downstream=TEXT, alone=True, change_id=CHANGE),
         Member(
             **own,
             flow=TEXT,

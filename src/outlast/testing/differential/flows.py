@@ -44,8 +44,8 @@ from outlast.machine.decide_stop import acknowledged, stopped
 from outlast.model.execution import Execution, execution_key
 from outlast.model.flow import (
     CancelPolicy,
-    Dependency,
     Edge,
+    EdgeAnswer,
     Flow,
     Member,
     OnFailure,
@@ -174,7 +174,7 @@ class FlowPlay(Play):
             return
         change_id = self.new_id()
         new = self._new_member(heads.flow.id, f"grown-{change_id}", (e.id,), node, change_id)
-        below = [d.downstream for d in self.oracle.all(Dependency) if d.execution == e.id] if joins else []
+        below = [d.downstream for d in self.oracle.all(Edge) if d.execution == e.id] if joins else []
         joined = self._view_of(below[0]) if below else None
         changes = grown(heads, e, [new], change_id, joined_by=None if joined is None else joined.execution.id)
         if isinstance(changes, Refusal):
@@ -205,14 +205,16 @@ class FlowPlay(Play):
     def answer(self, pick: int, which: int, *, later: bool) -> None:
         """Some of the edges of a member that has ended are answered, perhaps once more."""
         told = {
-            (edge.upstream, edge.generation) for edge in self.oracle.all(Edge) if edge.execution in map(whole_of, FLOWS)
+            (edge.upstream, edge.generation)
+            for edge in self.oracle.all(EdgeAnswer)
+            if edge.execution in map(whole_of, FLOWS)
         }
         ended = [e for e in self._executions() if e.status.terminal]
         e = chosen(sorted(ended, key=lambda e: (e.id, e.generation) not in told), pick % 4)
         if e is None or e.flow is None:
             return
         end = Ended(e.namespace, e.id, e.status, e.generation)
-        below = [d.downstream for d in self.oracle.all(Dependency) if (d.namespace, d.execution) == (NAMESPACE, e.id)]
+        below = [d.downstream for d in self.oracle.all(Edge) if (d.namespace, d.execution) == (NAMESPACE, e.id)]
         for number, downstream in enumerate([whole_of(e.flow), *sorted(below)]):
             if which >> number & 1:
                 self.send(Sent(answered_edge(self.oracle.home(NAMESPACE, e.flow), end, downstream)), later=later)
@@ -317,8 +319,8 @@ class FlowPlay(Play):
             return None
         return MemberView(self.oracle.home(NAMESPACE, execution_id), execution, member)
 
-    def _edges(self, execution_id: str, drained: str) -> list[Edge]:
-        found = [e for e in self.oracle.scan(Edge.KIND, (NAMESPACE, execution_id)) if isinstance(e, Edge)]
+    def _edges(self, execution_id: str, drained: str) -> list[EdgeAnswer]:
+        found = [e for e in self.oracle.scan(EdgeAnswer.KIND, (NAMESPACE, execution_id)) if isinstance(e, EdgeAnswer)]
         names = [edge.upstream for edge in found]
         return found[names.index(drained) + 1 if drained in names else 0 :]
 

@@ -15,7 +15,7 @@ from hypothesis import note
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from outlast.machine import facts
-from outlast.machine.changes import Changes, Delete, Lapsed, Put, Refusal, View
+from outlast.machine.changes import Changes, Delete, GoneOrPast, Put, Refusal, View
 from outlast.machine.decide import decide
 from outlast.machine.transitions import allowed
 from outlast.model.event import Event
@@ -274,7 +274,7 @@ class Play(RuleBasedStateMachine):
         if isinstance(record, Delivery):
             return self._delivery(record)
         if isinstance(record, Session):
-            guard = Lapsed(record.key, "expires_at")
+            guard = GoneOrPast(record.key, "expires_at")
             writes = (Delete(record.key),)
             return [Sent(one_change(self.new_id(), record.partition, record.key, (guard,), writes))]
         if not isinstance(record, Execution):

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from outlast.machine.changes import (
     Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
+    GoneOrPast,
     Guard,
     Insert,
-    Lapsed,
     Matches,
     Patch,
     Put,
-    Reached,
+    TimeAhead,
+    TimeReached,
     Write,
 )
 from outlast.model.deferred import Deferred, Resolution, deferred_key
@@ -75,7 +75,7 @@ def _boundaries(records: Mapping[Key, Record], now: int, partition: int) -> st.S
     just_now = [(key, field) for key, field in timed if getattr(records[key], field) == now]
     if not just_now:
         return _guards(records, partition)
-    guards: list[Guard] = [guard(*at) for at in just_now for guard in (Reached, Ahead, Lapsed)]
+    guards: list[Guard] = [guard(*at) for at in just_now for guard in (TimeReached, TimeAhead, GoneOrPast)]
     return st.sampled_from(guards)
 
 
@@ -89,7 +89,7 @@ def _guards(draw: st.DrawFn, records: Mapping[Key, Record], partition: int) -> G
     record = records.get(key)
     if key.kind in TIMED and draw(st.booleans()):
         field = draw(st.sampled_from(TIMED[key.kind]))
-        return draw(st.sampled_from([Reached(key, field), Ahead(key, field), Lapsed(key, field)]))
+        return draw(st.sampled_from([TimeReached(key, field), TimeAhead(key, field), GoneOrPast(key, field)]))
     if record is None or draw(st.integers(0, 5)) == 0:
         return Absent(key)
     fields = draw(st.lists(st.sampled_from(GUARDED[key.kind]), max_size=2, unique=True))

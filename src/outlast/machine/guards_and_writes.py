@@ -10,13 +10,13 @@ from outlast.machine.changes import (
     HOME,
     Absent,
     Add,
-    Ahead,
     Changes,
     Delete,
     Guard,
     Insert,
     Matches,
     Patch,
+    TimeAhead,
     View,
     Write,
     lane_channel,
@@ -135,7 +135,7 @@ def claim_gates(view: View, execution: Execution, worker: str) -> tuple[Guard, .
 @lru_cache(maxsize=10_000)
 def _gates(partition: int, namespace: str, lane: str, worker: str) -> tuple[Guard, ...]:
     return (
-        Ahead(session_key(partition, worker), "expires_at"),
+        TimeAhead(session_key(partition, worker), "expires_at"),
         Absent(lane_key(partition, namespace, lane)),
     )
 
@@ -295,9 +295,10 @@ def ended(
     outcome: Outcome,
     counted: Fields | None = None,
     value: bytes | None = None,
+    hands_on: bool = False,
 ) -> list[Write]:
     """All that belongs to an end, in one commit: status, completion, output or failure, attempt, the word to the
-    parent, and what is owed to the children and to the flow."""
+    parent, and what is owed to the children and to the flow, unless it `hands_on` by itself."""
     fields = (_OVER_HELD if execution.status is _ACTIVE else _OVER_WAITING).copy()
     fields["status"] = status
     fields["cause"] = cause
@@ -326,9 +327,9 @@ def ended(
         writes.append(payload(execution, fact, _OUTPUT if succeeded else _FAILURE, value))
     if execution.parent is not None:
         writes.append(word_to_parent(view, execution, fact, execution.parent, status, value, cause))
-    if execution.flow is not None:
+    if execution.flow is not None and not hands_on:
         ended_member = facts.MemberEnded(
-            change_id=debt_of_end(execution.id, fact.change_id), status=status, generation=execution.generation
+            change_id=f"{fact.change_id}/{execution.id}/flow", status=status, generation=execution.generation
         )
         debt = owed(view, execution, fact, ended_member.change_id, execution.id, facts.encode_fact(ended_member))
         writes.append(debt)
@@ -336,11 +337,6 @@ def ended(
         errand = facts.CloseChildren(change_id=f"{fact.change_id}/{execution.id}/children", reason=cause or status)
         writes.append(owed(view, execution, fact, errand.change_id, execution.id, facts.encode_fact(errand)))
     return writes
-
-
-def debt_of_end(execution_id: str, change_id: str) -> str:
-    """The name of what the end of a member owes to those behind it."""
-    return f"{change_id}/{execution_id}/flow"
 
 
 def word_to_parent(

@@ -17,8 +17,9 @@ from msgspec import Struct
 from outlast.errors import OutlastError
 from outlast.machine.changes import Changes, Insert, inserted
 from outlast.machine.decide_member import Ended, MemberView, waits
+from outlast.machine.plan_end import Last
 from outlast.model.execution import Execution
-from outlast.model.flow import Dependency, Flow, FlowState, Member, Summary
+from outlast.model.flow import Edge, Flow, FlowState, Member, Summary
 from outlast.model.payload import Payload
 from outlast.model.record import Key
 
@@ -35,14 +36,6 @@ class Waiting(Struct, frozen=True, gc=False):
 
     view: MemberView
     given: Payload | None
-
-
-class Last(Struct, frozen=True, gc=False):
-    """The member whose end may be the last of its flow: the count as it was accepted, and how all others ended, each by
-    a commit of this process."""
-
-    summary: Summary
-    others: list[Ended]
 
 
 class Behind(Struct, frozen=True, gc=False):
@@ -63,12 +56,12 @@ Outputs: TypeAlias = list[tuple[MemberView, bytes]]
 """What the members of a flow gave, in their order. Of their executions as they were accepted."""
 
 
-def are_simple(views: list[MemberView], page: list[Dependency]) -> bool:
+def are_simple(views: list[MemberView], page: list[Edge]) -> bool:
     """All of them are there, and each waits for this one end."""
     return len(views) == len(page) and all(view.member.upstreams == 1 and waits(view) for view in views)
 
 
-def are_few(page: Sequence[Dependency]) -> bool:
+def are_few(page: Sequence[Edge]) -> bool:
     """Few enough for one commit, and each waits for nothing else. Of one that waits for thousands, nothing is read with
     each of their ends."""
     return len(page) <= TOGETHER_MAX and all(one.alone for one in page)
@@ -84,13 +77,13 @@ class Course:
         self._given: dict[str, Payload] = {}
         self._large: set[str] = set()
         """Those whose inputs are not kept: a flow that never ends here would hold on to them."""
-        self._behind: dict[str, tuple[Dependency, ...]] = {}
+        self._behind: dict[str, tuple[Edge, ...]] = {}
         """Who waits for each, as far as they may be few."""
         self._ended: dict[str, tuple[Ended, bytes | None]] = {}
         self._bytes = 0
         for write in started.writes:
             record = write.record if type(write) is Insert else None
-            if type(record) is Dependency:
+            if type(record) is Edge:
                 before = self._behind.get(record.execution, ())
                 if len(before) <= TOGETHER_MAX:
                     self._behind[record.execution] = (*before, record)
@@ -137,7 +130,7 @@ class Course:
         # As they were accepted: each waits for this one end.
         return Behind(self.flow, [Waiting(self._view(one.downstream), self._given_to(one)) for one in page])
 
-    def _given_to(self, edge: Dependency) -> Payload | None:
+    def _given_to(self, edge: Edge) -> Payload | None:
         return self._given.get(edge.downstream)
 
     def _end(self, execution_id: str) -> Behind | None:
@@ -171,7 +164,7 @@ def _size(given: Iterable[Payload | None]) -> int:
     return sum([len(one.value) for one in given if one is not None])
 
 
-class Ahead:
+class DownstreamCache:
     """`read` finds out what is behind a member."""
 
     def __init__(self, read: Callable[[Execution], Coroutine[Any, Any, Behind | None]]) -> None:

@@ -13,7 +13,7 @@ from msgspec import structs
 from outlast.machine import facts
 from outlast.machine.changes import Insert, Put, Write, lane_channel
 from outlast.machine.claiming import claim_fields
-from outlast.machine.parts import Fields
+from outlast.machine.guards_and_writes import Fields
 from outlast.model.event import Event
 from outlast.model.execution import Execution, route_of
 from outlast.model.payload import Payload, Role

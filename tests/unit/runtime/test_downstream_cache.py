@@ -9,8 +9,8 @@ from outlast.machine import facts
 from outlast.machine.changes import started_by
 from outlast.machine.decide_flow import NewFlow, NewMember, accepted
 from outlast.model.execution import Execution
-from outlast.runtime.flows import ahead
-from outlast.runtime.flows.ahead import Ahead, Behind, Known
+from outlast.runtime.flows import downstream_cache
+from outlast.runtime.flows.downstream_cache import Behind, DownstreamCache, Known
 from tests.unit.machine.build import ready
 
 
@@ -19,15 +19,15 @@ async def nothing(_: Execution) -> Behind | None:
 
 
 async def test_it_is_told_once():
-    known, member = Ahead(nothing), ready()
+    known, member = DownstreamCache(nothing), ready()
     known.look(member)
     assert await known.take(member) == Known(None)
     assert await known.take(member) is None
 
 
 async def test_the_oldest_is_forgotten(monkeypatch):
-    monkeypatch.setattr(ahead, "KNOWN_MAX", 2)
-    known = Ahead(nothing)
+    monkeypatch.setattr(downstream_cache, "KNOWN_MAX", 2)
+    known = DownstreamCache(nothing)
     members = [ready(id=f"m{n}") for n in range(3)]
     for member in members:
         known.look(member)
@@ -38,7 +38,7 @@ async def test_what_could_not_be_read_is_not_known():
     async def away(_: Execution) -> Behind | None:
         raise StoreUnavailable("away")
 
-    known, member = Ahead(away), ready()
+    known, member = DownstreamCache(away), ready()
     known.look(member)
     assert await known.take(member) is None
 
@@ -48,7 +48,7 @@ async def test_nothing_is_read_any_more_once_it_is_closed():
         await asyncio.Event().wait()
 
     before = asyncio.all_tasks()
-    known = Ahead(for_ever)
+    known = DownstreamCache(for_ever)
     known.look(ready())
     await asyncio.sleep(0)
     known.close()
@@ -73,7 +73,7 @@ def member(name: str, *upstreams: str, given: bytes) -> NewMember:
 
 
 async def test_of_a_flow_that_does_not_end_here_nothing_large_is_kept():
-    known, large = Ahead(nothing), b"x" * (ahead.BYTES_MAX + 1)
+    known, large = DownstreamCache(nothing), b"x" * (downstream_cache.BYTES_MAX + 1)
     known.remembers = True
     members = [member("a", given=large), member("b", "a", given=large), member("c", "b", given=b"1")]
     new = NewFlow(namespace="shop", id="f", name="nightly", change_id="new", members=3, digest="d")
