@@ -27,8 +27,10 @@ class SharedView:
     __slots__ = (
         "_flights",
         "_look",
-        "_looking",
         "_name",
+        "_next",
+        "_sent",
+        "_sent_as",
         "asked",
         "execution",
         "is_known",
@@ -40,7 +42,11 @@ class SharedView:
     def __init__(self, name: tuple[str, str], look: Look) -> None:
         self._name = name
         self._look = look
-        self._looking: asyncio.Task[Execution | None] | None = None
+        self._next: asyncio.Task[Execution | None] | None = None
+        """The look that is sent in the next turn of the loop."""
+        self._sent: asyncio.Task[Execution | None] | None = None
+        """The last look that was sent, until it is answered; `_sent_as` is its number."""
+        self._sent_as = 0
         self._flights: set[asyncio.Future[Verdict]] = set()
         self.users = 0
         self.asked = 0
@@ -63,27 +69,32 @@ class SharedView:
     async def now(self, since: int) -> tuple[Execution | None, bool]:
         """The execution, and whether the store had it like this after `since` questions were sent."""
         if not self.is_known:
-            await self._read_together()
+            await self._read_together(since)
         return self.execution, self.told > since and not self.is_predicted
 
     async def settled(self) -> tuple[Execution | None, bool]:
         """The same as the store has it, once all that is in flight now has its verdict."""
         if self._flights:
             await asyncio.wait(set(self._flights))
-        return await self._read_together(), True
+        return await self._read_together(self.asked), True
 
-    async def _read_together(self) -> Execution | None:
-        """Reads it once for all who ask in this turn of the loop."""
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._read_soon())
-            self._looking.add_done_callback(_retrieved)
-        return await asyncio.shield(self._looking)
+    async def _read_together(self, since: int) -> Execution | None:
+        """Reads it by one look for all who may share it: it was not sent yet, or after `since` questions."""
+        looking = self._sent if self._sent is not None and self._sent_as > since else self._next
+        if looking is None:
+            looking = self._next = asyncio.create_task(self._read_soon())
+            looking.add_done_callback(_retrieved)
+        return await asyncio.shield(looking)
 
     async def _read_soon(self) -> Execution | None:
         await asyncio.sleep(0)
-        self._looking = None  # who asks from now on may need a later answer
-        question = self.asked = self.asked + 1
-        execution = await self._look(*self._name)
+        question = self.asked = self._sent_as = self.asked + 1
+        looking, self._sent, self._next = self._next, self._next, None
+        try:
+            execution = await self._look(*self._name)
+        finally:
+            if self._sent is looking:
+                self._sent = None
         if not self._flights or not self.is_known:
             self.know(execution, question)
         return execution

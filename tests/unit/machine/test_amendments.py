@@ -75,4 +75,4 @@ def test_only_debts_are_struck_off():
 def test_a_guard_may_be_added_to_any_change():
     changes, guard = completed("a"), Matches(DEBT.key, {"tries": 0})
     amended = with_guards(changes, [guard])
-    assert amended == structs.replace(changes, guards=(guard, *changes.guards)), "asked first"
+    assert amended == structs.replace(changes, guards=(guard, *changes.guards), shape=None), "asked first"
