@@ -868,12 +868,12 @@ _RUNTIME = (
         name="delivered-before-recorded",
         breaks="settlement 9",
         what="the code goes on with an outcome that is not durable yet",
-        file="runtime/attempts/attempt.py",
-        old="""        recording = Recording(self, operation, outcome, placed)
+        file="runtime/attempts/recording.py",
+        old="""    recording = Recording(attempt, operation, outcome, placed)
 """,
-        new="""        recording = Recording(self, operation, outcome, placed)
-        self.machine.recorded(operation, outcome, 0)
-        self.nudge()
+        new="""    recording = Recording(attempt, operation, outcome, placed)
+    attempt.machine.recorded(operation, outcome, 0)
+    attempt.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
     ),
@@ -922,12 +922,12 @@ _RUNTIME = (
         name="other-outcomes-delivered-before-recorded",
         breaks="settlement 9",
         what="the code goes on with an outcome, not of a step, that is not durable yet",
-        file="runtime/attempts/attempt.py",
-        old="""        lease, entry = self.lease, outcome.entry
+        file="runtime/attempts/recording.py",
+        old="""    lease, entry = attempt.lease, outcome.entry
 """,
-        new="""        lease, entry = self.lease, outcome.entry
-        self.machine.recorded(operation, outcome, 0)
-        self.nudge()
+        new="""    lease, entry = attempt.lease, outcome.entry
+    machine.recorded(operation, outcome, 0)
+    attempt.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_a_token_that_is_durable",),
     ),

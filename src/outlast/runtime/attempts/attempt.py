@@ -1,14 +1,9 @@
 """An attempt under way in this process: the user's code, its replay, its operations, and what becomes of it.
 
-Replay first. The journal's outcomes are delivered one at a time, in the order in which they were recorded, each when
-the code is idle; an operation that is not in the journal begins only when all of them are delivered. So code takes the
-same way again, whatever was fast or slow the first time, and code that would take another way is found out before it
-does anything: `NonDeterminism`, and the execution waits for a fixed deploy.
-
-Then live. An operation is performed outside of the workflow's code (`performing.py`) or waits for something durable
-(`waits.py`). Its outcome is committed, fenced by the lease, and only then delivered. Every commit says what came from
-outside (`inbox`): a cancel is seen at the next step. When the code is idle and all that it awaits is durable, the
-execution is suspended, and nothing of it stays in memory.
+What the code may do next is the machine's to say (`machine/attempt.py`); this is its driver. It runs the code, performs
+operations outside of it (`performing.py`) or waits for something durable (`waits.py`), and records what they come to
+before the code has it (`recording.py`). Every answer says how far the inbox has grown, so a cancel is seen at the next
+step.
 """
 
 from __future__ import annotations
@@ -17,18 +12,15 @@ import asyncio
 import contextvars
 import logging
 import math
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
-from contextlib import suppress
 from typing import Any
 
-from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LeaseLost, NonDeterminism, WrongPlace
+from outlast.errors import CodecError, CodecHookFailed, LeaseLost, NonDeterminism, WrongPlace
 from outlast.machine import facts
 from outlast.machine.attempt import Called, Replayed, Unmet
 from outlast.machine.replay import UNBIDDEN, key_of
-from outlast.model.journal import CANCEL, STEP, JournalEntry, OperationKey
-from outlast.model.record import settled
+from outlast.model.journal import CANCEL, JournalEntry, OperationKey
 from outlast.runtime.attempts import faces, lost_children
 from outlast.runtime.attempts.attempt_state import AttemptState
 from outlast.runtime.attempts.attempt_timeout import set_alarm
@@ -48,7 +40,6 @@ from outlast.runtime.attempts.endings import (
     kind_of,
     suspended_for_children,
 )
-from outlast.runtime.attempts.lease import UNRECORDABLE
 from outlast.runtime.attempts.marks import marked, origins_of
 from outlast.runtime.attempts.mishaps import errand_failed, put_off, unfit
 from outlast.runtime.attempts.operation import (
@@ -58,10 +49,8 @@ from outlast.runtime.attempts.operation import (
     calling_place,
     carried,
     described,
-    failed_with,
     recorded_outcome,
 )
-from outlast.runtime.attempts.recording import Recording
 from outlast.runtime.attempts.workflow_loop import Scope, next_key, scope_var
 from outlast.runtime.operations.timer import Timer, fires
 from outlast.runtime.operations.wait import Wait
@@ -165,7 +154,7 @@ class LiveAttempt(AttemptState):
         code = self._code
         if type(code) is not AsyncCode:
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {faces.blocking(kind)}")
-        return self._operation(kind, asyncio.Future(loop=code.loop), below)
+        return self.operation(kind, asyncio.Future(loop=code.loop), below)
 
     async def outcome(self, operation: Operation) -> Any:
         """From now on it is performed: what it comes to, once that is durable. If the code gives it up, it does so
@@ -174,7 +163,7 @@ class LiveAttempt(AttemptState):
             raise self.signal
         future = operation.future
         assert type(future) is asyncio.Future
-        self._call(operation)
+        self.begin_call(operation)
         try:
             return await future
         except asyncio.CancelledError:
@@ -190,7 +179,7 @@ class LiveAttempt(AttemptState):
             raise self.signal
         operation.watcher = self
         future.add_done_callback(operation, context=operation.context)
-        self._call(operation)
+        self.begin_call(operation)
         return future
 
     def call(self, kind: Kind) -> asyncio.Future[Any]:
@@ -204,28 +193,7 @@ class LiveAttempt(AttemptState):
         code = self._code
         if not isinstance(code, ThreadCode):
             raise WrongPlace(f"{faces.subject(kind)} would block the workflow: write {faces.awaited(kind)}")
-        if threading.current_thread() is not code.thread:
-            raise WrongPlace(
-                f"{kind.OP} {kind.name!r} was called in a thread of the workflow's own, whose order nobody can replay: "
-                "call it in the workflow's thread, or make it an async def workflow and use asyncio.gather"
-            )
-        future: ThreadFuture[Any] = ThreadFuture()
-        operation = self._operation(kind, future)
-        self.real.call_soon_threadsafe(self._call_from_thread, code, operation)
-        return future.result()
-
-    def _call_from_thread(self, code: ThreadCode, operation: Operation) -> None:
-        assert isinstance(operation.future, ThreadFuture)
-        if self.machine.left:
-            operation.future.set_exception(self.signal())
-            return
-        if code.takes_cancel(operation.future):
-            return
-        if self.machine.hears_cancel():
-            self.machine.outstanding[operation.key] = operation
-        else:
-            self._call(operation)
-        code.waits(operation.future)
+        return code.call(kind)
 
     def set_timer(self, when_s: float, fire: Callable[[], None]) -> asyncio.Future[Any]:
         """asyncio sets a timer in workflow code: it is durable, like a sleep. Cancelling the future cancels it."""
@@ -235,12 +203,12 @@ class LiveAttempt(AttemptState):
         future.add_done_callback(fires(fire))
         return future
 
-    def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any], below: int = 0) -> Operation:
+    def operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any], below: int = 0) -> Operation:
         if self._asked is not None and self._asked.handling is not None:
             self._asked.refuse_operation(f"{kind.OP} {kind.name!r}")
         return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place(2 + below))
 
-    def _call(self, operation: Operation) -> None:
+    def begin_call(self, operation: Operation) -> None:
         called = self.machine.call(operation, operation.key, operation.kind.OP)
         if called is Called.BEGIN:
             self._begin(operation)
@@ -384,52 +352,7 @@ class LiveAttempt(AttemptState):
 
     # ---- outcomes -------------------------------------------------------------------------------------------------
 
-    def will_settle(self, operation: Operation, outcome: Outcome) -> None:
-        """As `settle`, with the next place of all: whatever else ends from now on, the code has this first."""
-        self.machine.send(operation, None)
-        placed = None
-        with suppress(InvalidInput):  # said by whoever settles it
-            placed = self.lease.placed(operation, outcome)
-        self.errand(self.settle(operation, outcome, placed))
-
-    def settling(self, operation: Operation, outcome: Outcome) -> Coroutine[Any, Any, None] | None:
-        """As `settle`; None if there is nothing to wait for: the answer to a step's commit calls back (`Recording`)."""
-        if operation.kind.OP != STEP or outcome.entry is not None:
-            return self.settle(operation, outcome)  # of others it is asked whether they are under way
-        try:
-            placed = self.lease.placed(operation, outcome)
-        except InvalidInput:
-            return self.settle(operation, outcome)  # where that is its failure
-        recording = Recording(self, operation, outcome, placed)
-        if not self.lease.submit(placed, recording):
-            return self.settle(operation, outcome, placed)
-        self.machine.send(operation, recording)
-        return None
-
-    async def settle(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None = None) -> None:
-        """Record the outcome, then let the code have it. A result that is too large is a failure of the operation, as
-        is a child whose id another one has by now."""
-        self.machine.send(operation, None)
-        lease, entry = self.lease, outcome.entry
-        try:
-            if entry is None:
-                entry = await lease.record_placed(placed or lease.placed(operation, outcome))
-        except UNRECORDABLE as error:
-            outcome = failed_with(self.parts.values, error, tries=outcome.tries)
-            with suppress(InvalidInput):  # no room, or a name of no use: the code sees it, now and at every replay
-                entry = await lease.record_placed(lease.placed(operation, outcome))
-        finally:
-            self.machine.answered(operation)
-        if entry is not None:
-            self.replay.recorded[operation.key] = entry
-        self.machine.recorded(operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0)
-        self.nudge()
-
-    def answered(self, operation: Operation) -> bool:
-        """The answer to its commit is there. False if the attempt does not wait for it any more (`_stop`)."""
-        return self.machine.answered(operation)
-
-    def settled(self, operation: Operation, outcome: Outcome, committed_at: int) -> None:
+    def go_on_with(self, operation: Operation, outcome: Outcome, committed_at: int) -> None:
         """It is recorded, by its callback. The code may go on at once, in the context in which it is looked after,
         unless more is on its way to it, which it has in the same turn. Mostly it rests, and has nothing before this."""
         self.replay.recorded[operation.key] = None
@@ -442,11 +365,6 @@ class LiveAttempt(AttemptState):
             self.nudge()
         elif not self.machine.over:
             self._code.look()
-
-    def settles_again(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded) -> None:
-        """It was not answered as it mostly is: the same is told once more, by an errand that sees to everything."""
-        self.machine.send(operation, None)
-        self.errand(self.settle(operation, outcome, placed))
 
     def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""
