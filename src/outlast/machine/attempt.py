@@ -168,15 +168,38 @@ class CodeEnd(StrEnum):
     FAILED_FOR_GOOD = "failed for good"
 
 
+# Looked up with every step: of an enum that takes longer than of a module.
+_READING, _REPLAYING, _LOOSE, _LIVE = S.READING, S.REPLAYING, S.LOOSE, S.LIVE
+_SUSPENDING, _ENDING, _ENDED = S.SUSPENDING, S.ENDING, S.ENDED
+_BEGIN, _HOLD, _REPLAY = Called.BEGIN, Called.HOLD, Called.REPLAY
+
+
 class AttemptMachine(Generic[Op, Out, Way]):
     """The `state`, and what the code awaits.
 
     Thousands live at once. What is mostly empty is a dict, which costs nothing as long as it is."""
 
-    __slots__ = ("arrivals", "fired", "held", "outstanding", "replay", "settling", "state", "struck")
+    __slots__ = (
+        "arrivals",
+        "fired",
+        "held",
+        "left",
+        "listens",
+        "outstanding",
+        "over",
+        "replay",
+        "settling",
+        "state",
+        "struck",
+    )
 
     def __init__(self) -> None:
-        self.state = S.READING
+        self.state = _READING
+        self.over = False
+        self.left = False
+        """Whether what the code does counts no more: durable operations raise."""
+        self.listens = True
+        """Whether the code is given anything."""
         self.replay = Replay()
         self.outstanding: dict[OperationKey, Op] = {}
         """What the code has called, and has no outcome of."""
@@ -194,23 +217,9 @@ class AttemptMachine(Generic[Op, Out, Way]):
     # ---- what the state says --------------------------------------------------------------------------------------
 
     @property
-    def over(self) -> bool:
-        return self.state is S.ENDED
-
-    @property
-    def left(self) -> bool:
-        """Whether what the code does counts no more: durable operations raise."""
-        return self.state is S.ENDED or self.state is S.ENDING
-
-    @property
     def lives(self) -> bool:
         """Whether the code has begun, and the attempt is not over."""
-        return self.state is not S.READING and self.state is not S.ENDED
-
-    @property
-    def listens(self) -> bool:
-        """Whether the code is given anything."""
-        return self.state not in _OVER
+        return self.state is not _READING and self.state is not _ENDED
 
     @property
     def at_rest(self) -> bool:
@@ -220,13 +229,13 @@ class AttemptMachine(Generic[Op, Out, Way]):
     @property
     def comes_next(self) -> bool:
         """Whether what is recorded now is what the code has next: nothing else has come, is on its way or waits."""
-        return self.state is S.LIVE and not (self.settling or self.arrivals or self.held)
+        return self.state is _LIVE and not (self.settling or self.arrivals or self.held)
 
     # ---- inputs ---------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The journal is loaded, and the code begins."""
-        self._move(Input.BEGUN, S.REPLAYING if self.replay or self.replay.unwound is not None else S.LIVE)
+        self._move(Input.BEGUN, _REPLAYING if self.replay or self.replay.unwound is not None else _LIVE)
 
     def call(self, operation: Op, key: OperationKey, op: str) -> Called:
         """The code calls an operation; `op` is its word in the journal."""
@@ -236,18 +245,18 @@ class AttemptMachine(Generic[Op, Out, Way]):
         self.outstanding[key] = operation
         if entry is not None:
             self.replay.call(key)
-            return Called.REPLAY
-        if self.replay and (self.state is S.REPLAYING or self.state is S.LOOSE):
+            return _REPLAY
+        if self.replay and (self.state is _REPLAYING or self.state is _LOOSE):
             self.held[operation] = None
-            return Called.HOLD
+            return _HOLD
         return self.hold_or_begin(operation)
 
     def hold_or_begin(self, operation: Op) -> Called:
         """What was called before, and is to begin now."""
-        if self.state is not S.SUSPENDING:
-            return Called.BEGIN
+        if self.state is not _SUSPENDING:
+            return _BEGIN
         self.held[operation] = None
-        return Called.HOLD
+        return _HOLD
 
     def hears_cancel(self) -> bool:
         """Whether a cancel is what the code has next: a `def` workflow hears of it at the operation that it calls."""
@@ -263,23 +272,24 @@ class AttemptMachine(Generic[Op, Out, Way]):
             if replay.loose:
                 return Replayed.NOTHING
             if replay and replay.loosens(self.outstanding, can_move=can_move):
-                self._move(Input.IDLE, S.LOOSE)
+                self._move(Input.IDLE, _LOOSE)
             elif replay:
                 return Replayed.WAIT if can_move else Unmet(replay.head)
         if replay.unwound is not None:  # the code has ended before; it must not go on now
             return Replayed.WAIT if can_move else Unmet(replay.unwound)
-        if self.state is not S.SUSPENDING:
-            self._move(Input.IDLE, S.LIVE)
+        if self.state is not _SUSPENDING:
+            self._move(Input.IDLE, _LIVE)
         return Replayed.NOTHING
 
     @property
     def replays(self) -> bool:
         """Whether the journal may have something to deliver."""
-        return self.state is S.REPLAYING or self.state is S.LOOSE or bool(self.replay)
+        state = self.state
+        return state is _REPLAYING or state is _LOOSE or (state is _SUSPENDING and bool(self.replay))
 
     def release(self) -> Sequence[Op]:
         """What was held, and begins now."""
-        if not self.held or self.state is S.SUSPENDING:
+        if not self.held or self.state is _SUSPENDING:
             return ()
         held, self.held = self.held, {}
         return [*held]
@@ -330,12 +340,12 @@ class AttemptMachine(Generic[Op, Out, Way]):
 
     def suspend(self) -> None:
         """The code is idle, and the driver writes down that it waits."""
-        self._move(Input.IDLE, S.SUSPENDING)
+        self._move(Input.IDLE, _SUSPENDING)
 
     def stay(self) -> None:
         """The suspension was refused, or cannot be written."""
-        if self.state is S.SUSPENDING:
-            self._move(Input.REFUSED, S.LOOSE if self.replay else S.LIVE)
+        if self.state is _SUSPENDING:
+            self._move(Input.REFUSED, _LOOSE if self.replay else _LIVE)
 
     def end_of_replay(self, *, observed_cancel: bool) -> JournalEntry | None:
         """The code has ended: what is recorded and should have come first, if anything is. Code that ends by a cancel
@@ -357,20 +367,23 @@ class AttemptMachine(Generic[Op, Out, Way]):
         the execution goes on, nor behind a cancel, which ends them."""
         if not has_children or end not in (CodeEnd.COMPLETED, CodeEnd.FAILED_FOR_GOOD):
             return False
-        self._move(Input.UNDONE if self.state is S.UNWINDING else Input.CODE_ENDED, S.ENDING)
+        self._move(Input.UNDONE if self.state is S.UNWINDING else Input.CODE_ENDED, _ENDING)
         return True
 
     def leave(self) -> bool:
         """Whether the attempt is over by this: what comes first counts."""
-        if self.state is S.ENDED:
+        if self.state is _ENDED:
             return False
-        self._move(Input.LEFT, S.ENDED)
+        self._move(Input.LEFT, _ENDED)
         return True
 
     def _move(self, by: Input, to: State) -> None:
         if to not in MOVES[self.state].get(by, ()):
             raise CorruptState(f"{by} would turn an attempt that is {self.state} into one that is {to}")
         self.state = to
+        self.over = to is _ENDED
+        self.left = self.over or to is _ENDING
+        self.listens = to not in _OVER
 
 
 # ---- suspending ---------------------------------------------------------------------------------------------------

@@ -57,6 +57,8 @@ from outlast.runtime.operations.wait import Wait
 
 _log = logging.getLogger(__name__)
 
+_BEGIN = Called.BEGIN
+
 
 class LiveAttempt(AttemptState):
     """`ending = await LiveAttempt(parts, claimed, workflow, home).run()`."""
@@ -210,7 +212,7 @@ class LiveAttempt(AttemptState):
 
     def begin_call(self, operation: Operation) -> None:
         called = self.machine.call(operation, operation.key, operation.kind.OP)
-        if called is Called.BEGIN:
+        if called is _BEGIN:
             self._begin(operation)
         elif called is Called.DIVERGE:
             entry = self.replay.recorded[operation.key]
@@ -240,9 +242,10 @@ class LiveAttempt(AttemptState):
                 if found is not Replayed.NOTHING:
                     return self._deliver_entry(found) if isinstance(found, JournalEntry) else self._wait_for(found)
                 self._replayed()
-            for operation in machine.release():
-                if not operation.future.done():
-                    self._begin(operation)
+            if machine.held:
+                for operation in machine.release():
+                    if not operation.future.done():
+                        self._begin(operation)
             if machine.arrivals:
                 self._deliver_arrival()
                 return True
