@@ -47,7 +47,6 @@ async def test_what_an_attempt_asks_of_the_outside_crosses_the_port(place: Place
         "append",
         "StepRecorded",
         "Suspend",
-        "Look",
         "ReadDeferred",
         "Complete",
     }

@@ -802,7 +802,7 @@ def _in_memory(apps: list[App]) -> list[str]:
     return [
         f"in memory: {a.execution.id} epoch {a.execution.epoch} at_rest {a.at_rest} busy {a.busy} "
         f"heard {a.hearing.heard} told {a.hearing.told} looking {a.hearing._looking} "
-        f"falls asleep {a.suspending.under_way}"
+        f"falls asleep {a.machine.state}"
         for worker in workers
         if worker is not None
         for a in worker.attempts

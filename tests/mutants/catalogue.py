@@ -854,19 +854,18 @@ _RUNTIME = (
         name="replay-in-another-order",
         breaks="settlement 9",
         what="the journal is replayed in the order of its keys, not in that of its records",
-        file="runtime/journal_reader.py",
-        old="    return sorted(entries, key=lambda entry: entry.position)\n",
-        new="    return entries\n",
+        file="runtime/attempts/lease.py",
+        old="            entries = sorted(entries, key=lambda entry: entry.position)\n",
+        new="            entries = [*entries]\n",
         noticed_by=(f"{REPLAY}concurrent_branches_replay_to_the_same",),
     ),
     Mutant(
         name="recorded-step-runs-again",
         breaks="settlement 9",
         what="a step whose outcome is in the journal is performed again",
-        file="runtime/attempts/attempt.py",
-        old="        if entry is not None:\n            self.replay.call(operation.key)\n"
-        "        elif not self._caught_up and self.replay:",
-        new="        if entry is not None and False:\n            self.replay.call(operation.key)\n        elif False:",
+        file="machine/attempt.py",
+        old="            self.replay.call(key)\n            return _REPLAY\n",
+        new="            return _BEGIN\n",
         noticed_by=(
             f"{REPLAY}a_recorded_step_is_never_run_again",
             f"{REPLAY}a_recorded_def_step_is_never_run_again",
@@ -876,21 +875,21 @@ _RUNTIME = (
         name="replay-not-awaited",
         breaks="settlement 9",
         what="new operations begin while the journal is still being replayed",
-        file="runtime/attempts/attempt.py",
-        old="        elif not self._caught_up and self.replay:\n            self._held[operation] = None\n",
-        new="",
+        file="machine/attempt.py",
+        old="        if self.replay and (self.state is _REPLAYING or self.state is _LOOSE):\n",
+        new="        if False:\n",
         noticed_by=(f"{ATTEMPT}code_does_nothing_new_before_its_journal_is_replayed",),
     ),
     Mutant(
         name="delivered-before-recorded",
         breaks="settlement 9",
         what="the code goes on with an outcome that is not durable yet",
-        file="runtime/attempts/attempt.py",
-        old="""        recording = Recording(self, operation, outcome, placed)
+        file="runtime/attempts/recording.py",
+        old="""    recording = Recording(attempt, operation, outcome, placed)
 """,
-        new="""        recording = Recording(self, operation, outcome, placed)
-        self._arrivals.append((operation, outcome, 0))
-        self.nudge()
+        new="""    recording = Recording(attempt, operation, outcome, placed)
+    attempt.machine.recorded(operation, outcome, 0)
+    attempt.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_what_is_durable",),
     ),
@@ -950,12 +949,12 @@ _RUNTIME = (
         name="other-outcomes-delivered-before-recorded",
         breaks="settlement 9",
         what="the code goes on with an outcome, not of a step, that is not durable yet",
-        file="runtime/attempts/attempt.py",
-        old="""        lease, entry = self.lease, outcome.entry
+        file="runtime/attempts/recording.py",
+        old="""    lease, entry = attempt.lease, outcome.entry
 """,
-        new="""        lease, entry = self.lease, outcome.entry
-        self._arrivals.append((operation, outcome, 0))
-        self.nudge()
+        new="""    lease, entry = attempt.lease, outcome.entry
+    machine.recorded(operation, outcome, 0)
+    attempt.nudge()
 """,
         noticed_by=(f"{ATTEMPT}code_goes_on_only_with_a_token_that_is_durable",),
     ),
@@ -964,7 +963,7 @@ _RUNTIME = (
         breaks="rule 3",
         what="an event is received while an outcome is delivered that makes the code give the receive up",
         file="runtime/attempts/attempt.py",
-        old="        if not self._settling and not self.lease.transacts:\n",
+        old="        if not machine.settling and not self.lease.transacts:\n",
         new="        if True:\n",
         noticed_by=(f"{WAITING}an_event_is_not_taken_while_another_outcome_is_on_its_way",),
     ),

@@ -21,6 +21,7 @@ from outlast.model.event import Event
 from outlast.model.execution import Execution, execution_key
 from outlast.model.journal import JournalEntry, journal_key
 from outlast.model.lease import EARLY_EVENTS, Claimed, ClaimedExecution, ClaimRequest, Leases, Renewed
+from outlast.model.partition import partition_of
 from outlast.model.payload import Payload, Role, payload_key
 from outlast.model.record import settled
 from outlast.model.status import Status
@@ -226,7 +227,8 @@ class LocalHolder:
 
     def submit(self, seen: Execution, fact: facts.StepRecorded, recorder: Recorder) -> bool:
         engine = self.engine
-        answer = decide(engine.view(seen.namespace, seen.id, seen), fact, engine.group.now)
+        partition = partition_of(seen.namespace, seen.id, self.terms.partitions)
+        answer = decide(View(partition, seen), fact, engine.group.now)
         if type(answer) is not Changes or len(answer.writes) > 1:
             return False
         engine.group.commit_calling(answer, recorder)

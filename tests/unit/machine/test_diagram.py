@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlast.machine import diagram, facts
+from outlast.machine.attempt import MOVES, Input, State
 from outlast.machine.transitions import FLOW_TRANSITIONS, TRANSITIONS
 from outlast.model.flow import Flow
 from outlast.model.status import Status
@@ -16,8 +17,11 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "state-machine.md"
 ARROW = re.compile(r"^    (\S+) --> (\w+): (.+)$", re.MULTILINE)
 
 
+OF_ATTEMPTS = "## An attempt"
+
+
 def drawn() -> set[tuple[str, str, str]]:
-    """(fact, from, to) of every arrow on the page, with `ended` meaning all ends."""
+    """(fact, from, to) of every arrow of an execution on the page, with `ended` meaning all ends."""
     found: set[tuple[str, str, str]] = set()
     for before, after, names in ARROW.findall(diagram.page().partition("## Flows")[0]):
         sources = ["succeeded", "failed", "cancelled", "expired", "skipped"] if before == "ended" else [before]
@@ -67,6 +71,27 @@ def test_every_move_of_a_flow_is_drawn_and_nothing_else():
     assert {(fact, before, after) for before, after, fact in ARROW.findall(diagram.flow_diagram())} == moves
     rows = [line.strip("| \n").split(" | ")[0] for line in diagram.flow_grid().splitlines()[2:]]
     assert rows == [fact for fact, moves in FLOW_TRANSITIONS.items() if moves], "all that move anything"
+
+
+def test_every_move_of_an_attempt_is_drawn_and_nothing_else():
+    moves = {
+        (by, before, after)
+        for before, row in MOVES.items()
+        for by, to in row.items()
+        for after in to
+        if after is not before
+    }
+    arrows = ARROW.findall(diagram.page().partition(OF_ATTEMPTS)[2])
+    assert {(by, before, after) for before, after, inputs in arrows for by in inputs.split("<br/>")} == moves
+
+
+def test_the_table_of_attempts_has_a_cell_for_every_input_in_every_state():
+    rows = [line.strip("| \n").split(" | ") for line in diagram.attempt_grid().splitlines()]
+    assert rows[0] == ["input", *State]
+    assert [row[0] for row in rows[2:]] == list(Input)
+    cells = {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows}
+    assert cells["idle"]["live"] == "=, suspending"
+    assert (cells["called"]["ended"], cells["left"]["ended"]) == ("–", "=")
 
 
 def test_facts_are_written_as_words():

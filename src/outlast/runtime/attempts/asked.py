@@ -30,6 +30,7 @@ from outlast.errors import (
     WrongPlace,
 )
 from outlast.machine import facts
+from outlast.machine.attempt import State
 from outlast.machine.changes import Code
 from outlast.model.event import UPDATE, Event
 from outlast.model.journal import SUCCEEDED, UPDATE_SCOPE, JournalEntry
@@ -225,7 +226,7 @@ class Asked:
         if self._accepting is not None:
             return True
         answering = self._answering is not None and not self._answering.done()
-        if not self.updates or can_move or answering or self._attempt.suspending.under_way:
+        if not self.updates or can_move or answering or self._attempt.machine.state is State.SUSPENDING:
             return False
         if not self._looked and self._attempt.execution.inbox > 0:
             self._answering = self._attempt.errand(self._look())

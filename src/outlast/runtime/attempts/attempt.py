@@ -1,14 +1,9 @@
 """An attempt under way in this process: the user's code, its replay, its operations, and what becomes of it.
 
-Replay first. The journal's outcomes are delivered one at a time, in the order in which they were recorded, each when
-the code is idle; an operation that is not in the journal begins only when all of them are delivered. So code takes the
-same way again, whatever was fast or slow the first time, and code that would take another way is found out before it
-does anything: `NonDeterminism`, and the execution waits for a fixed deploy.
-
-Then live. An operation is performed outside of the workflow's code (`performing.py`) or waits for something durable
-(`waits.py`). Its outcome is committed, fenced by the lease, and only then delivered. Every commit says what came from
-outside (`inbox`): a cancel is seen at the next step. When the code is idle and all that it awaits is durable, the
-execution is suspended, and nothing of it stays in memory.
+What the code may do next is the machine's to say (`machine/attempt.py`); this is its driver. It runs the code, performs
+operations outside of it (`performing.py`) or waits for something durable (`waits.py`), and records what they come to
+before the code has it (`recording.py`). Every answer says how far the inbox has grown, so a cancel is seen at the next
+step.
 """
 
 from __future__ import annotations
@@ -17,17 +12,15 @@ import asyncio
 import contextvars
 import logging
 import math
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future as ThreadFuture
-from contextlib import suppress
 from typing import Any
 
-from outlast.errors import CodecError, CodecHookFailed, InvalidInput, LeaseLost, NonDeterminism, WrongPlace
+from outlast.errors import CodecError, CodecHookFailed, LeaseLost, NonDeterminism, WrongPlace
 from outlast.machine import facts
+from outlast.machine.attempt import Called, Replayed, Unmet
 from outlast.machine.replay import UNBIDDEN, key_of
-from outlast.model.journal import CANCEL, STEP, JournalEntry, OperationKey
-from outlast.model.record import settled
+from outlast.model.journal import CANCEL, JournalEntry, OperationKey
 from outlast.runtime.attempts import faces, lost_children
 from outlast.runtime.attempts.attempt_state import AttemptState
 from outlast.runtime.attempts.attempt_timeout import set_alarm
@@ -44,10 +37,9 @@ from outlast.runtime.attempts.endings import (
     commit_ending,
     ending_of,
     gravity,
-    is_end,
+    kind_of,
     suspended_for_children,
 )
-from outlast.runtime.attempts.lease import UNRECORDABLE
 from outlast.runtime.attempts.marks import marked, origins_of
 from outlast.runtime.attempts.mishaps import errand_failed, put_off, unfit
 from outlast.runtime.attempts.operation import (
@@ -57,18 +49,15 @@ from outlast.runtime.attempts.operation import (
     calling_place,
     carried,
     described,
-    failed_with,
     recorded_outcome,
 )
-from outlast.runtime.attempts.recording import Recording
-from outlast.runtime.attempts.signals import Signal, Stopped, Suspended
 from outlast.runtime.attempts.workflow_loop import Scope, next_key, scope_var
 from outlast.runtime.operations.timer import Timer, fires
 from outlast.runtime.operations.wait import Wait
 
 _log = logging.getLogger(__name__)
 
-_STOPPED = object()
+_BEGIN = Called.BEGIN
 
 
 class LiveAttempt(AttemptState):
@@ -113,7 +102,7 @@ class LiveAttempt(AttemptState):
             try:
                 await self._until_ended
             except asyncio.CancelledError:
-                self._stop(Stopped)  # its loop ends: the code is not left behind
+                self._end(Gone("its loop ended"))  # the code is not left behind
                 self._code.close()
                 raise
             finally:
@@ -143,18 +132,18 @@ class LiveAttempt(AttemptState):
         colour = AsyncCode if self.workflow.is_async else ThreadCode
         self._code = colour(self.workflow.fn, args, kwargs, context, self, self.real)
         self.now_ms = self.replay.began_at or self.lease.began_at
-        self._begun = True
+        self.machine.begin()
         self._code.begin()
 
     def lose(self, why: str) -> None:
         """The lease is gone: stop the user's code at once. Nothing that it does is written any more."""
-        self._end(Gone(why), Stopped)
+        self._end(Gone(why))
 
     async def hand_back(self, *, wait_ms: int = 0, because: CodecHookFailed | None = None) -> None:
         """Leave it to another worker, counting nothing."""
         if because is not None:
             _log.warning("execution %s is put off for %g s: %s", self.execution.id, wait_ms / 1_000, because)
-        self._end(Gone("handed back"), Stopped)
+        self._end(Gone("handed back"))
         fact = facts.HandBack(change_id=self.lease.new_id(), epoch=self.execution.epoch, wait_ms=wait_ms)
         await self.lease.tell(fact)
 
@@ -162,21 +151,21 @@ class LiveAttempt(AttemptState):
 
     def prepare(self, kind: Kind, *, below: int = 0) -> Operation:
         """An operation of `async def` code. Its key is fixed here, at the call: so many frames below are Outlast's."""
-        if self._signal is not None:
-            raise self._signal
+        if self.machine.left:
+            raise self.signal
         code = self._code
         if type(code) is not AsyncCode:
             raise WrongPlace(f"{kind.OP} {kind.name!r} was awaited in a def workflow: call {faces.blocking(kind)}")
-        return self._operation(kind, asyncio.Future(loop=code.loop), below)
+        return self.operation(kind, asyncio.Future(loop=code.loop), below)
 
     async def outcome(self, operation: Operation) -> Any:
         """From now on it is performed: what it comes to, once that is durable. If the code gives it up, it does so
         here: nobody else has the future."""
-        if self._signal is not None:
-            raise self._signal
+        if self.machine.left:
+            raise self.signal
         future = operation.future
         assert type(future) is asyncio.Future
-        self._call(operation)
+        self.begin_call(operation)
         try:
             return await future
         except asyncio.CancelledError:
@@ -188,11 +177,11 @@ class LiveAttempt(AttemptState):
         """From now on it is performed or waited for, and its future has its outcome once that is durable."""
         future = operation.future
         assert type(future) is asyncio.Future
-        if self._signal is not None:
-            raise self._signal
+        if self.machine.left:
+            raise self.signal
         operation.watcher = self
         future.add_done_callback(operation, context=operation.context)
-        self._call(operation)
+        self.begin_call(operation)
         return future
 
     def call(self, kind: Kind) -> asyncio.Future[Any]:
@@ -201,33 +190,12 @@ class LiveAttempt(AttemptState):
 
     def call_from_thread(self, kind: Kind) -> Any:
         """An operation of `def` code: blocks its thread until the outcome is durable."""
-        if self._signal is not None:
-            raise self._signal
+        if self.machine.left:
+            raise self.signal
         code = self._code
         if not isinstance(code, ThreadCode):
             raise WrongPlace(f"{faces.subject(kind)} would block the workflow: write {faces.awaited(kind)}")
-        if threading.current_thread() is not code.thread:
-            raise WrongPlace(
-                f"{kind.OP} {kind.name!r} was called in a thread of the workflow's own, whose order nobody can replay: "
-                "call it in the workflow's thread, or make it an async def workflow and use asyncio.gather"
-            )
-        future: ThreadFuture[Any] = ThreadFuture()
-        operation = self._operation(kind, future)
-        self.real.call_soon_threadsafe(self._call_from_thread, code, operation)
-        return future.result()
-
-    def _call_from_thread(self, code: ThreadCode, operation: Operation) -> None:
-        assert isinstance(operation.future, ThreadFuture)
-        if self._signal is not None:
-            operation.future.set_exception(self._signal())
-            return
-        if code.takes_cancel(operation.future):
-            return
-        if not self.replay and any(isinstance(one, JournalEntry) and one.op == CANCEL for one in self._arrivals):
-            self._outstanding[operation.key] = operation  # a cancel came while it was busy: this is where it hears
-        else:
-            self._call(operation)
-        code.waits(operation.future)
+        return code.call(kind)
 
     def set_timer(self, when_s: float, fire: Callable[[], None]) -> asyncio.Future[Any]:
         """asyncio sets a timer in workflow code: it is durable, like a sleep. Cancelling the future cancels it."""
@@ -237,28 +205,26 @@ class LiveAttempt(AttemptState):
         future.add_done_callback(fires(fire))
         return future
 
-    def _operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any], below: int = 0) -> Operation:
+    def operation(self, kind: Kind, future: asyncio.Future[Any] | ThreadFuture[Any], below: int = 0) -> Operation:
         if self._asked is not None and self._asked.handling is not None:
             self._asked.refuse_operation(f"{kind.OP} {kind.name!r}")
         return Operation(next_key(kind.name), kind, future, contextvars.copy_context(), calling_place(2 + below))
 
-    def _call(self, operation: Operation) -> None:
-        entry = self.replay.recorded.get(operation.key)
-        if entry is not None and entry.op != operation.kind.OP:
+    def begin_call(self, operation: Operation) -> None:
+        called = self.machine.call(operation, operation.key, operation.kind.OP)
+        if called is _BEGIN:
+            self._begin(operation)
+        elif called is Called.DIVERGE:
+            entry = self.replay.recorded[operation.key]
+            assert entry is not None
             self._diverge(entry, str(operation), operation.line)
-            return
-        self._outstanding[operation.key] = operation
-        if entry is not None:
-            self.replay.call(operation.key)
-        elif not self._caught_up and self.replay:
-            self._held[operation] = None
-        else:
-            self.begin_or_hold(operation)
 
     def begin_or_hold(self, operation: Operation) -> None:
-        if self._suspending is not None and self._suspending.under_way:
-            self._held[operation] = None
-        elif isinstance(operation.kind, Wait):
+        if self.machine.hold_or_begin(operation) is Called.BEGIN:
+            self._begin(operation)
+
+    def _begin(self, operation: Operation) -> None:
+        if isinstance(operation.kind, Wait):
             self.waits.begin(operation)
         else:
             (self._performing or self.performing).begin(operation)
@@ -267,34 +233,29 @@ class LiveAttempt(AttemptState):
 
     def idle(self) -> bool:
         """The code has nothing to run: deliver the next outcome. True if there was one."""
+        machine = self.machine
         try:
-            undoes = self._unwinding is not None and self._unwinding.begun
-            if undoes or self._ending is not None or self._signal is not None:
+            if not machine.listens:
                 return False
-            if not self._caught_up:
-                delivered = self._deliver_next()
-                if delivered is not None:
-                    return delivered
-                self._caught_up = not self.replay
-                if self._stream is not None:
-                    self._stream.replayed()
-                if self._giving_up is not None:
-                    self._giving_up.replayed()
-            if self._held and not (self._suspending is not None and self._suspending.under_way):
-                held, self._held = self._held, {}
-                for operation in held:
+            if machine.replays:
+                found = machine.next_recorded(can_move=self._code.can_move)
+                if found is not Replayed.NOTHING:
+                    return self._deliver_entry(found) if isinstance(found, JournalEntry) else self._wait_for(found)
+                self._replayed()
+            if machine.held:
+                for operation in machine.release():
                     if not operation.future.done():
-                        self.begin_or_hold(operation)
-            if self._arrivals:
+                        self._begin(operation)
+            if machine.arrivals:
                 self._deliver_arrival()
                 return True
-            if not self._settling and not self.lease.transacts:
+            if not machine.settling and not self.lease.transacts:
                 asked, waits = self._asked, self._waits
                 if asked is not None and asked.updates and asked.takes(can_move=self._code.can_move):
                     return False
                 if waits is not None and waits.receives():
                     return False
-            runs = self._settling or (self._performing is not None and self._performing.live)
+            runs = machine.settling or (self._performing is not None and self._performing.live)
             if not runs and not self._code.can_move:
                 self.nothing_runs()
             return False
@@ -302,32 +263,27 @@ class LiveAttempt(AttemptState):
             errand_failed(self, error, logging.ERROR)
             return False
 
-    def _deliver_next(self) -> bool | None:
-        """What is next in the journal. None: there is no more, or none that binds."""
-        replay = self.replay
-        while replay:
-            entry = replay.take(self._outstanding)
-            if entry is None and replay.loose:
-                break
-            if entry is None:
-                if not replay or replay.loosens(self._outstanding, can_move=self._code.can_move):
-                    continue
-                return self._stuck_replay(replay.head)
-            self._show_time(entry)
-            if entry.op in UNBIDDEN:
-                return self._deliver_unbidden(entry)
-            return self._deliver_recorded(self._outstanding[key_of(entry)], entry)
-        if replay.unwound is not None:
-            return self._stuck_replay(replay.unwound)  # the code has ended before; it must not go on now
-        return None
+    def _replayed(self) -> None:
+        """The code has caught up with its journal."""
+        if self._stream is not None:
+            self._stream.replayed()
+        if self._giving_up is not None:
+            self._giving_up.replayed()
 
-    def _stuck_replay(self, entry: JournalEntry) -> bool:
-        """The journal's next operation was not called. If nothing else can make the code call it, it never will be."""
-        if not self._code.can_move:
-            actual = called_instead(entry, self._outstanding.values(), self._held)
+    def _wait_for(self, found: Unmet | Replayed) -> bool:
+        """The code does not call what the journal has next; if it is `Unmet`, it never will."""
+        if isinstance(found, Unmet):
+            machine, entry = self.machine, found.entry
+            actual = called_instead(entry, machine.outstanding.values(), machine.held)
             line = actual.line if actual else place_of(self.workflow, self._code.lines())
             self._diverge(entry, str(actual or "nothing"), line)
         return False
+
+    def _deliver_entry(self, entry: JournalEntry) -> bool:
+        self._show_time(entry)
+        if entry.op in UNBIDDEN:
+            return self._deliver_unbidden(entry)
+        return self._deliver_recorded(self.machine.outstanding[key_of(entry)], entry)
 
     def _deliver_unbidden(self, entry: JournalEntry) -> bool:
         """A cancel, or an update: the code did not ask for it."""
@@ -357,7 +313,7 @@ class LiveAttempt(AttemptState):
         return True
 
     def _deliver_arrival(self) -> None:
-        arrival = self._arrivals.pop(0)
+        arrival = self.machine.arrivals.pop(0)
         if isinstance(arrival, JournalEntry):
             self._show_time(arrival)
             self._deliver_unbidden(arrival)
@@ -369,8 +325,7 @@ class LiveAttempt(AttemptState):
             return  # the code gave it up: a replay does not show it
         if recorded_at > self.now_ms:
             self.now_ms = recorded_at
-        self._outstanding.pop(operation.key, None)
-        self._fired = operation.key if isinstance(operation.kind, Timer) else None
+        self.machine.delivered(operation.key, timer=isinstance(operation.kind, Timer))
         if operation.watcher is not None:
             operation.unwatch()
         if type(self._code) is ThreadCode:
@@ -389,103 +344,51 @@ class LiveAttempt(AttemptState):
     def _cancel_code(self) -> None:
         """Where the journal says that the cancel was observed: a replay unwinds from the same place."""
         if isinstance(self._code, ThreadCode):
-            for operation in list(self._outstanding.values()):
+            for operation in list(self.machine.outstanding.values()):
                 self.give_up(operation)
         self._code.cancel()
 
     def _diverge(self, entry: JournalEntry, actual: str, line: str) -> None:
         expected = described(entry.op, key_of(entry))
         error = NonDeterminism(self.execution.id, expected=expected, actual=actual, line=line)
-        self._end(Diverged(error), Stopped)
+        self._end(Diverged(error))
 
     # ---- outcomes -------------------------------------------------------------------------------------------------
 
-    def will_settle(self, operation: Operation, outcome: Outcome) -> None:
-        """As `settle`, with the next place of all: whatever else ends from now on, the code has this first."""
-        self._settling[operation] = None
-        placed = None
-        with suppress(InvalidInput):  # said by whoever settles it
-            placed = self.lease.placed(operation, outcome)
-        self.errand(self.settle(operation, outcome, placed))
-
-    def settling(self, operation: Operation, outcome: Outcome) -> Coroutine[Any, Any, None] | None:
-        """As `settle`; None if there is nothing to wait for: the answer to a step's commit calls back (`Recording`)."""
-        if operation.kind.OP != STEP or outcome.entry is not None:
-            return self.settle(operation, outcome)  # of others it is asked whether they are under way
-        try:
-            placed = self.lease.placed(operation, outcome)
-        except InvalidInput:
-            return self.settle(operation, outcome)  # where that is its failure
-        recording = Recording(self, operation, outcome, placed)
-        if not self.lease.submit(placed, recording):
-            return self.settle(operation, outcome, placed)
-        self._settling[operation] = recording
-        return None
-
-    async def settle(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded | None = None) -> None:
-        """Record the outcome, then let the code have it. A result that is too large is a failure of the operation, as
-        is a child whose id another one has by now."""
-        self._settling[operation] = None
-        lease, entry = self.lease, outcome.entry
-        try:
-            if entry is None:
-                entry = await lease.record_placed(placed or lease.placed(operation, outcome))
-        except UNRECORDABLE as error:
-            outcome = failed_with(self.parts.values, error, tries=outcome.tries)
-            with suppress(InvalidInput):  # no room, or a name of no use: the code sees it, now and at every replay
-                entry = await lease.record_placed(lease.placed(operation, outcome))
-        finally:
-            self._settling.pop(operation, None)
-        if entry is not None:
-            self.replay.recorded[operation.key] = entry
-        self._arrivals.append((operation, outcome, 0 if entry is None else settled(entry.recorded_at) or 0))
-        self.nudge()
-
-    def answered(self, operation: Operation) -> bool:
-        """The answer to its commit is there. False if the attempt does not wait for it any more (`_stop`)."""
-        return self._settling.pop(operation, _STOPPED) is not _STOPPED
-
-    def settled(self, operation: Operation, outcome: Outcome, committed_at: int) -> None:
+    def go_on_with(self, operation: Operation, outcome: Outcome, committed_at: int) -> None:
         """It is recorded, by its callback. The code may go on at once, in the context in which it is looked after,
         unless more is on its way to it, which it has in the same turn. Mostly it rests, and has nothing before this."""
         self.replay.recorded[operation.key] = None
-        code = self._code if self._comes_next else None
+        # Code that may have to be undone is looked at more closely (`idle`).
+        code = self._code if self.machine.comes_next and self._unwinding is None else None
         if type(code) is AsyncCode and code.loop.go_on(self._deliver, operation, outcome, committed_at):
             return
-        self._arrivals.append((operation, outcome, committed_at))
-        if self._settling:
+        self.machine.recorded(operation, outcome, committed_at)
+        if self.machine.settling:
             self.nudge()
-        elif self._ending is None:
+        elif not self.machine.over:
             self._code.look()
-
-    def settles_again(self, operation: Operation, outcome: Outcome, placed: facts.StepRecorded) -> None:
-        """It was not answered as it mostly is: the same is told once more, by an errand that sees to everything."""
-        self._settling[operation] = None
-        self.errand(self.settle(operation, outcome, placed))
 
     def give_up(self, operation: Operation) -> None:
         """The code gave the operation up (a timeout, a failed sibling)."""
-        if self._outstanding.pop(operation.key, None) is None or self._signal is not None or self._ending is not None:
+        if not self.machine.give_up(operation, operation.key):
             return
         operation.dropped = True
         operation.unwatch()
-        if self._fired is not None:
-            self._struck = self._fired
-        self._held.pop(operation, None)
         if self._waits is not None:
             self._waits.drop(operation)
-        stop = operation not in self._settling
+        stop = operation not in self.machine.settling
         task = None if self._performing is None else self._performing.drop(operation, stop=stop)
         self.giving_up.note(operation, task)
 
     # ---- the end --------------------------------------------------------------------------------------------------
 
     def code_ended(self, value: Any, error: BaseException | None) -> None:
-        if self._ending is not None:
+        if self.machine.over:
             return
-        self.replay.code_ended(self._outstanding)
-        if self.replay and not isinstance(error, asyncio.CancelledError):
-            self._diverge(self.replay.head, *ended_instead(self.workflow, error))
+        unmet = self.machine.end_of_replay(observed_cancel=isinstance(error, asyncio.CancelledError))
+        if unmet is not None:
+            self._diverge(unmet, *ended_instead(self.workflow, error))
             return
         if self._giving_up is not None:
             self._giving_up.replayed()
@@ -497,47 +400,44 @@ class LiveAttempt(AttemptState):
 
     async def quiet(self) -> None:
         """The code has ended: give up what it left under way, and let what is on its way to the journal arrive."""
-        for operation in list(self._outstanding.values()):
+        for operation in list(self.machine.outstanding.values()):
             self.give_up(operation)
         await self.performing.quiet()
-        on_their_way = [recording.told() for recording in self._settling.values() if recording is not None]
+        on_their_way = [recording.told() for recording in self.machine.settling.values() if recording is not None]
         if on_their_way:
             await asyncio.wait(on_their_way)
         await self._settle_errands()
 
     def finish(self, ending: Ending) -> None:
         """The code has ended, and all undos have their outcome. Children that it must wait for come first."""
-        if self.execution.has_children and is_end(self.lease, self.workflow, ending):
-            self._signal = Stopped  # nothing that is left of the code counts any more
+        end = kind_of(self.lease, self.workflow, ending)
+        if self.machine.finish(end, has_children=self.execution.has_children):
             self.errand(self._end_after_children(ending))
         else:
-            self._end(ending, Stopped)
+            self._end(ending)
 
     async def _end_after_children(self, ending: Ending) -> None:
         await self.asked.settled()
         await self.giving_up.settled()
         waits = await suspended_for_children(self.lease)
-        self._end(Asleep() if waits else ending, Suspended if waits else Stopped)
+        self._end(Asleep() if waits else ending)
 
-    def _end(self, ending: Ending, signal: type[Signal]) -> None:
-        if self._ending is not None:
+    def _end(self, ending: Ending) -> None:
+        """What comes first counts. `run` closes the code: not from within the code's own callbacks."""
+        if not self.machine.leave():
             return
         self._ending = ending
-        self._stop(signal)
-        # `run` closes the code: not from within the code's own callbacks.
-        if self._until_ended is not None and not self._until_ended.done():
-            self._until_ended.set_result(None)
-
-    def _stop(self, signal: type[Signal]) -> None:
-        self._signal = signal
         for part in (self._performing, self._waits, self._unwinding):
             if part is not None:
                 part.close()
         # As what is performed: nobody waits for the answer any more. What is on its way to the journal arrives there.
-        for operation, recording in list(self._settling.items()):
+        settling = self.machine.settling
+        for operation, recording in list(settling.items()):
             if recording is not None and not operation.dropped:
                 operation.dropped = True
-                del self._settling[operation]
+                del settling[operation]
+        if self._until_ended is not None and not self._until_ended.done():
+            self._until_ended.set_result(None)
 
     def _commit(self, ending: Ending) -> Awaitable[None]:
         return commit_ending(self, ending)
@@ -550,7 +450,7 @@ class LiveAttempt(AttemptState):
         """What a retry runs again: the failures that escaped; of timeouts that the code itself set, the last that
         made it give something up, if that is what escaped; the starts of called children that it gave up."""
         origins = origins_of(error)
-        struck = [self._struck] if origins.timed_out and self._struck is not None else []
+        struck = [self.machine.struck] if origins.timed_out and self.machine.struck is not None else []
         lost = lost_children.given_up(self.parts.values, self.execution.id, self.replay)
         return (*self.replay.escaped([*origins.failures, *struck]), *lost)
 
@@ -578,20 +478,20 @@ class LiveAttempt(AttemptState):
             await asyncio.gather(*pending, return_exceptions=True)
 
     def nudge(self) -> None:
-        if self._ending is None:
+        if not self.machine.over:
             self._code.nudge()
 
     def nothing_runs(self) -> None:
         """The code is idle, and nothing is performed for it."""
-        self.suspending.consider(outstanding=bool(self._outstanding), lines=self._code.lines)
+        self.suspending.consider(outstanding=bool(self.machine.outstanding), lines=self._code.lines)
 
     def arrives(self, entry: JournalEntry) -> None:
         """What the code did not call for has come, and is recorded."""
-        self._arrivals.append(entry)
+        self.machine.arrived(entry)
         self.nudge()
 
     def fall_asleep(self) -> None:
-        self._end(Asleep(), Suspended)
+        self._end(Asleep())
 
 
 def _enter(attempt: LiveAttempt) -> None:

@@ -12,13 +12,12 @@ import threading
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from outlast.machine.replay import Replay
+from outlast.machine.attempt import AttemptMachine
 from outlast.model.execution import Execution
-from outlast.model.journal import JournalEntry, OperationKey
 from outlast.model.lease import ClaimedExecution
 from outlast.runtime.attempts.asked import Asked
 from outlast.runtime.attempts.code import Code, ThreadCode
-from outlast.runtime.attempts.endings import Ending
+from outlast.runtime.attempts.endings import Asleep, Ending
 from outlast.runtime.attempts.giving_up import GivingUp
 from outlast.runtime.attempts.hearing import Hearing
 from outlast.runtime.attempts.late_parts import LatePart
@@ -26,7 +25,7 @@ from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.attempts.patches import Patches
 from outlast.runtime.attempts.performing import Performing
-from outlast.runtime.attempts.signals import Signal
+from outlast.runtime.attempts.signals import Signal, Stopped, Suspended
 from outlast.runtime.attempts.stream import Stream
 from outlast.runtime.attempts.suspending import Suspending
 from outlast.runtime.attempts.unwinding import Unwinding
@@ -53,25 +52,16 @@ class Home(Protocol):
 class AttemptState:
     __slots__ = (
         "__weakref__",
-        "_arrivals",
         "_asked",
-        "_begun",
-        "_caught_up",
         "_code",
         "_ending",
         "_errands",
-        "_fired",
         "_giving_up",
         "_hearing",
-        "_held",
         "_home",
-        "_outstanding",
         "_patches",
         "_performing",
-        "_settling",
-        "_signal",
         "_stream",
-        "_struck",
         "_suspending",
         "_until_ended",
         "_unwinding",
@@ -79,6 +69,7 @@ class AttemptState:
         "begins_here",
         "growths",
         "lease",
+        "machine",
         "now_ms",
         "parts",
         "random",
@@ -108,30 +99,18 @@ class AttemptState:
         self.workflow = workflow
         self._home = home
         self.lease = Lease(parts, claimed, listener=self)
-        self.replay = Replay()
+        self.machine: AttemptMachine[Operation, Outcome, Recording | None] = AttemptMachine()
+        """What the code may do next; it knows operations, how they end, and which outcomes a callback waits for."""
+        self.replay = self.machine.replay
         self.real = home.loop
         self.thread_id = threading.get_ident()
-        self._outstanding: dict[OperationKey, Operation] = {}
-        self._held: dict[Operation, None] = {}
-        self._arrivals: list[tuple[Operation, Outcome, int] | JournalEntry] = []
-        """What the code has next: outcomes, each with the time when it was recorded, and what comes by itself."""
-        self._settling: dict[Operation, Recording | None] = {}
-        """What has its outcome, which is on its way to the journal; and who is called back with the
-        verdict on that, if no task waits for it."""
         self._errands: dict[asyncio.Task[Any], None] = {}
-        self._fired: OperationKey | None = None
-        """What the code has seen last, if that was a timer."""
-        self._struck: OperationKey | None = None
-        """The timer that made the code give something up last."""
-        self._signal: type[Signal] | None = None
         self._ending: Ending | None = None
+        """How it ended, once it is over."""
         self._until_ended: asyncio.Future[None] | None = None
         self._code: Code
-        self._begun = False
         self.begins_here = False
         """Whether nothing was recorded before."""
-        self._caught_up = False
-        """Whether all that was recorded before is delivered."""
         self.now_ms = 0
         """The code's time."""
         self.random: dict[str, Random] = {}
@@ -158,7 +137,7 @@ class AttemptState:
 
     @property
     def over(self) -> bool:
-        return self._ending is not None
+        return self.machine.over
 
     @property
     def how_it_ended(self) -> Ending:
@@ -166,28 +145,19 @@ class AttemptState:
         return self._ending
 
     @property
-    def lives(self) -> bool:
-        """Whether its code has begun, and not ended."""
-        return self._begun and self._ending is None
-
-    @property
-    def _comes_next(self) -> bool:
-        """Whether what is recorded now is what the code has next: it lives, and nothing else has come, is on its way or
-        waits for a look. Code that may have to be undone is looked at more closely (`idle`)."""
-        before = self._settling or self._arrivals or self._held
-        alive = self._ending is None and self._signal is None and self._unwinding is None
-        return alive and self._caught_up and not before
+    def signal(self) -> type[Signal]:
+        """What durable operations raise in code that was left."""
+        return Suspended if isinstance(self._ending, Asleep) else Stopped
 
     @property
     def busy(self) -> bool:
         """Whether commits are awaited."""
-        return bool(self._errands or self._settling)
+        return bool(self._errands or self.machine.settling)
 
     @property
     def at_rest(self) -> bool:
         """Whether all that is recorded was delivered, and the code has nothing to run."""
-        delivered = not self.replay and not self._arrivals
-        return self.lives and self._signal is None and delivered and not self._code.can_move
+        return self.machine.at_rest and not self._code.can_move
 
     @property
     def owes_frames(self) -> bool:
@@ -209,7 +179,7 @@ class AttemptState:
                 part.let_go()
         self.lease.let_go()
         self.begins_here = False  # what code that is still being stopped asks for is not made for it any more
-        self._outstanding.clear()
+        self.machine.outstanding.clear()
 
     # ---- for tests ------------------------------------------------------------------------------------------------
 
@@ -218,10 +188,10 @@ class AttemptState:
         """Steps that run and commits that are awaited; nothing of that while it only waits for the outside."""
         performed = () if self._performing is None else self._performing.live.values()
         undone = () if self._unwinding is None else self._unwinding.under_way
-        recorded = [recording.told() for recording in self._settling.values() if recording is not None]
+        recorded = [recording.told() for recording in self.machine.settling.values() if recording is not None]
         return [one for one in (*performed, *self._errands, *undone, *recorded) if not one.done()]
 
     @property
     def thinks(self) -> bool:
         """Whether a `def` workflow runs between two of its operations, in its thread."""
-        return self.lives and isinstance(self._code, ThreadCode) and self._code.can_move
+        return self.machine.lives and isinstance(self._code, ThreadCode) and self._code.can_move

@@ -16,6 +16,9 @@ from itertools import islice
 from types import CoroutineType
 from typing import Any, Protocol, cast
 
+from outlast.errors import WrongPlace
+from outlast.machine.attempt import AttemptMachine
+from outlast.runtime.attempts.operation import Kind, Operation
 from outlast.runtime.attempts.signals import Signal
 from outlast.runtime.attempts.workflow_loop import Branch, LoopOwner, NobodysLoop, WorkflowLoop, without_loop
 
@@ -53,6 +56,20 @@ class Owner(LoopOwner, Protocol):
     """Whose code it is."""
 
     def code_ended(self, value: Any, error: BaseException | None) -> None: ...
+
+
+class Calls(Owner, Protocol):
+    """Who begins what `def` code calls."""
+
+    @property
+    def machine(self) -> AttemptMachine[Operation, Any, Any]: ...
+
+    @property
+    def signal(self) -> type[Signal]: ...
+
+    def operation(self, kind: Kind, future: ThreadFuture[Any], below: int = 0) -> Operation: ...
+
+    def begin_call(self, operation: Operation) -> None: ...
 
 
 LOOKED_AT_MAX = 10
@@ -211,7 +228,7 @@ class ThreadCode:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         context: contextvars.Context,
-        owner: Owner,
+        owner: Calls,
         real: asyncio.AbstractEventLoop,
     ) -> None:
         self._real = real
@@ -240,18 +257,32 @@ class ThreadCode:
         with suppress(RuntimeError):  # the loop is closed: the process is ending, and another worker will go on
             self._real.call_soon_threadsafe(callback, *args)
 
-    def waits(self, future: ThreadFuture[Any]) -> None:
-        """The thread blocks for this future: from now on the code is idle."""
-        self._waiting = future
-        self.nudge()
+    def call(self, kind: Kind) -> Any:
+        """An operation: blocks the thread until its outcome is durable."""
+        if threading.current_thread() is not self.thread:
+            raise WrongPlace(
+                f"{kind.OP} {kind.name!r} was called in a thread of the workflow's own, whose order nobody can replay: "
+                "call it in the workflow's thread, or make it an async def workflow and use asyncio.gather"
+            )
+        future: ThreadFuture[Any] = ThreadFuture()
+        self._real.call_soon_threadsafe(self._begin, self._owner.operation(kind, future), future)
+        return future.result()
 
-    def takes_cancel(self, future: ThreadFuture[Any]) -> bool:
-        """`def` code hears of a cancel at its next operation."""
-        if not self._cancel_asked:
-            return False
-        self._cancel_asked = False
-        future.set_exception(asyncio.CancelledError())
-        return True
+    def _begin(self, operation: Operation, future: ThreadFuture[Any]) -> None:
+        """`def` code hears of a cancel at its next operation. When that has begun, the code is idle."""
+        owner = self._owner
+        if owner.machine.left:
+            future.set_exception(owner.signal())
+        elif self._cancel_asked:
+            self._cancel_asked = False
+            future.set_exception(asyncio.CancelledError())
+        else:
+            if owner.machine.hears_cancel():
+                owner.machine.outstanding[operation.key] = operation
+            else:
+                owner.begin_call(operation)
+            self._waiting = future
+            self.nudge()
 
     def delivered(self) -> None:
         self._waiting = None

@@ -19,6 +19,7 @@ from outlast.errors import (
     is_fatal,
 )
 from outlast.machine import facts, retry_cut
+from outlast.machine.attempt import CodeEnd
 from outlast.machine.decide_holder import tries_again
 from outlast.model.journal import OperationKey
 from outlast.model.status import Reason
@@ -202,20 +203,19 @@ def is_retryable(workflow: WorkflowDefinition, error: Exception) -> bool:
     return not is_fatal(error, workflow.fatal)
 
 
-def is_last(lease: Lease, workflow: WorkflowDefinition, error: Exception) -> bool:
-    """Whether this failure ends the execution: nothing will be tried again, so all must be undone."""
-    return not tries_again(lease.execution, retryable=is_retryable(workflow, error))
-
-
-def is_end(lease: Lease, workflow: WorkflowDefinition, ending: Ending) -> bool:
-    """Whether the execution ends with it, by its code's own doing: not by a cancel, and not to be tried again."""
+def kind_of(lease: Lease, workflow: WorkflowDefinition, ending: Ending) -> CodeEnd:
+    """What the machine must know of how the code ended. A failure that was written down when the undos began is one for
+    good."""
     match ending:
         case Completed():
-            return True
+            return CodeEnd.COMPLETED
+        case Continued():
+            return CodeEnd.CONTINUED
         case Raised(error, recorded):
-            return recorded is not None or is_last(lease, workflow, error)
+            again = recorded is None and tries_again(lease.execution, retryable=is_retryable(workflow, error))
+            return CodeEnd.FAILED if again else CodeEnd.FAILED_FOR_GOOD
         case _:
-            return False
+            return CodeEnd.CANCELLED
 
 
 async def suspended_for_children(lease: Lease) -> bool:

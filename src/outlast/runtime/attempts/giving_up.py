@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from outlast.machine.attempt import Note
 from outlast.model.journal import START
 from outlast.model.operation import OF_CHILDREN
 
@@ -28,15 +29,11 @@ class GivingUp:
 
     def note(self, operation: Operation, settling: asyncio.Task[None] | None) -> None:
         """`settling` is under way with its outcome to the journal."""
-        replay, key = self._attempt.replay, operation.key
-        recorded = key in replay.recorded
-        if recorded:
-            replay.pass_over(key)
-        if not operation.kind.NOTED or key in replay.given_up:
-            return
-        if not recorded or not replay:
+        kind = operation.kind
+        note = self._attempt.machine.note(operation.key, kind.OP, noted=kind.NOTED)
+        if note is Note.NOW:
             self._note(operation, settling)
-        elif operation.kind.OP == START:
+        elif note is Note.LATER:
             self._unnoted.append(operation)
 
     def replayed(self) -> None:

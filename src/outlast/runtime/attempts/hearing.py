@@ -27,7 +27,7 @@ class Hearing:
         """Something came; it counts as known once it was looked at."""
         if inbox > self.told:
             self.told = inbox
-        if inbox > self.heard and not self._looking and self._attempt.lives:
+        if inbox > self.heard and not self._looking and self._attempt.machine.lives:
             self._looking = True
             self._attempt.errand(self.look())
 

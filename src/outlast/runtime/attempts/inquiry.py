@@ -15,7 +15,6 @@ from outlast.machine.changes import Code
 from outlast.model.status import Status
 from outlast.runtime.attempts.endings import Diverged, Ending, Gone, Raised
 from outlast.runtime.attempts.rehearsal import PATIENCE_S, Rehearsal, as_claimed, played
-from outlast.runtime.attempts.signals import Stopped
 from outlast.runtime.holder import BegunAnew
 from outlast.runtime.parts import Parts, WorkflowDefinition
 
@@ -93,12 +92,12 @@ class _Inquiry(Rehearsal):
         self.answer: bytes | None = None
         self.error: Exception | None = None
 
-    def begin_or_hold(self, operation: Operation) -> None:
+    def _begin(self, operation: Operation) -> None:
         """What comes next is not begun; other branches may have recorded more."""
 
     def nothing_runs(self) -> None:
         self._ask()
-        self._end(Gone("asked"), Stopped)
+        self._end(Gone("asked"))
 
     def finish(self, ending: Ending) -> None:
         """The code has ended: what it leaves can be asked, too."""

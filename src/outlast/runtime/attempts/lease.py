@@ -188,7 +188,8 @@ class Lease:
     def entered(self, fact: facts.StepRecorded, answer: Submitted) -> bool:
         """Whether what was submitted stands in the journal since that commit, and all before it. If not, its place
         stays, for `record_placed`."""
-        self._hear(answer.inbox)
+        if answer.inbox is not None and answer.inbox > self.claimed_inbox:
+            self._listener.hear(answer.inbox)
         first = len(self._open) == 1 or self._first() == fact.entries
         if not (answer.applied and first) or answer.again:
             return False

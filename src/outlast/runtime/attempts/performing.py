@@ -18,6 +18,7 @@ from outlast.model.journal import FAILED, RETRY
 from outlast.runtime.attempts.current import operation_var
 from outlast.runtime.attempts.mishaps import put_off, unrecorded
 from outlast.runtime.attempts.operation import Operation, Outcome, failed_with
+from outlast.runtime.attempts.recording import submit
 from outlast.runtime.operations.performed import BackOff, Performed
 from outlast.runtime.operations.step import exited
 from outlast.runtime.operations.transaction import TransactionCall
@@ -79,7 +80,7 @@ class Performing:
                 outcome = full
             if attempt.owes_frames:
                 await attempt.stream.flushed()  # what it emitted comes before its outcome
-            settling = attempt.settling(operation, outcome)
+            settling = submit(attempt, operation, outcome)
             if settling is not None:
                 await settling
             settled = True

@@ -8,7 +8,7 @@ records it, and then the code must call it.
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, structs
 
@@ -25,7 +25,6 @@ from outlast.runtime.attempts.diverging import place_of
 from outlast.runtime.attempts.endings import CodeEnding, Diverged, Ending, Gone, Raised
 from outlast.runtime.attempts.lease import Lease
 from outlast.runtime.attempts.operation import Operation
-from outlast.runtime.attempts.signals import Stopped
 from outlast.runtime.attempts.stream import Progress, Stream
 from outlast.runtime.attempts.unwinding import Unwinding
 from outlast.runtime.attempts.waits import Waits
@@ -155,7 +154,7 @@ class Rehearsal(LiveAttempt):
         self._asked = _NobodyAnswered(self)
         self._unwinding = _NothingUndone(self)
         self._waits = _NothingCorrected(self)
-        self.reached_end = False
+        self.began = self.reached_end = False
         self.unreadable: CodecHookFailed | None = None
         """What a worker would put it off for."""
 
@@ -164,23 +163,23 @@ class Rehearsal(LiveAttempt):
         """What runs here is only looked at: it has run, or will, where it counts."""
         return True
 
-    @property
-    def began(self) -> bool:
-        return self._begun
+    def _begin_code(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.began = True
+        super()._begin_code(args, kwargs)
 
     def lines(self) -> list[str]:
-        return self._code.lines() if self.lives else []
+        return self._code.lines() if self.machine.lives else []
 
-    def begin_or_hold(self, operation: Operation) -> None:
+    def _begin(self, operation: Operation) -> None:
         """All that is recorded was met: the rest would be new."""
         self.reached_end = True
-        self._end(Gone(f"would go on with {operation}"), Stopped)
+        self._end(Gone(f"would go on with {operation}"))
 
     def nothing_runs(self) -> None:
         """All that is recorded was met here, too: code that can be told to change waits for that."""
         if self.asked.updates:
             self.reached_end = True
-            self._end(Gone("would wait for an update"), Stopped)
+            self._end(Gone("would wait for an update"))
         else:
             super().nothing_runs()
 
@@ -189,7 +188,7 @@ class Rehearsal(LiveAttempt):
         if entry.outcome != BEGAN:
             return super()._deliver_recorded(operation, entry)
         self.reached_end = True
-        self._end(Gone(f"would wait in {operation}"), Stopped)
+        self._end(Gone(f"would wait in {operation}"))
         return False
 
     def hear(self, inbox: int) -> None:
@@ -197,11 +196,11 @@ class Rehearsal(LiveAttempt):
 
     async def hand_back(self, *, wait_ms: int = 0, because: CodecHookFailed | None = None) -> None:
         self.unreadable = because
-        self._end(Gone("would be put off"), Stopped)
+        self._end(Gone("would be put off"))
 
     def finish(self, ending: Ending) -> None:
         """Of its children nobody is waited for."""
-        self._end(ending, Stopped)
+        self._end(ending)
 
     async def _commit(self, ending: Ending) -> None:
         return None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from outlast.errors import LeaseLost, LimitExceeded
 from outlast.machine import facts
+from outlast.machine.attempt import IdleCode, State, Suspension, when_idle
 from outlast.model.payload import Role, Standstill
-from outlast.model.status import Reason
 
 if TYPE_CHECKING:
     from outlast.runtime.attempts.attempt import LiveAttempt
@@ -33,7 +33,6 @@ class Suspending:
         self._stands: Standstill | None = None
         """Where nothing can make the code go on but a cancel, as it was told."""
         self._resident_ms = attempt.parts.resident_ms
-        self.under_way = False
 
     def hurry(self) -> None:
         """The worker drains: whoever only waits, for however short a time, is woken elsewhere."""
@@ -44,22 +43,18 @@ class Suspending:
     def consider(self, *, outstanding: bool, lines: Callable[[], list[str]]) -> None:
         """`outstanding`: the code awaits operations. `lines`: where it stands."""
         attempt = self._attempt
-        if attempt.busy or self.under_way:
+        if attempt.busy or attempt.machine.state is State.SUSPENDING:
             return
-        pending, next_try_at = attempt.waits.pending(), attempt.performing.next_try_at
-        times = [time for time in (pending.wake_at, next_try_at) if time is not None]
-        if times and min(times) - attempt.parts.holder.now <= self._resident_ms:
-            return  # it would be woken before it had slept
-        named = [wait for wait in pending.waits if wait != Reason.TIMER]
-        also = attempt.asked.waits
-        if self._too_much == (*named, *also):
-            return  # asking again would change nothing
-        if times or pending.waits or also:
-            self.under_way = True
-            reason = named[0] if named else self._reason(pending.wake_at, next_try_at) or also[0]
-            only = attempt.waits.only if next_try_at is None and not also else None
-            attempt.errand(self.suspend(reason, (*named, *also), min(times, default=None), only=only))
-        elif not outstanding:
+        pending = attempt.waits.pending()
+        code = IdleCode(
+            pending.waits, pending.wake_at, attempt.performing.next_try_at, attempt.asked.waits, outstanding
+        )
+        found = when_idle(code, now=attempt.parts.holder.now, resident_ms=self._resident_ms, refused=self._too_much)
+        if isinstance(found, Suspension):
+            only = attempt.waits.only if found.alone else None
+            attempt.machine.suspend()
+            attempt.errand(self.suspend(found.reason, found.waits, found.wake_at, only=only))
+        elif found is not None:
             stands = Standstill(attempt.execution.epoch, attempt.lease.entries, tuple(lines()[:LINES_MAX]))
             if stands != self._stands:
                 self._stands = stands
@@ -79,11 +74,6 @@ class Suspending:
             )
         )
 
-    def _reason(self, wake_at: int | None, next_try_at: int | None) -> str | None:
-        if wake_at is not None:
-            return Reason.TIMER
-        return None if next_try_at is None else Reason.RETRY
-
     async def suspend(
         self, reason: str, waits: tuple[str, ...], wake_at: int | None, *, only: Operation | None = None
     ) -> None:
@@ -94,7 +84,7 @@ class Suspending:
         try:
             await attempt.waits.write_down()
             if not await attempt.asked.may_sleep(waits):
-                self.under_way = False
+                attempt.machine.stay()
                 attempt.nudge()
                 return
             reply = await attempt.lease.tell(
@@ -115,13 +105,14 @@ class Suspending:
             if not self._warned:
                 self._warned = True
                 _log.warning("execution %s stays in memory while it waits: %s", attempt.execution.id, error)
-            self._too_much, self.under_way = waits, False
+            self._too_much = waits
+            attempt.machine.stay()
             attempt.nudge()
             return
         if reply.applied:
             attempt.fall_asleep()
             return
-        self.under_way = False
+        attempt.machine.stay()
         await attempt.hearing.look()
         attempt.nudge()
 

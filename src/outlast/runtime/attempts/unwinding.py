@@ -21,7 +21,7 @@ from outlast.machine.replay import beside
 from outlast.model.journal import CANCELLED, FAILED, RETRY, SUCCEEDED, UNDO_SCOPE, UNWIND, JournalEntry, OperationKey
 from outlast.model.status import Reason
 from outlast.runtime.attempts.current import attempt_var, operation_var
-from outlast.runtime.attempts.endings import CodeEnding, Completed, Continued, Ending, Raised, Unwound, is_last
+from outlast.runtime.attempts.endings import CodeEnding, Completed, Continued, Ending, Raised, Unwound, kind_of
 from outlast.runtime.attempts.mishaps import put_off
 from outlast.runtime.attempts.operation import Operation, Outcome
 from outlast.runtime.operations.performed import BackOff, Performed
@@ -52,10 +52,6 @@ class Unwinding:
     def __bool__(self) -> bool:
         """Whether there is something to undo."""
         return bool(self._undos)
-
-    @property
-    def begun(self) -> bool:
-        return self._running is not None
 
     def __len__(self) -> int:
         return len(self._undos)
@@ -89,12 +85,8 @@ class Unwinding:
             ending = self._all_done(ending)
         if isinstance(ending, Completed) and self:
             ending = self._storable(ending, workflow)
-        if attempt.replay.unwound is not None:
-            self.begin(Unwound())  # how it ends is written down
-        elif isinstance(ending, Completed | Continued) or not self:
-            attempt.finish(ending)
-        elif isinstance(ending, Unwound) or is_last(attempt.lease, workflow, ending.error):
-            self.begin(ending)
+        if attempt.machine.code_ended(kind_of(attempt.lease, workflow, ending), undos=bool(self)):
+            self.begin(ending if isinstance(ending, Raised) else Unwound())
         else:
             attempt.finish(ending)
 

@@ -23,6 +23,7 @@ from outlast.model.journal import BEGAN, NOTHING, WAIT, Awaited, JournalEntry, O
 from outlast.model.status import Reason
 from outlast.runtime.attempts.mail import Mail
 from outlast.runtime.attempts.operation import Operation, Outcome, failed_with
+from outlast.runtime.attempts.recording import record, submit_first
 from outlast.runtime.operations.timer import Timer
 from outlast.runtime.operations.wait import After, Wait
 from outlast.runtime.timers import Alarm
@@ -176,7 +177,7 @@ class Waits:
         assert isinstance(kind, Wait)
         outcome = kind.read(attempt.parts.values, operation, attempt.execution.id, entry.value or NOTHING)
         failed = await attempt.lease.correct(entry, outcome)
-        await attempt.settle(operation, structs.replace(outcome, entry=failed))
+        await record(attempt, operation, structs.replace(outcome, entry=failed))
 
     async def look(self) -> None:
         """Something came from outside: is it for one of these?"""
@@ -222,14 +223,14 @@ class Waits:
 
     async def _settle(self, operation: Operation, outcome: Outcome) -> None:
         del self._waiting[operation]
-        await self._attempt.settle(operation, outcome)
+        await record(self._attempt, operation, outcome)
 
     def receives(self) -> bool:
         """Receive the event that was found for the first wait that has one, if any."""
         for operation, waiting in self._waiting.items():
             if waiting.found is not None:
                 del self._waiting[operation]
-                self._attempt.will_settle(operation, waiting.found)
+                submit_first(self._attempt, operation, waiting.found)
                 return True
         return False
 
