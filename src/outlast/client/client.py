@@ -245,14 +245,16 @@ class Client:
 
     async def info(self, execution_id: str) -> Info:
         e = await self._look(execution_id)
-        last_ended = e.attempt if e.status.terminal else e.attempt - 1
         keys = [
             payload_key(e.namespace, e.id, e.generation, Role.PROGRESS),
             payload_key(e.namespace, e.id, e.journal_generation, Role.INPUT),
-            payload_key(e.namespace, e.id, e.generation, Role.FAILURE),
-            attempt_key(e.namespace, e.id, e.generation, last_ended),
         ]
-        progress, given, failed, last = await self.waiters.patiently(lambda: self._engine.store.load(keys))
+        if e.failures or e.status in FAILED:
+            last_ended = e.attempt if e.status.terminal else e.attempt - 1
+            keys.append(payload_key(e.namespace, e.id, e.generation, Role.FAILURE))
+            keys.append(attempt_key(e.namespace, e.id, e.generation, last_ended))
+        progress, given, *more = await self.waiters.patiently(lambda: self._engine.store.load(keys))
+        failed, last = more or (None, None)
         [info] = await self._finding.infos([e])
         if isinstance(progress, Payload):
             info = replace(info, progress=self._values.decode(progress.value, ProgressInfo, "progress"))

@@ -76,6 +76,6 @@ async def test_a_record_with_a_nul_in_a_text_is_a_typed_error(field: str):
     assert isinstance(first, Insert)
     bad = Insert(actors.same_but(first.record, **{field: NUL}))
     with pytest.raises(InvalidInput):
-        await actors.commit_one(store, msgspec.structs.replace(changes, writes=(bad, *rest)))
+        await actors.commit_one(store, msgspec.structs.replace(changes, writes=(bad, *rest), shape=None))
     assert await store.count(Query(namespace=actors.NAMESPACE)) == 0
     await store.close()
