@@ -497,6 +497,7 @@ def _staged(execution: Execution) -> Execution:
         status=Status.ACTIVE,
         reason=None,
         waits="",
+        awaits="",
         ready_at=None,
         wake_at=None,
         deadline_at=None,
