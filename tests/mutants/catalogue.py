@@ -184,8 +184,8 @@ _GUARDS = (
         breaks="rule 1",
         what="the writer still takes for held what it has gathered the end of",
         file="store/sqlite/gathering.py",
-        old="                self._known.pop(owner, None)\n",
-        new="                pass\n",
+        old="        self._fences.written(fence.key)\n        return applied(known.inbox)\n",
+        new="        return applied(known.inbox)\n",
         noticed_by=(f"{CONFORMANCE}Batch::test_a_batch_is_as_its_changes_one_after_the_other",),
     ),
     Mutant(
