@@ -39,6 +39,7 @@ class Telemetry:
         self.ends = frozenset[Status]().union(*(observer.ends for observer in observers))
         self.reads_commits = bool(self.ends) or AttemptEnded in self.hears
         """Whether somebody hears what is read from the changes that were committed."""
+        self.hears_of_success = Status.SUCCEEDED in self.ends
 
     def tell(self, event: Event) -> None:
         for observer in self._observers:

@@ -29,7 +29,7 @@ def tell_of_commit(
                 if write.record.status in telemetry.ends:
                     telemetry.tell(_execution_ended(changes, write.record, execution, failure))
         elif type(write) is Patch and write.key.kind == _ATTEMPT:
-            outcome = write.fields["outcome"]
+            outcome = write.fields.get("outcome")
     goes_on = outcome is not None and outcome is not _ENDED_WELL and not ended
     if goes_on and execution is not None and AttemptEnded in telemetry.hears:
         telemetry.tell(_attempt_ended(changes, execution, Outcome(str(outcome)), failure))

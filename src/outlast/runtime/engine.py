@@ -154,7 +154,8 @@ class Engine:
         if len(changes.writes) > 1:
             if self.carries:
                 self.outbox.post(changes)
-            if self.telemetry.reads_commits:
+            # A change with a shape is a start, a step or a success: most are, and most observers hear of none.
+            if self.telemetry.reads_commits and (changes.shape is None or self.telemetry.hears_of_success):
                 tell_of_commit(self.telemetry, changes, execution, failure)
 
     def view(self, namespace: str, execution_id: str, execution: Execution | None) -> View:
