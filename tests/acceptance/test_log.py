@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import pytest
 
 import outlast
 from outlast import App, Retry
-from outlast.errors import ExecutionExpired, FlowFailed
+from outlast.errors import CorruptState, ExecutionExpired, FlowFailed
+from outlast.model.status import Status
+from outlast.observe.events import ExecutionEnded
+from outlast.observe.log import LogObserver
+from outlast.runtime import local_holder, unreceived
 from tests.acceptance.conftest import Gate, Place, status_is
 from tests.waiting import until
 
@@ -212,7 +217,71 @@ async def test_an_execution_whose_workers_all_died_leaves_a_line_where_it_expire
         await clocked.pass_time(last, "2d")
         assert (await last.execution("it").info()).status == "expired"
     [line] = warnings_of(caplog)
-    assert line == "execution it of workflow order expired: its worker died or lost its lease 5 times"
+    why = "its worker died or lost its lease too often without any progress (5 times in all)"
+    assert line == f"execution it of workflow order expired: {why}"
+
+
+async def test_an_execution_that_reached_the_bound_of_its_life_says_so(caplog: pytest.LogCaptureFixture):
+    log = LogObserver()
+    log.hear(
+        ExecutionEnded(
+            namespace="default",
+            execution="it",
+            workflow="order",
+            version="1",
+            status=Status.EXPIRED,
+            cause="crashes_in_life",
+            attempt=100,
+            crashes=100,
+            error=None,
+        )
+    )
+    log.close()
+    why = "its worker died or lost its lease 100 times in all, which is its bound"
+    assert warnings_of(caplog) == [f"execution it of workflow order expired: {why}"]
+
+
+async def test_a_failed_execution_stays_failed_if_what_it_never_received_cannot_be_read(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """It has ended by then: a line says that they could not be read, and the attempt is not taken for broken."""
+
+    @app.workflow
+    async def deaf() -> None:
+        await outlast.receive("go")
+        raise CardDeclined("no funds")
+
+    async with app:
+        handle = await deaf.options(id="it", send={"note": 1}).start()
+        await status_is(handle, "suspended")
+        opened: Any = app._opened
+        store, asked = opened._engine.store, list[str]()
+
+        async def scan(kind: str, *args: Any, **options: Any) -> list[Any]:
+            asked.append(kind)
+            raise CorruptState("a record that cannot be read")
+
+        await handle.send("go", None)
+        monkeypatch.setattr(local_holder, "warn_of_unreceived", partial(_unread, scan, monkeypatch, store))
+        with pytest.raises(CardDeclined):
+            await handle.result(timeout=20)
+        await until(lambda: "event" in asked, "nobody looked for what it never received")
+        monkeypatch.undo()
+    assert "the attempt broke" not in caplog.text
+    assert "execution it: the events that it never received could not be read: a record" in caplog.text
+    assert (await _status_of(app)) == "failed"
+
+
+async def _unread(scan: Any, monkeypatch: pytest.MonkeyPatch, store: Any, engine: Any, executions: Any) -> None:
+    """What runs behind the end, on a store that can no longer be scanned."""
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "scan", scan)
+        await unreceived.warn_of_unreceived(engine, executions)
+
+
+async def _status_of(app: App) -> str:
+    async with app.client():
+        return (await app.execution("it").info()).status
 
 
 async def test_a_failed_member_of_a_flow_leaves_a_line(app: App, caplog: pytest.LogCaptureFixture):

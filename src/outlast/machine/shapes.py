@@ -18,9 +18,9 @@ from outlast.model.status import TERMINAL
 from outlast.model.tag import Tag
 
 HOLDER_FIELDS = ("status", "epoch")
-"""What the fence of every write by a holder compares (`parts.held_by`), in this order."""
+"""What the fence of every write by a holder compares (`guards_and_writes.held_by`), in this order."""
 END_FIELDS = (*HOLDER_FIELDS, "has_children")
-"""What the fence of an end by its holder compares (`parts.held_to_the_end`)."""
+"""What the fence of an end by its holder compares (`guards_and_writes.held_to_the_end`)."""
 GUARDED_FIELDS = (
     "epoch", "status", "inbox", "generation", "waits", "held", "unwinds", "has_children", "cancel_requested",
 )  # fmt: skip

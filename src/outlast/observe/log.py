@@ -2,8 +2,8 @@
 
 An execution that failed or expired leaves one WARNING. A retry, an execution that is taken from a worker that died, and
 the start and the end of a worker leave one INFO each. A store that is away leaves one WARNING when it goes away and one
-when it is back. If much happens at once, the first events of a kind leave a line
-each; then one line every ten seconds counts the others by workflow and error.
+when it is back. If much happens at once, the first events of a kind leave a line each; then one line every ten seconds
+counts the others by workflow and error.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ def _subject(event: ExecutionEnded | AttemptEnded | StepRetried) -> str:
 def _why(event: ExecutionEnded) -> str:
     match event.cause:
         case "crashes":
-            cause = f"its worker died or lost its lease {event.crashes} times"
+            cause = f"its worker died or lost its lease too often without any progress ({event.crashes} times in all)"
+        case "crashes_in_life":
+            cause = f"its worker died or lost its lease {event.crashes} times in all, which is its bound"
         case "attempt_timeout":
             cause = f"attempt {event.attempt} took longer than its timeout"
         case "deadline":

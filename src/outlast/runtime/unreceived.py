@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from outlast import limits
+from outlast.errors import OutlastError
 from outlast.model.event import UPDATE, Event
 from outlast.model.execution import Execution
 from outlast.model.status import Status
@@ -16,17 +17,25 @@ _log = logging.getLogger(__name__)
 
 
 async def warn_of_unreceived(engine: Engine, executions: Sequence[Execution]) -> None:
-    """One line for each, with the number of events by name. None for those that go on, or have received all events."""
-    asked = [execution.key for execution in executions if execution.inbox]
-    for ended in await engine.store.load(asked) if asked else ():
-        if isinstance(ended, Execution) and ended.status in (Status.FAILED, Status.EXPIRED):
-            prefix = (ended.namespace, ended.id)
-            found = await engine.store.scan(Event.KIND, prefix, limit=limits.SCAN_MAX_RECORDS)
-            names = Counter(event.name for event in found if isinstance(event, Event) and event.is_unreceived)
-            if names:
-                _log.warning(
-                    "execution %s %s with events that nobody received: %s", ended.id, ended.status, counted(names)
-                )
+    """One line for each, with the number of events by name. None for those that go on, or have received all events.
+    They have ended, so nothing fails if their events cannot be read: the log says so."""
+    for execution in executions:
+        if execution.inbox:
+            try:
+                await _warn(engine, execution)
+            except OutlastError as error:
+                what = f"execution {execution.id}: the events that it never received could not be read"
+                engine.outages.report(_log, what, error)
+
+
+async def _warn(engine: Engine, execution: Execution) -> None:
+    ended = await engine.look(execution.namespace, execution.id)
+    if ended is None or ended.status not in (Status.FAILED, Status.EXPIRED):
+        return
+    found = await engine.store.scan(Event.KIND, (ended.namespace, ended.id), limit=limits.SCAN_MAX_RECORDS)
+    names = Counter(event.name for event in found if isinstance(event, Event) and event.is_unreceived)
+    if names:
+        _log.warning("execution %s %s with events that nobody received: %s", ended.id, ended.status, counted(names))
 
 
 def counted(names: Mapping[str, int]) -> str:
