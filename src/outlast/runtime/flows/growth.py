@@ -43,24 +43,26 @@ async def grow(engine: Engine, execution: Execution, new: NewMembers) -> bool:
             if by.key.values[1] not in before:
                 raise InvalidFlow(f"flow {new.flow!r} has a member {str(by.key.values[1])!r} already")
             members = [member for member in members if member.start.id not in before]
-        view = await engine.flows.view(execution.namespace, new.flow)
-        if view.flow is None or view.summary is None:
-            raise FlowNotFound(execution.namespace, new.flow)
-        joined_by = None if new.fan_in is None else new.fan_in.member
-        answer = grown(view, execution, members, change_id, joined_by=joined_by)
-        if isinstance(answer, Refusal):
-            if is_cancelled_with(view.flow, execution):  # a refusal would only come first by chance
-                await _hears_of(engine, execution, view.flow)
+        while True:
+            view = await engine.flows.view(execution.namespace, new.flow)
+            if view.flow is None or view.summary is None:
+                raise FlowNotFound(execution.namespace, new.flow)
+            joined_by = None if new.fan_in is None else new.fan_in.member
+            answer = grown(view, execution, members, change_id, joined_by=joined_by)
+            if isinstance(answer, Refusal):
+                if is_cancelled_with(view.flow, execution):  # a refusal would only come first by chance
+                    await _hears_of(engine, execution, view.flow)
+                    return False
+                raise FlowRefused(new.flow, answer.code, answer.message)
+            if not members:
+                return True  # all of it is there
+            if new.fan_in is None:
+                return answer
+            joins = await _joins(new, engine, view.partition, execution.namespace, new.fan_in)
+            if not joins.execution.status.terminal:
+                return _widening(new, joins, new.fan_in, answer)
+            if await _given_up(engine, execution, joins):
                 return False
-            raise FlowRefused(new.flow, answer.code, answer.message)
-        if not members:
-            return True  # all of it is there
-        if new.fan_in is None:
-            return answer
-        joins = await _joins(new, engine, view.partition, execution.namespace, new.fan_in)
-        if not joins.execution.status.terminal:
-            return _widening(new, joins, new.fan_in, answer)
-        return False if await _given_up(engine, execution, joins) else await decided(None)
 
     return await engine.settle(f"flow {new.flow!r}", decided) is not False
 
